@@ -1,0 +1,67 @@
+# Everything runs from .venv, which the first target that needs it makes. Only Python >= 3.11 and make are needed.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+RUNTIME := .venv/.installed-runtime
+DEV := .venv/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help up test lint format bench loadtest lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+up: $(RUNTIME) ## Run the whole service with a demo tenant (Ctrl-C stops it); ARGS="--port 9000" passes options on
+	@$(BIN)/plaudit up --demo $(ARGS)
+
+test: $(DEV) ## Lint, type-check and run every test on real, embedded servers
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/pytest $(ARGS)
+
+lint: $(DEV) ## Check style, types and import directions
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: $(DEV) ## Format the code and fix what can be fixed by itself
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(DEV) ## Measure speed as ratios on this machine (loopback only, bounded)
+	@$(BIN)/python -m loadtests.bench $(ARGS)
+
+loadtest: $(DEV) ## Put load on an instance of our own (loopback only, bounded)
+	@$(BIN)/python -m loadtests.run $(ARGS)
+
+lock: $(DEV) ## Pin the newest allowed versions of every dependency again
+	@UV_CUSTOM_COMPILE_COMMAND="make lock" UV="$(BIN)/uv" sh -c 'command -v uv >/dev/null && UV=uv; \
+	  LOCK="$$UV pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --upgrade"; \
+	  $$LOCK pyproject.toml --extra build -o requirements.txt && $$LOCK pyproject.toml --extra build --extra dev -c requirements.txt -o requirements-dev.txt'
+
+clean: ## Remove .venv, caches and build output (data in .plaudit stays)
+	@rm -rf .venv .build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# uv when it is there, else pip. Both check every file's hash against the lock.
+define install
+	@test -n "$(PYTHON)" || { echo "Plaudit needs Python 3.11 or newer as python3 (or: make PYTHON=/path/to/python ...)"; exit 1; }
+	@echo "Setting up .venv from $(1) ..."
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv venv -q --allow-existing --python "$$(command -v $(PYTHON))" .venv && \
+	  uv pip install -q --python $(BIN)/python --require-hashes -r $(1) && \
+	  uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	else \
+	  { test -x $(BIN)/pip || $(PYTHON) -m venv .venv || { echo "Python's venv module is missing (on Debian: apt-get install python3-venv)"; exit 1; }; } && \
+	  $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r $(1) && \
+	  $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+	fi
+	@touch $(2)
+endef
+
+$(RUNTIME): requirements.txt pyproject.toml
+	$(call install,requirements.txt,$@)
+
+$(DEV): requirements-dev.txt pyproject.toml
+	$(call install,requirements-dev.txt,$@)
+	@touch $(RUNTIME)

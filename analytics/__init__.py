@@ -1,0 +1,1 @@
+"""What is counted, scored and ranked. No HTTP here."""

@@ -1,0 +1,68 @@
+"""flask-smorest, with our own strict body parser and our own errors."""
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Flask, Request
+from flask_smorest import Api
+from flask_smorest import Blueprint as SmorestBlueprint
+from webargs.flaskparser import FlaskParser
+
+from app import body
+from tenants.errors import Invalid
+
+
+class StrictParser(FlaskParser):
+    def _raw_load_json(self, req: Request) -> Any:
+        value = body.read_json(req)
+        if not isinstance(value, dict):
+            raise Invalid("The body must be a JSON object", errors={"body": ["must be a JSON object"]})
+        return value
+
+
+class Blueprint(SmorestBlueprint):  # type: ignore[misc]
+    ARGUMENTS_PARSER = StrictParser()
+
+
+class Schema(ma.Schema):
+    """What goes in and out. Unknown fields are refused, so that a misspelt one is noticed."""
+
+    class Meta:
+        unknown = ma.RAISE
+
+
+class ProblemSchema(Schema):
+    """RFC 9457: what every error looks like."""
+
+    type = ma.fields.String(required=True)
+    title = ma.fields.String(required=True)
+    status = ma.fields.Integer(required=True)
+    detail = ma.fields.String(required=True)
+    code = ma.fields.String(required=True, metadata={"description": "stable, snake_case"})
+    request_id = ma.fields.String(required=True)
+    errors = ma.fields.Dict(
+        keys=ma.fields.String(),
+        values=ma.fields.List(ma.fields.String()),
+        metadata={"description": "field → messages, when fields are not valid"},
+    )
+
+
+class PlauditApi(Api):  # type: ignore[misc]
+    ERROR_SCHEMA = ProblemSchema
+
+    def __init__(self, app: Flask) -> None:
+        app.config.update(
+            API_TITLE="Plaudit",
+            API_VERSION="v1",
+            OPENAPI_VERSION="3.1.0",
+            API_SPEC_OPTIONS={
+                "info": {
+                    "description": "Which content matters, in which space, this week, and who contributed.",
+                    "license": {"name": "MIT", "identifier": "MIT"},
+                },
+            },
+        )
+        super().__init__(app)
+
+    def _register_error_handlers(self) -> None:
+        """None of flask-smorest's: app/errors.py answers every error."""

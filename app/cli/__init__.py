@@ -1,0 +1,44 @@
+"""The command line: `plaudit --help` lists it."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from app.cli import backup, service, tenant
+from app.cli.common import clear_errors
+from app.launcher import die_with_parent
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="plaudit", prog_name="plaudit")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="PLAUDIT_DATA_DIR",
+    default=Path(".plaudit"),
+    show_default=True,
+    help="Where the embedded servers keep their data.",
+)
+@click.pass_context
+def cli(context: click.Context, data_dir: Path) -> None:
+    """Plaudit: which content matters, in which space, this week, and who contributed.
+
+    Start everything with `plaudit up --demo`. Without DATABASE_URL and REDIS_URL it brings its own PostgreSQL and
+    Valkey; commands find those through the data folder, and start them for the moment where they are down.
+    """
+    context.obj = data_dir
+
+
+for module in (service, tenant, backup):
+    module.register(cli)
+
+
+def main() -> None:
+    """The console script."""
+    if "PLAUDIT_PARENT_PID" in os.environ:
+        die_with_parent(int(os.environ.pop("PLAUDIT_PARENT_PID")))
+    with clear_errors():
+        cli(prog_name="plaudit")
+    sys.exit(0)

@@ -1,0 +1,51 @@
+"""`plaudit backup` and `plaudit restore`."""
+
+from pathlib import Path
+
+import click
+
+from app.cli.common import database, json_option, show
+
+
+def register(cli: click.Group) -> None:
+    cli.add_command(backup)
+    cli.add_command(restore)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@json_option
+@click.pass_obj
+def backup(data_dir: Path, file: Path, as_json: bool) -> None:
+    """Write everything in PostgreSQL to FILE, consistent as of one moment, while the service runs."""
+    from app import dumps
+
+    with database(data_dir) as env:
+        size = dumps.write(env["DATABASE_URL"], file)
+    show({"file": str(file), "bytes": size}, as_json=as_json, text=f"Wrote {file} ({size:,} bytes).")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--yes", is_flag=True, help="Replace what is there without asking.")
+@json_option
+@click.pass_obj
+def restore(data_dir: Path, file: Path, yes: bool, as_json: bool) -> None:
+    """Replace everything in PostgreSQL by what `plaudit backup` wrote to FILE, all or nothing.
+
+    FILE may come from an older PostgreSQL or an older Plaudit: it is brought to this one's schema.
+    """
+    from app import dumps
+    from migrations.run import migrate
+    from tenants import db
+
+    with database(data_dir, keep_old_version=True) as env:
+        if not yes and dumps.holds_data(db.owner_engine()):
+            click.confirm("The database holds data. Replace all of it?", abort=True)
+        dumps.read(env["DATABASE_URL"], file, db.owner_engine())
+        before, after = migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
+    show(
+        {"file": str(file), "schema_before": before, "schema": after},
+        as_json=as_json,
+        text=f"Restored {file} (schema {after}).",
+    )

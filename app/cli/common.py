@@ -1,0 +1,129 @@
+"""What the commands share: where the data is, how results are printed, and how errors are said."""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def json_option(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def data_dir_option(command: Command) -> Command:
+    """`--data-dir` after the command too, where people look for it."""
+    return click.option(
+        "--data-dir",
+        "own_data_dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where the embedded servers keep their data.",
+    )(command)
+
+
+@contextlib.contextmanager
+def database(data_dir: Path, *, keep_old_version: bool = False) -> Iterator[dict[str, str]]:
+    """Point this process at the database: DATABASE_URL's, or the embedded one. Yields the addresses' environment."""
+    from app.embedded import running
+    from app.settings import Settings
+    from tenants import db
+
+    settings = Settings.from_env()
+    with contextlib.ExitStack() as stack:
+        env: dict[str, str] = {}
+        if settings.database_url is None:
+            addresses = stack.enter_context(running(data_dir, keep_old_version=keep_old_version))
+            env = {
+                "DATABASE_URL": addresses.database_url,
+                "PLAUDIT_SERVICE_DATABASE_URL": addresses.service_database_url,
+            }
+            if settings.redis_url is None:
+                env["REDIS_URL"] = addresses.redis_url
+        found = Settings.from_env({**os.environ, **env})
+        db.configure(service_url=found.service_database_url, owner_url=found.database_url, pool_size=2)
+        try:
+            yield {**os.environ, **env}
+        finally:
+            db.dispose()
+
+
+@contextlib.contextmanager
+def migrated_database(data_dir: Path) -> Iterator[dict[str, str]]:
+    """The same, brought to the newest schema first when it is the embedded one."""
+    from migrations.run import migrate
+    from tenants import db
+
+    with database(data_dir) as env:
+        if "DATABASE_URL" not in os.environ:
+            migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
+        yield env
+
+
+def show(result: Mapping[str, Any], *, as_json: bool, text: str) -> None:
+    """One result: as JSON, or as a sentence."""
+    click.echo(json.dumps(result, default=str) if as_json else text)
+
+
+def show_table(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str], empty: str) -> None:
+    """Many results: as JSON, or as a table."""
+    if as_json:
+        click.echo(json.dumps(list(rows), default=str))
+    elif not rows:
+        click.echo(empty)
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for column in columns:
+            table.add_column(column.replace("_", " "), overflow="fold")
+        for row in rows:
+            table.add_row(*("" if row[column] is None else str(row[column]) for column in columns))
+        Console().print(table)
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+    """Say what went wrong in one line, and exit with 1. A bug still shows its traceback."""
+    from sqlalchemy.exc import OperationalError, ProgrammingError
+
+    from app.datadir import EmbeddedError
+    from app.settings import SettingsError
+    from app.supervisor import UpError
+    from tenants.errors import DomainError
+
+    try:
+        yield
+    except (DomainError, EmbeddedError, SettingsError, UpError) as error:
+        fail(str(error))
+    except OperationalError as error:
+        fail(
+            f"The database cannot be reached ({_first_line(error)}): "
+            "check DATABASE_URL, or unset it to use the embedded one"
+        )
+    except ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) not in {"42P01", "42501", "42703", "42704"}:
+            raise
+        fail(
+            f"The database is not ready for this ({_first_line(error)}): "
+            "run plaudit migrate, as the owner of the database"
+        )
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  whoever read our output has what they want
+        sys.exit(1)
+
+
+def fail(message: str) -> NoReturn:
+    click.echo(f"plaudit: {message}", err=True)
+    sys.exit(1)
+
+
+def _first_line(error: Any) -> str:
+    lines = str(error.orig).strip().splitlines()
+    return lines[0].strip() if lines else type(error.orig).__name__

@@ -1,0 +1,111 @@
+"""The processes: `plaudit up`, and what it starts."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli.common import data_dir_option, database, json_option, show
+
+
+def register(cli: click.Group) -> None:
+    for command in (up, web, live, worker, cron, migrate):
+        cli.add_command(command)
+
+
+@click.command()
+@click.option("--demo", is_flag=True, help="Make the tenant `demo`.")
+@click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_PORT", default=8000, show_default=True)
+@data_dir_option
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="RQ worker processes.")
+@json_option
+@click.pass_obj
+def up(data_dir: Path, demo: bool, port: int, own_data_dir: Path | None, workers: int, as_json: bool) -> None:
+    """Run everything in this terminal: servers, API, sockets, workers. Ctrl-C stops all of it."""
+    from app.up import run
+
+    run(own_data_dir or data_dir, demo=demo, port=port, workers=workers, as_json=as_json)
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_PORT", default=8000, show_default=True)
+@click.pass_obj
+def web(data_dir: Path, port: int) -> None:
+    """Serve the API and the dashboard."""
+    from app.servers import serve_web
+
+    with process(data_dir, "web", PLAUDIT_PORT=str(port)) as settings:
+        serve_web(settings)
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_LIVE_PORT", default=8001, show_default=True)
+@click.pass_obj
+def live(data_dir: Path, port: int) -> None:
+    """Serve the sockets and Server-Sent Events."""
+    from app.servers import serve_live
+
+    with process(data_dir, "live", PLAUDIT_LIVE_PORT=str(port)) as settings:
+        serve_live(settings)
+
+
+@click.command()
+@click.pass_obj
+def worker(data_dir: Path) -> None:
+    """Run jobs from the queue."""
+    become_workers_process(data_dir, "worker")
+
+
+@click.command()
+@click.pass_obj
+def cron(data_dir: Path) -> None:
+    """Put scheduled jobs on the queue. Two at once do no harm."""
+    become_workers_process(data_dir, "cron")
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def migrate(data_dir: Path, as_json: bool) -> None:
+    """Bring the database to this release's schema. Safe to run twice, or at once."""
+    from migrations import run
+    from tenants import db
+
+    with database(data_dir) as env:
+        before, after = run.migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
+    text = (
+        f"The schema is at {after} already."
+        if before == after
+        else f"The schema went from {before or 'nothing'} to {after}."
+    )
+    show({"before": before, "after": after}, as_json=as_json, text=text)
+
+
+class process:  # noqa: N801  reads as a statement
+    """One process of the service: its environment complete, its logging set up, its settings read."""
+
+    def __init__(self, data_dir: Path, name: str, **env: str) -> None:
+        self.data_dir = data_dir
+        self.name = name
+        os.environ.update(env)
+
+    def __enter__(self) -> Any:
+        from app.settings import Settings
+        from app.up import complete_environment
+        from tenants import logs
+
+        complete_environment(self.data_dir)
+        settings = Settings.from_env()
+        logs.configure(service=self.name, log_format=settings.log_format)
+        return settings
+
+    def __exit__(self, *_error: object) -> None:
+        return
+
+
+def become_workers_process(data_dir: Path, name: str) -> None:
+    """The workers are a package of their own, which this one does not import."""
+    with process(data_dir, name):
+        os.execv(sys.executable, [sys.executable, "-m", "workers", name])

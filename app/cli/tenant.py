@@ -1,0 +1,74 @@
+"""`plaudit tenant …`"""
+
+from pathlib import Path
+
+import click
+
+from app.cli.common import json_option, migrated_database, show, show_table
+
+
+def register(cli: click.Group) -> None:
+    cli.add_command(tenant)
+
+
+@click.group()
+def tenant() -> None:
+    """Make, list and delete tenants."""
+
+
+@tenant.command()
+@click.argument("tenant_id", metavar="ID")
+@click.option("--name", required=True, help="What people call it.")
+@json_option
+@click.pass_obj
+def create(data_dir: Path, tenant_id: str, name: str, as_json: bool) -> None:
+    """Make the tenant ID (2 to 63 of a-z, 0-9 and -, starting with a letter)."""
+    from tenants import registry
+    from tenants.db import owner_tx, utcnow
+
+    with migrated_database(data_dir), owner_tx() as tx:
+        made = registry.create(tx, tenant_id, name=name, now=utcnow())
+    show(
+        {"id": made.id, "name": made.name, "created_at": made.created_at.isoformat()},
+        as_json=as_json,
+        text=f"Tenant {made.id} ({made.name}) is there.",
+    )
+
+
+@tenant.command("list")
+@json_option
+@click.pass_obj
+def list_(data_dir: Path, as_json: bool) -> None:
+    """List the tenants."""
+    from tenants import registry
+    from tenants.db import owner_tx
+
+    with migrated_database(data_dir), owner_tx() as tx:
+        rows = [
+            {"id": row.id, "name": row.name, "created_at": row.created_at.isoformat(timespec="seconds")}
+            for row in registry.live(tx)
+        ]
+    show_table(
+        rows,
+        as_json=as_json,
+        columns=("id", "name", "created_at"),
+        empty="There is no tenant yet. Make one: plaudit tenant create ID --name NAME",
+    )
+
+
+@tenant.command()
+@click.argument("tenant_id", metavar="ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_obj
+def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
+    """Delete the tenant ID with everything it has. It is shut out at once; its rows go within minutes."""
+    from tenants import registry
+    from tenants.db import owner_tx, utcnow
+
+    with migrated_database(data_dir), owner_tx() as tx:
+        found = registry.get(tx, tenant_id)
+        if not yes:
+            click.confirm(f"Delete {found.id} ({found.name}) and all its data?", abort=True)
+        registry.mark_deleted(tx, tenant_id, now=utcnow())
+    show({"id": tenant_id, "deleted": True}, as_json=as_json, text=f"Tenant {tenant_id} is deleted.")

@@ -1,0 +1,152 @@
+"""The data folder (`.plaudit`): who holds its servers, where they are, and its secrets.
+
+One holder at a time: it has the lock on `servers.lock`, and so have the servers themselves (they inherit it), so a
+free lock means that nothing of an earlier start is left. `servers.json` tells other commands where the servers are.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+WAIT_FOR_OTHERS_S = 60
+
+Holder = Literal["up", "command"]
+
+
+class EmbeddedError(Exception):
+    """The servers cannot be started; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    database_url: str
+    service_database_url: str
+    redis_url: str
+
+
+def prepare(data_dir: Path) -> Path:
+    """The data folder, made if need be. Others may pass through it (the servers' user), not look into it."""
+    data_dir = data_dir.absolute()
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        if data_dir.stat().st_uid == os.geteuid():
+            data_dir.chmod(0o711)
+        probe = data_dir / "servers.lock"
+        probe.touch(mode=0o600)
+    except OSError as error:
+        raise EmbeddedError(
+            f"The data folder {data_dir} cannot be used ({error.strerror}): choose another with --data-dir"
+        ) from None
+    return data_dir
+
+
+@contextlib.contextmanager
+def hold(data_dir: Path, holder: Holder) -> Iterator[IO[str]]:
+    """The lock on this folder's servers, for `plaudit up` or for one command."""
+    deadline = time.monotonic() + WAIT_FOR_OTHERS_S
+    with (data_dir / "servers.lock").open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                other = read_state(data_dir)
+                if other is not None and other["holder"] == "up" and is_alive(other["pid"]):
+                    raise EmbeddedError(
+                        f"Plaudit is running on {data_dir} already (process {other['pid']}): stop it first, "
+                        "or choose another folder with --data-dir and another --port"
+                    ) from None
+                if time.monotonic() > deadline:
+                    raise EmbeddedError(f"{data_dir} is in use by another command: try again later") from None
+                time.sleep(0.05)
+        state = data_dir / "servers.json"
+        state.unlink(missing_ok=True)
+        publish(data_dir, holder, None)
+        try:
+            yield lock
+        finally:
+            state.unlink(missing_ok=True)
+
+
+def publish(data_dir: Path, holder: Holder, addresses: Addresses | None) -> None:
+    """Tell other commands of this folder who holds the servers and (once they are up) where they are."""
+    state: dict[str, Any] = {"pid": os.getpid(), "holder": holder}
+    if addresses is not None:
+        state["addresses"] = vars(addresses)
+    write_private(data_dir / "servers.json", json.dumps(state))
+
+
+def wait_for_up(data_dir: Path) -> Addresses | None:
+    """Where a running `plaudit up` has its servers; None when none is running."""
+    deadline = time.monotonic() + WAIT_FOR_OTHERS_S
+    while _is_held(data_dir):
+        state = read_state(data_dir)
+        if state is not None and state["holder"] == "command":
+            return None
+        if state is not None and "addresses" in state and is_alive(state["pid"]):
+            return Addresses(**state["addresses"])
+        if time.monotonic() > deadline:
+            raise EmbeddedError("The running `plaudit up` does not get its servers started")
+        time.sleep(0.05)
+    return None
+
+
+def read_state(data_dir: Path) -> dict[str, Any] | None:
+    try:
+        state = json.loads((data_dir / "servers.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    except PermissionError:
+        raise EmbeddedError(
+            f"The data folder {data_dir} belongs to another user: choose another with --data-dir"
+        ) from None
+    return state if isinstance(state, dict) else None
+
+
+def read_secrets(data_dir: Path) -> dict[str, str]:
+    """Passwords and the secret key of this folder, made the first time."""
+    file = data_dir / "secrets.json"
+    try:
+        kept: dict[str, str] = json.loads(file.read_text())
+    except FileNotFoundError:
+        kept = {}
+    names = ("owner_password", "service_password", "redis_password", "secret_key")
+    if not all(name in kept for name in names):
+        kept = {**{name: secrets.token_urlsafe(32) for name in names}, **kept}
+        write_private(file, json.dumps(kept))
+    return kept
+
+
+def write_private(file: Path, text: str) -> None:
+    """Replace a file that only we may read, in one step."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
+    with os.fdopen(handle, "w") as stream:
+        stream.write(text)
+    Path(name).rename(file)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _is_held(data_dir: Path) -> bool:
+    with (data_dir / "servers.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False

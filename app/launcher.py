@@ -1,0 +1,39 @@
+"""Start a program so that it cannot outlive us. Run as a script, before anything of ours is imported.
+
+    launcher.py PARENT_PID SIGNAL UID:GID|- COMMAND [ARGUMENT ...]
+
+Gives up root for UID:GID (PostgreSQL refuses to run as root), asks the kernel to send SIGNAL when the parent dies,
+and becomes COMMAND. The order matters: a change of user clears the request.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int, signal_number: int = signal.SIGTERM) -> None:
+    """Have the kernel signal this process when the thread that started it ends (on Linux; elsewhere nothing)."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
+    if os.getppid() != parent_pid:  # it died before we asked
+        os.kill(os.getpid(), signal_number)
+
+
+def main() -> None:
+    parent_pid, signal_name, user, *command = sys.argv[1:]
+    if user != "-":
+        uid, gid = map(int, user.split(":"))
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+    os.umask(0o077)
+    die_with_parent(int(parent_pid), getattr(signal, signal_name))
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""The environment, read once and typed. A wrong value stops the start with one clear line."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+LogFormat = Literal["json", "console"]
+DEFAULT_DATA_DIR = Path(".plaudit")
+
+
+class SettingsError(Exception):
+    """A value of the environment that cannot be used; the message says which, and what it should be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    database_url: str | None
+    service_database_url: str | None
+    redis_url: str | None
+    queue_redis_url: str | None
+    host: str
+    port: int
+    live_port: int
+    public_url: str
+    live_url: str
+    proxy_hops: int
+    data_dir: Path
+    secret_key: str | None
+    metrics_token: str | None
+    metrics_dir: Path | None
+    sentry_dsn: str | None
+    log_format: LogFormat | None
+    web_processes: int
+    web_threads: int
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
+        env = os.environ if env is None else env
+        port = _integer(env, "PLAUDIT_PORT", 8000, least=1, most=65535)
+        live_port = _integer(env, "PLAUDIT_LIVE_PORT", port + 1, least=1, most=65535)
+        public_url = _url(env, "PLAUDIT_PUBLIC_URL", {"http", "https"}) or f"http://127.0.0.1:{port}"
+        redis_url = _url(env, "REDIS_URL", {"redis", "rediss", "unix"})
+        metrics_dir = env.get("PROMETHEUS_MULTIPROC_DIR")
+        return cls(
+            database_url=_url(env, "DATABASE_URL", {"postgresql", "postgres"}),
+            service_database_url=_url(env, "PLAUDIT_SERVICE_DATABASE_URL", {"postgresql", "postgres"}),
+            redis_url=redis_url,
+            queue_redis_url=_url(env, "PLAUDIT_QUEUE_REDIS_URL", {"redis", "rediss", "unix"}) or redis_url,
+            host=env.get("PLAUDIT_HOST") or "127.0.0.1",
+            port=port,
+            live_port=live_port,
+            public_url=public_url.rstrip("/"),
+            live_url=_live_url(env, public_url, live_port),
+            proxy_hops=_integer(env, "PLAUDIT_PROXY_HOPS", 0, least=0, most=10),
+            data_dir=Path(env.get("PLAUDIT_DATA_DIR") or DEFAULT_DATA_DIR),
+            secret_key=_secret(env),
+            metrics_token=env.get("PLAUDIT_METRICS_TOKEN") or None,
+            metrics_dir=Path(metrics_dir) if metrics_dir else None,
+            sentry_dsn=_url(env, "SENTRY_DSN", {"http", "https"}),
+            log_format=_log_format(env),
+            web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, least=1, most=64),
+            web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 32, least=1, most=512),
+        )
+
+
+def _integer(env: Mapping[str, str], name: str, default: int, *, least: int, most: int) -> int:
+    raw = env.get(name)
+    if not raw:
+        return default
+    if not raw.isascii() or not raw.isdigit() or not least <= int(raw) <= most:
+        raise SettingsError(f"{name} must be a whole number from {least} to {most}, not {raw!r}")
+    return int(raw)
+
+
+def _url(env: Mapping[str, str], name: str, schemes: set[str]) -> str | None:
+    raw = env.get(name)
+    if not raw:
+        return None
+    wanted = f"{name} must be an address that starts with {' or '.join(sorted(s + '://' for s in schemes))}"
+    try:
+        parts = urlsplit(raw)
+        _ = parts.port
+    except ValueError:
+        raise SettingsError(wanted) from None
+    # The value itself may hold a password, so it is not repeated.
+    if parts.scheme.split("+")[0] not in schemes or not (parts.netloc or parts.path):
+        raise SettingsError(wanted)
+    if "postgres" in schemes and not parts.path.strip("/"):
+        raise SettingsError(f"{name} must name a database: postgresql://user:password@host:5432/database")
+    return raw
+
+
+def _live_url(env: Mapping[str, str], public_url: str, live_port: int) -> str:
+    """Where browsers find the sockets: as said, on the public origin behind a proxy, or on the port beside."""
+    said = _url(env, "PLAUDIT_LIVE_URL", {"http", "https", "ws", "wss"})
+    if said:
+        return said.rstrip("/")
+    if env.get("PLAUDIT_PUBLIC_URL"):
+        return public_url.rstrip("/")
+    return f"http://127.0.0.1:{live_port}"
+
+
+def _secret(env: Mapping[str, str]) -> str | None:
+    secret = env.get("PLAUDIT_SECRET_KEY") or None
+    if secret is not None and len(secret) < 32:
+        raise SettingsError("PLAUDIT_SECRET_KEY must have at least 32 characters")
+    return secret
+
+
+def _log_format(env: Mapping[str, str]) -> LogFormat | None:
+    match env.get("LOG_FORMAT") or None:
+        case None:
+            return None
+        case "json":
+            return "json"
+        case "console":
+            return "console"
+        case other:
+            raise SettingsError(f"LOG_FORMAT must be json or console, not {other!r}")

@@ -1,0 +1,65 @@
+"""The API and dashboard as a WSGI application."""
+
+from typing import Any
+
+import orjson
+from flask import Flask
+from flask.json.provider import JSONProvider
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from app import api, body, edge, errors
+from app.settings import Settings
+from tenants import db
+from tenants import redis as tenants_redis
+
+
+class OrjsonProvider(JSONProvider):
+    def dumps(self, obj: Any, **_kwargs: Any) -> str:
+        return orjson.dumps(obj, default=str).decode()
+
+    def loads(self, s: str | bytes, **_kwargs: Any) -> Any:
+        return orjson.loads(s)
+
+
+def create_app(settings: Settings) -> Flask:
+    """The application for these settings. Connects to nothing until the first request."""
+    connect(settings)
+    app = new_flask(settings)
+    api.install(app)
+    return app
+
+
+def new_flask(settings: Settings) -> Flask:
+    """A Flask with the edges that every process of ours has."""
+    app = Flask("app", static_url_path="/static")
+    app.json = OrjsonProvider(app)
+    app.config.update(
+        MAX_CONTENT_LENGTH=body.MAX_BODY_BYTES,
+        METRICS_TOKEN=settings.metrics_token,
+        PROXY_HOPS=settings.proxy_hops,
+        SETTINGS=settings,
+        PROPAGATE_EXCEPTIONS=False,
+    )
+    if settings.proxy_hops:
+        # Never the host: links and the issuer come from PLAUDIT_PUBLIC_URL.
+        app.wsgi_app = ProxyFix(  # type: ignore[method-assign]
+            app.wsgi_app, x_for=settings.proxy_hops, x_proto=settings.proxy_hops, x_host=0
+        )
+    errors.install(app)
+    edge.install(app, https=settings.public_url.startswith("https://"))
+    return app
+
+
+def connect(settings: Settings) -> None:
+    """Point this process at its database, its Redis and (if one is named) its Sentry."""
+    db.configure(
+        service_url=settings.service_database_url,
+        owner_url=settings.database_url,
+        pool_size=settings.web_threads // 2 + 1,
+    )
+    redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"
+    tenants_redis.configure(boards_url=redis_url, queue_url=settings.queue_redis_url or redis_url)
+    if settings.sentry_dsn:
+        import sentry_sdk
+
+        sentry_sdk.init(dsn=settings.sentry_dsn, send_default_pii=False, max_request_body_size="never")

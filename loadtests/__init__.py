@@ -1,0 +1,1 @@
+"""Load and speed, over HTTP on loopback only, bounded in time."""

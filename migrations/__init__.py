@@ -1,0 +1,1 @@
+"""The schema's history: numbered alembic migrations, never edited once landed."""

@@ -1,0 +1,60 @@
+"""Bringing a database to the newest schema, from any number of processes at once."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.engine import make_url
+
+from migrations.head import head_revision
+from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
+
+# Any number, the same in every release: who holds it migrates.
+ADVISORY_LOCK = 7_526_103_841
+LOCK_TIMEOUT = "10s"
+
+
+def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "head") -> tuple[str | None, str]:
+    """Upgrade as the owner, in one transaction; the revisions before and after. Safe to run twice, or at once."""
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
+        # A migration waits this long for a busy table, then gives up rather than hold everyone up behind it.
+        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"))
+        before = current_revision(connection)
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        connection.execute(text(f"GRANT SELECT ON alembic_version TO {SERVICE_ROLE}, {PLATFORM_ROLE}"))
+        if service_url:
+            _let_in(connection, make_url(service_url).username)
+        return before, current_revision(connection) or head_revision()
+
+
+def current_revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+
+
+def alembic_config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    return config
+
+
+def load_models() -> None:
+    """Import every module of the domain, so that Base knows every table."""
+    for package in ("tenants", "analytics"):
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, prefix=f"{package}."):
+            importlib.import_module(module.name)
+
+
+def _let_in(connection: Connection, login: str | None) -> None:
+    """Let the service's own login take the two roles it works as (never the owner's)."""
+    if login is None or login == connection.scalar(text("SELECT current_user")):
+        return
+    quoted = connection.dialect.identifier_preparer.quote(login)
+    connection.execute(text(f"GRANT {SERVICE_ROLE}, {PLATFORM_ROLE} TO {quoted}"))

@@ -1,0 +1,215 @@
+"""The one way to the database.
+
+Three doors, one for each database role:
+
+- `tenant_tx(tenant_id)`: as `plaudit_service`, inside one tenant. Row-level security shows that tenant's rows and no
+  others, and the session adds `tenant_id = …` to every ORM statement (on Citus that routes it to one node).
+- `platform_tx()`: as `plaudit_platform`, for the few reads across tenants that a policy names.
+- `owner_tx()`: as the owner of the tables, for migrations, partitions, retention and tenant administration.
+
+Nothing here keeps session state, so it all works behind PgBouncer in transaction mode: role, tenant and timeouts are
+set with SET LOCAL as the transaction opens, in one round trip. `SET LOCAL plaudit.tenant` is a statement with a quoted
+literal, not `set_config()`, because only the statement travels to other nodes on Citus; a tenant id is checked against
+its pattern before it is quoted.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import DateTime, Engine, MetaData, Text, create_engine, event
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    ORMExecuteState,
+    Session,
+    mapped_column,
+    with_loader_criteria,
+)
+
+from tenants.errors import NotFound, Unavailable
+
+SERVICE_ROLE = "plaudit_service"
+PLATFORM_ROLE = "plaudit_platform"
+TENANT_ID = re.compile(r"[a-z][a-z0-9-]{1,62}")
+
+CONNECT_TIMEOUT_S = 2
+POOL_TIMEOUT_S = 1.5
+STATEMENT_TIMEOUT_MS = 10_000
+LOCK_TIMEOUT_MS = 5_000
+IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
+OWNER_OPENING = f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {str: Text, datetime: DateTime(timezone=True)}
+
+
+class TenantOwned:
+    """A table whose rows are some tenant's. Its primary key leads with `tenant_id`."""
+
+    tenant_id: Mapped[str] = mapped_column(primary_key=True, sort_order=-1)
+
+
+class Tx(Session):
+    """An open transaction. Writers take it first and never commit: the edge that opened it does."""
+
+    tenant_id: str | None = None
+
+    @property
+    def tenant(self) -> str:
+        """The tenant this transaction is inside of."""
+        if self.tenant_id is None:
+            raise RuntimeError("this transaction is not inside a tenant")
+        return self.tenant_id
+
+
+@dataclass(frozen=True)
+class _Engines:
+    service: Engine
+    owner: Engine | None
+
+
+_engines: _Engines | None = None
+
+
+def configure(*, service_url: str | None, owner_url: str | None, pool_size: int = 10) -> None:
+    """Say once per process where the database is. Connects to nothing yet."""
+    global _engines  # noqa: PLW0603  one process has one database; a container object would only be passed around
+    if service_url is None and owner_url is None:
+        raise ValueError("a database address is needed")
+    dispose()
+    owner = make_engine(owner_url, pool_size=2) if owner_url else None
+    service = make_engine(service_url or owner_url or "", pool_size=pool_size)
+    _engines = _Engines(service=service, owner=owner)
+
+
+def dispose() -> None:
+    """Close every connection, as before a fork or at the end."""
+    if _engines is not None:
+        _engines.service.dispose()
+        if _engines.owner is not None:
+            _engines.owner.dispose()
+
+
+def make_engine(url: str, *, pool_size: int) -> Engine:
+    address = make_url(url).set(drivername="postgresql+psycopg")
+    return create_engine(
+        address,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=POOL_TIMEOUT_S,
+        pool_recycle=1800,
+        # Prepared statements outlive neither a migration nor a PgBouncer connection: none are made.
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "prepare_threshold": None},
+    )
+
+
+@contextmanager
+def tenant_tx(tenant_id: str) -> Iterator[Tx]:
+    """One transaction that sees and changes this tenant's rows only. Commits at the end, rolls back on an error."""
+    if TENANT_ID.fullmatch(tenant_id) is None:
+        raise NotFound
+    with _open(_configured().service, set_role(SERVICE_ROLE) + set_tenant(tenant_id)) as connection:
+        yield from _session(connection, tenant_id)
+
+
+@contextmanager
+def platform_tx() -> Iterator[Tx]:
+    """One transaction across tenants, on the tables whose policies name the platform role."""
+    with _open(_configured().service, set_role(PLATFORM_ROLE)) as connection:
+        yield from _session(connection, None)
+
+
+@contextmanager
+def owner_tx() -> Iterator[Tx]:
+    """One transaction as the owner: administration and maintenance, never a request."""
+    with _open(owner_engine(), OWNER_OPENING) as connection:
+        yield from _session(connection, None)
+
+
+def owner_engine() -> Engine:
+    owner = _configured().owner
+    if owner is None:
+        raise Unavailable("This needs the owner's login: set DATABASE_URL")
+    return owner
+
+
+def set_role(role: str) -> str:
+    return (
+        f"SET LOCAL ROLE {role}; SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS};"
+        f" SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};"
+        f" SET LOCAL idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_TIMEOUT_MS};"
+    )
+
+
+def set_tenant(tenant_id: str) -> str:
+    """The statement that enters a tenant. The id has been checked, so that quoting it is safe."""
+    if TENANT_ID.fullmatch(tenant_id) is None:
+        raise NotFound
+    return f" SET LOCAL plaudit.tenant = '{tenant_id}';"
+
+
+def utcnow() -> datetime:
+    return datetime.now(UTC)
+
+
+def _configured() -> _Engines:
+    if _engines is None:
+        raise RuntimeError("tenants.db.configure() has not been called")
+    return _engines
+
+
+@contextmanager
+def _open(engine: Engine, opening: str) -> Iterator[Connection]:
+    connection = _begin(engine, opening)
+    try:
+        yield connection
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def _begin(engine: Engine, opening: str) -> Connection:
+    """A connection inside a transaction. The opening statement doubles as the check that the server is still there."""
+    connection = engine.connect()
+    try:
+        connection.exec_driver_sql(opening)
+    except DBAPIError as error:
+        connection.close()
+        if not error.connection_invalidated:
+            raise
+        # The server was restarted under the pool, which has now let all old connections go: a new one tells.
+        connection = engine.connect()
+        connection.exec_driver_sql(opening)
+    return connection
+
+
+def _session(connection: Connection, tenant_id: str | None) -> Iterator[Tx]:
+    with Tx(bind=connection, expire_on_commit=False) as tx:
+        tx.tenant_id = tenant_id
+        yield tx
+        tx.flush()
+
+
+@event.listens_for(Tx, "do_orm_execute")
+def _name_the_tenant(state: ORMExecuteState) -> None:
+    tenant_id = getattr(state.session, "tenant_id", None)
+    if tenant_id is not None and not state.is_insert and not state.is_column_load:
+        state.statement = state.statement.options(
+            with_loader_criteria(TenantOwned, lambda table: table.tenant_id == tenant_id, include_aliases=True)
+        )

@@ -1,0 +1,122 @@
+"""Log lines: JSON on standard output for any shipper, readable ones on a terminal.
+
+Every line has timestamp, level, service, requestId, userId, tenantId, action, message and data. `bind()` sets the
+first three ids for whatever the current request or job logs; `data` holds what belongs to one line only.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Literal
+
+import orjson
+import structlog
+
+Event = MutableMapping[str, Any]
+
+FIELDS = ("timestamp", "level", "service", "requestId", "userId", "tenantId", "action", "message", "data")
+# What must never reach a log even when a caller forgets: our own credentials, wherever they stand in a text.
+_SECRET = re.compile(
+    r"(?i)(bearer\s+)[\w.~+/=-]+|\b(?:pk|sk|rt|at|rst|tkt)_[\w-]{16,}|\beyJ[\w-]+\.[\w-]+\.[\w-]*|(://[^/\s:@]*:)[^/\s@]+(?=@)"
+)
+
+
+def configure(*, service: str, log_format: Literal["json", "console"] | None = None) -> None:
+    """Send structlog's and the standard library's lines the same way."""
+    use_json = (log_format or ("console" if sys.stdout.isatty() else "json")) == "json"
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _shape(service),
+    ]
+    renderer: Any = _to_json if use_json else _Readable(colours=_colours_wanted())
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    for noisy in ("alembic", "rq", "werkzeug", "granian.access"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def bind(*, request_id: str | None = None, user_id: str | None = None, tenant_id: str | None = None) -> None:
+    """Name the request, user and tenant that the following lines are about."""
+    ids = {"requestId": request_id, "userId": user_id, "tenantId": tenant_id}
+    structlog.contextvars.bind_contextvars(**{name: value for name, value in ids.items() if value is not None})
+
+
+def unbind() -> None:
+    structlog.contextvars.clear_contextvars()
+
+
+def _colours_wanted() -> bool:
+    import os
+
+    return "NO_COLOR" not in os.environ and (sys.stdout.isatty() or "FORCE_COLOR" in os.environ)
+
+
+def _shape(service: str) -> Any:
+    def shape(_logger: object, _method: str, event: Event) -> Event:
+        data = dict(event.pop("data", None) or {})
+        line = {
+            "timestamp": event.pop("timestamp"),
+            "level": event.pop("level"),
+            "service": service,
+            "requestId": event.pop("requestId", None),
+            "userId": event.pop("userId", None),
+            "tenantId": event.pop("tenantId", None),
+            "action": event.pop("action", None),
+            "message": _mask(str(event.pop("event", ""))),
+        }
+        kept = {name: event[name] for name in ("_record", "_from_structlog") if name in event}
+        if "exception" in event:
+            data["exception"] = event.pop("exception")
+        line["data"] = {name: _mask(value) for name, value in data.items()}
+        return {**line, **kept}
+
+    return shape
+
+
+def _mask(value: Any) -> Any:
+    return _SECRET.sub(lambda m: f"{m[1] or m[2] or ''}***", value) if isinstance(value, str) else value
+
+
+def _to_json(_logger: object, _method: str, event: Event) -> str:
+    return orjson.dumps(dict(event), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+class _Readable:
+    """`12:03:44 info  message  key=value`, for a person at a terminal."""
+
+    LEVEL_COLOURS = {"warning": "33", "error": "31", "critical": "1;31"}  # noqa: RUF012
+
+    def __init__(self, *, colours: bool) -> None:
+        self.colours = colours
+
+    def __call__(self, _logger: object, _method: str, event: Event) -> str:
+        data = dict(event["data"])
+        exception = data.pop("exception", None)
+        ids = {"tenant": event["tenantId"], "user": event["userId"], "request": event["requestId"]}
+        extras = " ".join(f"{name}={value}" for name, value in {**data, **ids}.items() if value is not None)
+        level = self._paint(f"{event['level']:<8}", self.LEVEL_COLOURS.get(event["level"]))
+        line = f"{event['timestamp'][11:19]} {level} {event['message']}"
+        if extras:
+            line += "  " + self._paint(extras, "2")
+        return f"{line}\n{exception}" if exception else line
+
+    def _paint(self, text: str, colour: str | None) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self.colours and colour else text

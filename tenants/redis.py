@@ -1,0 +1,149 @@
+"""Redis, which may vanish at any moment.
+
+`boards()` and `queue()` are this process's two clients (they may be the same server). Both have short timeouts and no
+retries, and sit behind a breaker: after a failure nobody asks Redis again for a moment, so that an outage costs a
+request nothing. An outage is logged as critical once, and its end once.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from tenants.db import TENANT_ID
+from tenants.errors import Unavailable
+
+CONNECT_TIMEOUT_S = 0.2
+TIMEOUT_S = 0.25
+PROBE_EVERY_S = 1.0
+
+log = structlog.get_logger()
+
+
+class RedisUnavailable(Unavailable):
+    """Callers fall back; only a caller without a fallback lets it out."""
+
+    code = "redis_unavailable"
+    title = "The cache is not available"
+
+
+@dataclass
+class Guarded:
+    """A Redis client behind its breaker: `with guarded.client() as redis: …`, or RedisUnavailable."""
+
+    name: str
+    redis: "Redis"
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _down_since: float | None = None
+    _next_probe_at: float = 0.0
+
+    @contextmanager
+    def client(self) -> Iterator["Redis"]:
+        if not self._may_try():
+            raise RedisUnavailable
+        try:
+            yield self.redis
+        except (RedisError, OSError) as error:
+            self._failed(error)
+            raise RedisUnavailable from error
+        self._worked()
+
+    def is_up(self) -> bool:
+        try:
+            with self.client() as redis:
+                return bool(redis.ping())
+        except RedisUnavailable:
+            return False
+
+    def _may_try(self) -> bool:
+        """Closed: everyone. Open: one caller each second, to see whether it is back."""
+        if self._down_since is None:
+            return True
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next_probe_at:
+                return False
+            self._next_probe_at = now + PROBE_EVERY_S
+            return True
+
+    def _failed(self, error: Exception) -> None:
+        with self._lock:
+            now = time.monotonic()
+            first = self._down_since is None
+            self._down_since = now if first else self._down_since
+            self._next_probe_at = now + PROBE_EVERY_S
+        if first:
+            log.critical(
+                "Redis is not available",
+                action="redis.outage",
+                data={"redis": self.name, "error": type(error).__name__},
+            )
+
+    def _worked(self) -> None:
+        if self._down_since is None:
+            return
+        with self._lock:
+            down_since, self._down_since = self._down_since, None
+        if down_since is not None:
+            log.warning(
+                "Redis is back",
+                action="redis.recovered",
+                data={"redis": self.name, "outage_s": round(time.monotonic() - down_since, 1)},
+            )
+
+
+@dataclass(frozen=True)
+class _Clients:
+    boards: Guarded
+    queue: Guarded
+
+
+_clients: _Clients | None = None
+
+
+def configure(*, boards_url: str, queue_url: str) -> None:
+    """Say once per process where Redis is. Connects to nothing yet."""
+    global _clients  # noqa: PLW0603  as in tenants.db
+    _clients = _Clients(
+        boards=Guarded("boards", make_client(boards_url)),
+        queue=Guarded("queue", make_client(queue_url)),
+    )
+
+
+def boards() -> Guarded:
+    return _configured().boards
+
+
+def queue() -> Guarded:
+    return _configured().queue
+
+
+def make_client(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
+    # redis-py retries a timeout ten times unless it is told not to.
+    return Redis.from_url(
+        url,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=CONNECT_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=0,
+    )
+
+
+def key(kind: str, tenant_id: str, *parts: str) -> str:
+    """The name of a tenant's key. No part may hold a colon but the last, so that no two things share a name."""
+    if tenant_id != "_all" and TENANT_ID.fullmatch(tenant_id) is None:
+        raise ValueError(f"not a tenant id: {tenant_id!r}")
+    return ":".join((kind, tenant_id, *parts))
+
+
+def _configured() -> _Clients:
+    if _clients is None:
+        raise RuntimeError("tenants.redis.configure() has not been called")
+    return _clients

@@ -1,0 +1,106 @@
+"""The tenants themselves: who there is, made and deleted by operators.
+
+Deleting is two steps. `mark_deleted` shuts the tenant out at once; `purge_deleted`, a scheduled job, then removes its
+rows. So a delete answers quickly however much the tenant has, and can be run any number of times.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, delete, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenants.db import TENANT_ID, Base, Tx
+from tenants.errors import Conflict, Invalid, NotFound
+
+NAME_MAX = 200
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class Tenant(Base):
+    __tablename__ = "tenants"
+    __table_args__ = (CheckConstraint("id ~ '^[a-z][a-z0-9-]{1,62}$'", name="slug"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    deleted_at: Mapped[datetime | None]
+
+
+class TenantExists(Conflict):
+    code = "tenant_exists"
+    title = "There is a tenant with this id already"
+
+
+class TenantNotFound(NotFound):
+    code = "tenant_not_found"
+    title = "There is no such tenant"
+
+
+@dataclass(frozen=True)
+class Created:
+    tenant: Tenant
+    new: bool
+
+
+def create(tx: Tx, tenant_id: str, *, name: str, now: datetime) -> Tenant:
+    """Make a tenant, as the owner."""
+    created = ensure(tx, tenant_id, name=name, now=now)
+    if not created.new:
+        pending = " and is being deleted" if created.tenant.deleted_at else ""
+        raise TenantExists(f"There is a tenant {tenant_id!r} already{pending}")
+    return created.tenant
+
+
+def ensure(tx: Tx, tenant_id: str, *, name: str, now: datetime) -> Created:
+    """The tenant with this id, made if it is not there."""
+    _check(tenant_id, name)
+    row = tx.scalar(
+        insert(Tenant).values(id=tenant_id, name=name, created_at=now).on_conflict_do_nothing().returning(Tenant)
+    )
+    if row is not None:
+        return Created(row, new=True)
+    return Created(tx.scalars(select(Tenant).where(Tenant.id == tenant_id)).one(), new=False)
+
+
+def live(tx: Tx) -> list[Tenant]:
+    """Every tenant that is not deleted, by id. For the owner and the platform."""
+    return list(tx.scalars(select(Tenant).where(Tenant.deleted_at.is_(None)).order_by(Tenant.id)))
+
+
+def get(tx: Tx, tenant_id: str) -> Tenant:
+    tenant = tx.scalar(select(Tenant).where(Tenant.id == tenant_id, Tenant.deleted_at.is_(None)))
+    if tenant is None:
+        raise TenantNotFound(f"There is no tenant {tenant_id!r}")
+    return tenant
+
+
+def mark_deleted(tx: Tx, tenant_id: str, *, now: datetime) -> None:
+    """Shut the tenant out from now on."""
+    marked = tx.scalar(
+        update(Tenant)
+        .where(Tenant.id == tenant_id, Tenant.deleted_at.is_(None))
+        .values(deleted_at=now)
+        .returning(Tenant.id)
+    )
+    if marked is None:
+        raise TenantNotFound(f"There is no tenant {tenant_id!r}")
+
+
+def purge_deleted(tx: Tx) -> list[str]:
+    """Remove every row of the tenants marked as deleted; the foreign keys take the rest along. As the owner."""
+    tx.execute(text("SET LOCAL statement_timeout = 0"))
+    gone = tx.scalars(delete(Tenant).where(Tenant.deleted_at.is_not(None)).returning(Tenant.id))
+    return sorted(gone)
+
+
+def _check(tenant_id: str, name: str) -> None:
+    errors: dict[str, list[str]] = {}
+    if TENANT_ID.fullmatch(tenant_id) is None:
+        errors["id"] = ["2 to 63 of a-z, 0-9 and -, starting with a letter"]
+    if not 1 <= len(name.strip()) <= NAME_MAX or _UNPRINTABLE.search(name):
+        errors["name"] = [f"1 to {NAME_MAX} printable characters"]
+    if errors:
+        raise Invalid("; ".join(f"{field}: {messages[0]}" for field, messages in errors.items()), errors=errors)

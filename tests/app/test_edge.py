@@ -1,0 +1,106 @@
+"""What every answer has."""
+
+import pytest
+from flask import Flask, request
+from flask.testing import FlaskClient
+from openapi_spec_validator import validate
+
+from app.auth import public
+from app.settings import Settings
+from app.web import create_app
+
+
+def test_health(client: FlaskClient) -> None:
+    assert client.get("/health/live").get_json()["status"] == "ok"
+    ready = client.get("/health/ready")
+    assert ready.status_code == 200
+    assert ready.get_json() == {
+        "status": "ok",
+        "checks": {"database": "ok", "migrations": "ok", "redis": "ok", "queue": "ok"},
+    }
+
+
+def with_settings(settings: Settings, **changes: object) -> FlaskClient:
+    from dataclasses import replace
+
+    return create_app(replace(settings, **changes)).test_client()  # type: ignore[arg-type]
+
+
+def test_without_redis_it_is_degraded_and_ready(settings: Settings) -> None:
+    ready = with_settings(settings, redis_url="redis://127.0.0.1:1/0", queue_redis_url="redis://127.0.0.1:1/0").get(
+        "/health/ready"
+    )
+    assert ready.status_code == 200
+    assert ready.get_json()["status"] == "degraded"
+
+
+def test_without_the_database_it_is_not_ready_but_alive(settings: Settings) -> None:
+    nowhere = "postgresql://x@127.0.0.1:1/x"
+    client = with_settings(settings, database_url=nowhere, service_database_url=nowhere)
+    assert client.get("/health/ready").status_code == 503
+    assert client.get("/health/live").status_code == 200
+
+
+def test_a_request_id_is_echoed_or_made(client: FlaskClient) -> None:
+    assert client.get("/health/live", headers={"X-Request-Id": "abc-1"}).headers["X-Request-Id"] == "abc-1"
+    for hostile in ("", "a b", "x" * 129, "ü"):
+        made = client.get("/health/live", headers={"X-Request-Id": hostile}).headers["X-Request-Id"]
+        assert made != hostile
+        assert len(made) == 32
+
+
+def test_security_headers(client: FlaskClient) -> None:
+    headers = client.get("/health/live").headers
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["Cache-Control"] == "no-store"
+    assert "Strict-Transport-Security" not in headers
+
+
+def test_https_is_insisted_on_where_it_is_public(settings: Settings) -> None:
+    client = with_settings(settings, public_url="https://plaudit.example")
+    assert "Strict-Transport-Security" in client.get("/health/live").headers
+
+
+def test_a_preflight_is_answered_without_credentials(client: FlaskClient) -> None:
+    answer = client.options(
+        "/api/v1/anything", headers={"Origin": "https://wiki.example", "Access-Control-Request-Method": "POST"}
+    )
+    assert answer.status_code == 204
+    assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    assert "Access-Control-Allow-Credentials" not in answer.headers
+    assert "Idempotency-Key" in answer.headers["Access-Control-Allow-Headers"]
+
+
+@pytest.mark.parametrize(
+    ("hops", "forwarded", "seen"),
+    [(0, "6.6.6.6", "127.0.0.1"), (1, "6.6.6.6, 7.7.7.7", "7.7.7.7"), (2, "6.6.6.6, 7.7.7.7", "6.6.6.6")],
+)
+def test_the_callers_address_is_taken_from_as_many_proxies_as_are_ours(
+    settings: Settings, hops: int, forwarded: str, seen: str
+) -> None:
+    client = with_settings(settings, proxy_hops=hops)
+    assert isinstance(client.application, Flask)
+    client.application.add_url_rule("/whoami", view_func=public(lambda: str(request.remote_addr)), endpoint="whoami")
+    assert client.get("/whoami", headers={"X-Forwarded-For": forwarded}).text == seen
+
+
+def test_metrics_are_for_this_machine_or_the_token(settings: Settings) -> None:
+    client = with_settings(settings)
+    client.get("/health/live")
+    assert 'plaudit_http_requests_total{method="GET",route="/health/live",status="200"}' in client.get("/metrics").text
+    assert client.get("/metrics", environ_base={"REMOTE_ADDR": "10.1.2.3"}).status_code == 403
+    assert client.get("/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 403
+    locked = with_settings(settings, metrics_token="sesame-" * 5)
+    assert locked.get("/metrics").status_code == 403
+    assert locked.get("/metrics", headers={"Authorization": "Bearer " + "sesame-" * 5}).status_code == 200
+
+
+def test_the_contract_is_valid_openapi_and_readable(client: FlaskClient) -> None:
+    spec = client.get("/api/openapi.json").get_json()
+    assert spec["openapi"].startswith("3.1")
+    validate(spec)
+    page = client.get("/api/docs")
+    assert page.content_type.startswith("text/html")
+    for path in spec["paths"]:
+        assert path in page.text

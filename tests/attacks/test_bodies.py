@@ -1,0 +1,148 @@
+"""Whatever is sent, the answer is a 4xx problem+json that says what is wrong: never a 500."""
+
+import gzip
+from typing import Any
+
+import marshmallow as ma
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from app.api.blueprint import Blueprint, Schema
+from app.auth import public
+from app.body import MAX_BODY_BYTES
+
+
+class EchoIn(Schema):
+    name = ma.fields.String(required=True, validate=ma.validate.Length(1, 10))
+    count = ma.fields.Integer(strict=True)
+    inner = ma.fields.Raw()
+
+
+@pytest.fixture
+def client(app: Flask) -> FlaskClient:
+    echo = Blueprint("echo", __name__)
+
+    @echo.post("/api/v1/echo")
+    @echo.arguments(EchoIn)
+    @echo.response(200)
+    @public
+    def post(body: dict[str, Any]) -> dict[str, Any]:
+        return body
+
+    app.register_blueprint(echo)
+    return app.test_client()
+
+
+def assert_problem(answer: TestResponse, status: int, code: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.content_type == "application/problem+json"
+    body: dict[str, Any] = answer.get_json()
+    assert body["status"] == status
+    assert body["code"] == code
+    assert body["title"]
+    assert body["detail"]
+    assert body["type"]
+    assert body["request_id"] == answer.headers["X-Request-Id"]
+    return body
+
+
+def deep(levels: int) -> bytes:
+    return b'{"name":"x","inner":' + b"[" * levels + b"]" * levels + b"}"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "malformed"),
+        (b"   ", 400, "malformed"),
+        (b"{", 400, "malformed"),
+        (b'{"name": "x",}', 400, "malformed"),
+        (b'{"name": NaN}', 400, "malformed"),
+        (b'{"name": Infinity}', 400, "malformed"),
+        (b'{"count": 1e999}', 400, "malformed"),
+        (b'{"name": "\\ud800"}', 400, "malformed"),
+        (b'{"name": "\xff\xfe"}', 400, "malformed"),
+        (b'{"name": "a\x00b"}', 400, "malformed"),
+        (b'{"name": "a\\u0000b"}', 422, "invalid"),
+        (b'{"name": "x", "inner": [{"a\\u0000": 1}]}', 422, "invalid"),
+        (deep(5000), 400, "malformed"),
+        (deep(32), 400, "malformed"),
+        (b"[]", 422, "invalid"),
+        (b"null", 422, "invalid"),
+        (b'"text"', 422, "invalid"),
+        (b"{}", 422, "invalid"),
+        (b'{"name": 5}', 422, "invalid"),
+        (b'{"name": "x", "count": "5"}', 422, "invalid"),
+        (b'{"name": "x", "count": 1.5}', 422, "invalid"),
+        (b'{"name": "x", "unknown": 1}', 422, "invalid"),
+    ],
+)
+def test_a_bad_body_is_refused(client: FlaskClient, body: bytes, status: int, code: str) -> None:
+    assert_problem(client.post("/api/v1/echo", data=body, content_type="application/json"), status, code)
+
+
+def test_a_field_that_is_not_valid_is_named(client: FlaskClient) -> None:
+    answer = client.post("/api/v1/echo", json={"name": "x" * 11, "nmae": "y"})
+    assert set(assert_problem(answer, 422, "invalid")["errors"]) == {"name", "nmae"}
+
+
+def test_what_only_looks_bad_is_taken(client: FlaskClient) -> None:
+    for body in (b'{"name": "a\\\\u0000"}', b'{"name": "[[["}', deep(30), b'{"name": "\xf0\x9f\x91\x8f"}'):
+        assert client.post("/api/v1/echo", data=body, content_type="application/json").status_code == 200, body
+
+
+def test_a_large_body_is_413(client: FlaskClient) -> None:
+    body = b'{"name": "' + b"x" * (10 * 1024 * 1024) + b'"}'
+    assert_problem(client.post("/api/v1/echo", data=body, content_type="application/json"), 413, "too_large")
+
+
+def test_gzip_is_unpacked_within_the_same_limit(client: FlaskClient) -> None:
+    def post(packed: bytes) -> TestResponse:
+        headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        return client.post("/api/v1/echo", data=packed, headers=headers)
+
+    assert post(gzip.compress(b'{"name": "x"}')).get_json() == {"name": "x"}
+    assert_problem(post(gzip.compress(b" " * (MAX_BODY_BYTES + 1))), 413, "too_large")
+    assert_problem(post(gzip.compress(b" " * 500_000_000)[:100_000]), 413, "too_large")
+    assert_problem(post(b"not gzip"), 400, "malformed")
+    assert_problem(post(gzip.compress(b'{"name": "x"}')[:-9]), 400, "malformed")
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/xml", "", "multipart/form-data; boundary=x", "🙂"])
+def test_a_wrong_content_type_is_415(client: FlaskClient, content_type: str) -> None:
+    answer = client.post(
+        "/api/v1/echo", data=b'{"name": "x"}', headers={"Content-Type": content_type.encode().decode("latin-1")}
+    )
+    assert_problem(answer, 415, "unsupported_media_type")
+
+
+def test_an_unknown_encoding_is_415(client: FlaskClient) -> None:
+    headers = {"Content-Encoding": "br", "Content-Type": "application/json"}
+    assert_problem(client.post("/api/v1/echo", data=b"x", headers=headers), 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "BREW"])
+def test_a_wrong_method_is_405_and_says_which_are_right(client: FlaskClient, method: str) -> None:
+    answer = client.open("/api/v1/echo", method=method)
+    assert_problem(answer, 405, "method_not_allowed")
+    assert "POST" in answer.headers["Allow"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/nope", "/api/v1/nope", "/api/", "/%00", "/health/ready?x=%00", "/..%2f..%2fetc", "/%ff"]
+)
+def test_a_strange_address_is_4xx(client: FlaskClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code in {400, 404}
+    assert answer.content_type == "application/problem+json"
+
+
+def test_a_bug_is_a_500_that_tells_nothing(app: Flask, client: FlaskClient, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> str:
+        raise RuntimeError("the password is hunter2")
+
+    app.add_url_rule("/broken", view_func=public(broken))
+    body = assert_problem(client.get("/broken"), 500, "internal_error")
+    assert "hunter2" not in str(body)

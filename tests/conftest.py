@@ -1,0 +1,128 @@
+"""Real servers for every test: embedded ones of our own, or those that DATABASE_URL and REDIS_URL name."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from psycopg import sql
+from sqlalchemy.engine import make_url
+
+from app import datadir
+from app.datadir import Addresses
+from app.embedded import EmbeddedServers, started
+from app.settings import Settings
+from app.web import create_app
+from migrations.run import migrate
+from tenants import db, registry
+from tenants import redis as tenants_redis
+from tenants.db import owner_tx, utcnow
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Addresses]:
+    """A PostgreSQL and a Redis for this run."""
+    database_url, redis_url = os.environ.pop("DATABASE_URL", None), os.environ.pop("REDIS_URL", None)
+    if database_url and redis_url:
+        yield Addresses(database_url, "", redis_url)
+        return
+    with reachable_folder() as folder, datadir.hold(datadir.prepare(folder), "command") as lock:
+        embedded = EmbeddedServers(folder, lock, durable=False)
+        with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            own = embedded.addresses
+            yield Addresses(
+                database_url=database_url or own.database_url,
+                service_database_url="" if database_url else own.service_database_url,
+                redis_url=redis_url or own.redis_url,
+            )
+
+
+@pytest.fixture(scope="session")
+def addresses(servers: Addresses) -> Iterator[Addresses]:
+    """A fresh, migrated database and an empty Redis."""
+    name = f"plaudit_test_{secrets.token_hex(6)}"
+    with psycopg.connect(servers.database_url, autocommit=True) as server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    fresh = Addresses(
+        database_url=_renamed(servers.database_url, name),
+        service_database_url=_renamed(servers.service_database_url, name) if servers.service_database_url else "",
+        redis_url=servers.redis_url,
+    )
+    engine = db.make_engine(fresh.database_url, pool_size=1)
+    migrate(engine, service_url=fresh.service_database_url or None)
+    engine.dispose()
+    client = tenants_redis.make_client(fresh.redis_url, timeout_s=5)
+    client.flushdb()
+    client.close()
+    yield fresh
+    db.dispose()
+    with psycopg.connect(servers.database_url, autocommit=True) as server:
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def settings(addresses: Addresses) -> Settings:
+    return replace(
+        Settings.from_env({"PLAUDIT_SECRET_KEY": "test-secret-key-" * 4}),
+        database_url=addresses.database_url,
+        service_database_url=addresses.service_database_url or None,
+        redis_url=addresses.redis_url,
+        queue_redis_url=addresses.redis_url,
+    )
+
+
+@pytest.fixture
+def app(settings: Settings) -> Flask:
+    return create_app(settings)
+
+
+@pytest.fixture
+def client(app: Flask) -> FlaskClient:
+    return app.test_client()
+
+
+@pytest.fixture
+def connected(app: Flask) -> None:
+    """The database and Redis, for tests of the domain."""
+
+
+@pytest.fixture
+def tenant(connected: None) -> str:
+    """A tenant of this test's own."""
+    return make_tenant()
+
+
+@pytest.fixture
+def other_tenant(connected: None) -> str:
+    return make_tenant()
+
+
+def make_tenant() -> str:
+    tenant_id = f"t{secrets.token_hex(6)}"
+    with owner_tx() as tx:
+        registry.create(tx, tenant_id, name=f"Tenant {tenant_id}", now=utcnow())
+    return tenant_id
+
+
+@contextlib.contextmanager
+def reachable_folder() -> Iterator[Path]:
+    """A folder the servers' user can reach even when root runs the tests (pytest's own are closed to others)."""
+    folder = Path(tempfile.mkdtemp(prefix="plaudit-test-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _renamed(url: str, database: str) -> str:
+    return make_url(url).set(database=database).render_as_string(hide_password=False)

@@ -1,0 +1,148 @@
+"""`plaudit up`: starts, survives the death of any part, ends without a trace, and says what is wrong."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import reachable_folder
+from tests.service import Service, eventually, free_port, own_servers_env, plaudit, running_service
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with reachable_folder() as path:
+        yield path / "data"
+
+
+def is_ready(service: Service) -> bool:
+    return bool(service.get("/health/ready").json()["status"] == "ok")
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path) -> None:
+    with running_service(folder, "--demo") as service:
+        assert service.ready["tenant"] == "demo"
+        assert service.ready["url"].startswith("http://127.0.0.1:")
+        assert is_ready(service)
+        assert service.get("/api/docs").status_code == 200
+        made = plaudit("tenant", "create", "kept", "--name", "Kept", data_dir=folder)
+        assert made.returncode == 0, made.stderr
+        everything = service.everything()
+        assert len(everything) > 8
+        began = time.monotonic()
+        assert service.stop(signal.SIGINT) == 0
+        assert time.monotonic() - began < 10
+        assert gone(everything)
+    with running_service(folder, "--demo") as service:
+        listed = plaudit("tenant", "list", "--json", data_dir=folder)
+        assert '"kept"' in listed.stdout
+        assert '"demo"' in listed.stdout
+
+
+def test_every_child_that_dies_comes_back_and_the_rest_stays(folder: Path) -> None:
+    with running_service(folder, "--workers", "1") as service:
+        for name in ("web", "live", "worker", "cron", "valkey", "postgres"):
+            before = service.processes()
+            os.kill(before[name].pid, signal.SIGKILL)
+
+            def back(name: str = name, pid: int = before[name].pid) -> bool:
+                now = service.processes()
+                return name in now and now[name].pid != pid and is_ready(service)
+
+            eventually(back, within_s=30)
+            after = service.processes()
+            assert {n: p.pid for n, p in before.items() if n != name} == {
+                n: p.pid for n, p in after.items() if n != name
+            }, f"the others were left alone when {name} died"
+
+
+def test_killed_with_9_it_leaves_no_process_and_the_next_start_recovers(folder: Path) -> None:
+    service = Service(folder, "--demo")
+    everything = service.everything()
+    service.process.kill()
+    service.process.wait()
+    eventually(lambda: gone(everything), within_s=15)
+    with running_service(folder, "--demo") as again:
+        assert is_ready(again)
+
+
+def test_two_run_beside_each_other(folder: Path) -> None:
+    with running_service(folder) as one, running_service(folder.with_name("other")) as two:
+        assert is_ready(one)
+        assert is_ready(two)
+        assert one.url != two.url
+
+
+def test_nobody_has_to_read_what_it_says(folder: Path) -> None:
+    """A full pipe must not stop the service."""
+    import subprocess
+
+    from tests.service import PLAUDIT, ROOT
+
+    port = free_port()
+    command = [*PLAUDIT, "up", "--data-dir", str(folder), "--port", str(port)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, cwd=ROOT, env=own_servers_env() | {"LOG_FORMAT": "json"}
+    )
+    try:
+        import requests
+
+        eventually(lambda: requests.get(f"http://127.0.0.1:{port}/health/ready", timeout=5).ok, within_s=60)
+        for _ in range(600):  # each is logged with some 300 bytes: far more than a pipe holds
+            assert requests.get(f"http://127.0.0.1:{port}/nothing-here", timeout=5).status_code == 404
+    finally:
+        process.terminate()
+        assert process.wait(15) == 0
+
+
+def one_clear_line(done: "object", *words: str) -> None:
+    from subprocess import CompletedProcess
+
+    assert isinstance(done, CompletedProcess)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_taken_port_is_said(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        one_clear_line(plaudit("up", "--port", port, data_dir=folder), port, "--port")
+
+
+def test_a_folder_in_use_is_said(folder: Path) -> None:
+    with running_service(folder):
+        one_clear_line(plaudit("up", "--port", str(free_port()), data_dir=folder), "running", "--data-dir")
+
+
+def test_data_of_another_server_version_is_said(folder: Path) -> None:
+    (folder / "postgres-14").mkdir(parents=True)
+    said = plaudit("up", "--port", str(free_port()), data_dir=folder)
+    one_clear_line(said, "PostgreSQL 14", "plaudit backup", "plaudit restore")
+
+
+def test_an_unreachable_database_is_said(folder: Path) -> None:
+    env = {"DATABASE_URL": "postgresql://me:hunter2@127.0.0.1:1/db"}
+    said = plaudit("up", "--port", str(free_port()), data_dir=folder, env=env)
+    one_clear_line(said, "cannot be reached", "DATABASE_URL")
+    assert "hunter2" not in said.stderr
+
+
+def test_a_wrong_setting_is_said(folder: Path) -> None:
+    env = {"PLAUDIT_PROXY_HOPS": "many"}
+    one_clear_line(plaudit("up", "--port", str(free_port()), data_dir=folder, env=env), "PLAUDIT_PROXY_HOPS", "many")
+
+
+def test_a_folder_that_cannot_be_written_is_said(folder: Path) -> None:
+    folder.parent.joinpath("file").write_text("")
+    one_clear_line(plaudit("tenant", "list", data_dir=folder.parent / "file" / "data"), "--data-dir")

@@ -1,0 +1,139 @@
+"""Jobs run on a real RQ worker, and a restart of Redis under it is survived."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from app import datadir
+from app.embedded import EmbeddedServers, stop
+from app.settings import Settings
+from tenants import redis as tenants_redis
+from tenants import registry
+from tenants.db import owner_tx, utcnow
+from tests.conftest import reachable_folder
+from tests.service import ROOT, eventually
+from workers import jobs, schedule
+
+
+def is_there(tenant_id: str) -> bool:
+    from sqlalchemy import text
+
+    with owner_tx() as tx:
+        return bool(tx.scalar(text("SELECT 1 FROM tenants WHERE id = :id"), {"id": tenant_id}))
+
+
+def delete(tenant_id: str) -> None:
+    with owner_tx() as tx:
+        registry.mark_deleted(tx, tenant_id, now=utcnow())
+
+
+@pytest.fixture
+def workers_env(settings: Settings) -> dict[str, str]:
+    env = dict(os.environ) | {"DATABASE_URL": settings.database_url or "", "REDIS_URL": settings.redis_url or ""}
+    if settings.service_database_url:
+        env["PLAUDIT_SERVICE_DATABASE_URL"] = settings.service_database_url
+    return env
+
+
+@pytest.fixture
+def processes() -> Iterator[list["subprocess.Popen[bytes]"]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            pytest.fail(f"{process.args!r} did not stop on SIGTERM")
+
+
+def start(name: str, env: dict[str, str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-m", "workers", name], cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+
+
+def test_the_job_is_safe_to_run_twice(tenant: str) -> None:
+    delete(tenant)
+    jobs.purge_deleted_tenants()
+    jobs.purge_deleted_tenants()
+    assert not is_there(tenant)
+
+
+def test_cron_enqueues_and_a_worker_runs(
+    tenant: str, workers_env: dict[str, str], processes: list["subprocess.Popen[bytes]"]
+) -> None:
+    delete(tenant)
+    processes += [start("worker", workers_env), start("cron", workers_env)]
+    eventually(lambda: not is_there(tenant))
+
+
+def test_a_restart_of_redis_is_survived(
+    tenant: str,
+    other_tenant: str,
+    settings: Settings,
+    workers_env: dict[str, str],
+    processes: list["subprocess.Popen[bytes]"],
+) -> None:
+    with reachable_folder() as folder, datadir.hold(datadir.prepare(folder), "command") as lock:
+        servers = EmbeddedServers(folder, lock)
+        server, redis_url = servers.valkey(), servers.addresses.redis_url
+        redis = server.start(stdout=subprocess.DEVNULL)
+        tenants_redis.configure(boards_url=redis_url, queue_url=redis_url)
+        eventually(lambda: tenants_redis.make_client(redis_url).ping())
+        processes += [start("worker", workers_env | {"REDIS_URL": redis_url})]
+
+        delete(tenant)
+        schedule.enqueue("workers.jobs.purge_deleted_tenants")
+        eventually(lambda: not is_there(tenant))
+
+        stop(redis, signal.SIGKILL)
+        redis = server.start(stdout=subprocess.DEVNULL)
+        eventually(lambda: tenants_redis.make_client(redis_url).ping())
+        delete(other_tenant)
+        eventually(_enqueued)
+        eventually(lambda: not is_there(other_tenant), within_s=30)
+        assert processes[0].poll() is None, "the same worker did it"
+        for process in processes:
+            process.terminate()
+            process.wait(10)
+        stop(redis, signal.SIGTERM)
+
+
+def _enqueued() -> bool:
+    try:
+        schedule.enqueue("workers.jobs.purge_deleted_tenants")
+    except tenants_redis.RedisUnavailable:
+        return False
+    return True
+
+
+def test_the_schedule_enqueues_again_and_again_even_after_an_outage(settings: Settings, connected: None) -> None:
+    import time
+
+    tenants_redis.configure(boards_url="redis://127.0.0.1:1/0", queue_url="redis://127.0.0.1:1/0")
+    ticks: list[float] = []
+
+    def should_stop() -> bool:
+        ticks.append(time.monotonic())
+        if len(ticks) == 2:
+            url = settings.redis_url or ""
+            tenants_redis.configure(boards_url=url, queue_url=url)
+        return len(ticks) > 5
+
+    from rq import Queue
+    from rq.serializers import JSONSerializer
+
+    client = tenants_redis.make_client(settings.redis_url or "", timeout_s=5)
+    queue = Queue(schedule.QUEUE, connection=client, serializer=JSONSerializer)
+    queue.empty()  # type: ignore[no-untyped-call]
+    schedule.run(
+        should_stop=should_stop, schedule=[schedule.Every(seconds=1, job="workers.jobs.purge_deleted_tenants")]
+    )
+    assert queue.count >= 2
+    queue.empty()  # type: ignore[no-untyped-call]
+    client.close()

@@ -1,0 +1,1 @@
+"""Background work: RQ jobs, their schedule, and the processes that run them."""

@@ -1,0 +1,21 @@
+"""`python -m workers worker` or `python -m workers cron`: what `plaudit worker` and `plaudit cron` become."""
+
+import sys
+
+from app.settings import Settings
+from tenants import logs
+from workers import run
+
+PROCESSES = {"worker": run.work, "cron": run.tick}
+
+
+def main() -> None:
+    name = sys.argv[1]
+    settings = Settings.from_env()
+    logs.configure(service=name, log_format=settings.log_format)
+    run.connect(settings)
+    PROCESSES[name](settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The processes: one that works, one that schedules."""
+
+import logging
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import structlog
+from redis.exceptions import RedisError
+from rq import Queue, SimpleWorker
+from rq.exceptions import StopRequested
+from rq.serializers import JSONSerializer
+
+from app.settings import Settings
+from tenants import db
+from tenants import redis as tenants_redis
+from workers import schedule
+
+# RQ waits on Redis for this long at a time, so the client's own timeout must be longer.
+WORKER_TTL_S = 30
+WORKER_TIMEOUT_S = 45.0
+RETRY_S = 0.5
+
+log = structlog.get_logger()
+
+
+class Worker(SimpleWorker):
+    """Runs jobs in its own process: a fork for each would cost more than most jobs do."""
+
+    max_connection_wait_time = 1.0
+    stop_asked = False
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """RQ asks Redis for its own state here; when Redis goes down with us, that must not keep us."""
+        Worker.stop_asked = True
+        try:
+            super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
+        except RedisError:
+            self._stop_requested = True
+            raise StopRequested from None
+
+
+def work(settings: Settings) -> None:
+    """Take jobs until told to stop. A lost Redis is waited for."""
+    _stop_on_signals()
+    connection = tenants_redis.make_client(_queue_url(settings), timeout_s=WORKER_TIMEOUT_S)
+    queue = Queue(schedule.QUEUE, connection=connection, serializer=JSONSerializer)
+    _quieten_rq()
+    while not Worker.stop_asked:
+        try:
+            worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)
+            worker.work(logging_level="WARNING", with_scheduler=False)
+            return
+        except StopRequested:
+            return
+        except (RedisError, OSError) as error:
+            log.warning("waiting for Redis", action="worker.redis", data={"error": type(error).__name__})
+            time.sleep(RETRY_S)
+
+
+def tick(_settings: Settings) -> None:
+    """Enqueue what the schedule says until told to stop."""
+    schedule.run(should_stop=_stop_on_signals())
+
+
+def connect(settings: Settings) -> None:
+    db.configure(service_url=settings.service_database_url, owner_url=settings.database_url, pool_size=4)
+    tenants_redis.configure(boards_url=settings.redis_url or _queue_url(settings), queue_url=_queue_url(settings))
+
+
+def _queue_url(settings: Settings) -> str:
+    return settings.queue_redis_url or settings.redis_url or "redis://127.0.0.1:6379/0"
+
+
+def _stop_on_signals() -> Callable[[], bool]:
+    stopped: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        stopped.append(number)
+        Worker.stop_asked = True  # before RQ has its own handlers in place
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    return lambda: bool(stopped)
+
+
+def _quieten_rq() -> None:
+    for name in ("rq.worker", "rq.queue"):
+        logging.getLogger(name).setLevel(logging.ERROR)
