@@ -1,24 +1,103 @@
-"""Who may call what. Every route declares it, and `tests/rules` fails for one that does not."""
+"""Who may do what. Every route declares it, `tests/rules` fails for one that does not, and the table is here.
+
+A caller is an OAuth client (scopes), a user (role), or a browser with a publishable key (origin). `@requires` finds
+out who calls, checks the table, and leaves the `Actor` for the route. What belongs to another tenant is never looked
+at here: inside `tenant_tx` it does not exist.
+"""
 
 import hmac
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+from uuid import UUID
 
-from flask import current_app, request
+from flask import current_app, g, request
 
-from tenants.errors import Forbidden
+from app.settings import Settings
+from tenants import credentials, logs, sessions
+from tenants.credentials import Scope
+from tenants.db import TENANT_ID
+from tenants.errors import Forbidden, Unauthenticated
+from tenants.signing import BadToken, Signer
+from tenants.users import Role
 
 View = TypeVar("View", bound=Callable[..., Any])
 
 
 class Access(Enum):
-    """The kinds of route there are."""
+    """The routes that ask for no tenant's credentials."""
 
     PUBLIC = "anyone"
     OPERATOR = "loopback, or the metrics token"
+
+
+class May(Enum):
+    """What a route may ask of its caller: the client scopes and user roles that allow it, and whether a key does."""
+
+    SEE_ONESELF = ("see who one is", set(Scope), {Role.MEMBER, Role.ADMIN})
+    KEEP_OWN_SESSIONS = ("list and end one's own sessions", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    MANAGE_CREDENTIALS = ("make and revoke clients and keys", {Scope.ADMIN}, {Role.ADMIN})
+    MANAGE_SETTINGS = ("read and change the tenant's settings", {Scope.ADMIN}, {Role.ADMIN})
+    MANAGE_USERS = ("list users, set roles, suspend", {Scope.ADMIN}, {Role.ADMIN})
+    RESET_PASSWORDS = ("get a reset token for a user", {Scope.USERS_WRITE, Scope.ADMIN}, {Role.ADMIN})
+    READ_USERS = ("read one user", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
+
+    def __init__(self, what: str, scopes: set[Scope], roles: set[Role]) -> None:
+        self.what = what
+        self.scopes = frozenset(scopes)
+        self.roles = frozenset(roles)
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who calls."""
+
+    kind: Literal["client", "user", "key"]
+    tenant_id: str
+    id: str
+    scopes: frozenset[str] = frozenset()
+    role: Role | None = None
+    session_id: UUID | None = None
+
+    @property
+    def caller(self) -> str:
+        return f"{self.kind}:{self.id}"
+
+    @property
+    def user_id(self) -> UUID:
+        """The user who calls; a client has none."""
+        if self.kind != "user":
+            raise Forbidden("This is for users, with a token from /api/v1/auth/login")
+        return UUID(self.id)
+
+    @property
+    def is_admin(self) -> bool:
+        return self.role is Role.ADMIN or Scope.ADMIN in self.scopes
+
+
+class NoCredentials(Unauthenticated):
+    """RFC 6750: without any credentials, no error code."""
+
+    headers = {"WWW-Authenticate": 'Bearer realm="plaudit"'}  # noqa: RUF012
+
+
+class BadCredentials(BadToken):
+    headers = {  # noqa: RUF012
+        "WWW-Authenticate": 'Bearer realm="plaudit", error="invalid_token", error_description="not valid, or no longer"'
+    }
+
+
+class InsufficientScope(Forbidden):
+    code = "insufficient_scope"
+
+    def __init__(self, may: May) -> None:
+        needed = " or ".join(sorted(may.scopes)) or "a user's token"
+        super().__init__(f"These credentials may not {may.what}; a client needs {needed}")
+        scope = " ".join(sorted(may.scopes))
+        self.headers = {"WWW-Authenticate": f'Bearer realm="plaudit", error="insufficient_scope", scope="{scope}"'}
 
 
 def public(view: View) -> View:
@@ -38,21 +117,85 @@ def operator(view: View) -> View:
     return _declare(guarded, Access.OPERATOR)  # type: ignore[return-value]
 
 
-def declared(view: Callable[..., Any]) -> Access | None:
+def requires(may: May) -> Callable[[View], View]:
+    """Only callers whom the table allows this."""
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            actor = authenticate()
+            if not _allowed(actor, may):
+                raise InsufficientScope(may)
+            return view(*args, **kwargs)
+
+        return _declare(guarded, may)  # type: ignore[return-value]
+
+    return decorate
+
+
+def declared(view: Callable[..., Any]) -> Access | May | None:
     return getattr(view, "plaudit_access", None)
 
 
-def _declare(view: View, access: Access) -> View:
+def current_actor() -> Actor:
+    actor: Actor = g.actor
+    return actor
+
+
+def signer() -> Signer:
+    found: Signer = current_app.extensions["plaudit-signer"]
+    return found
+
+
+def authenticate() -> Actor:
+    """The caller, by the token they show. Looks up every time whether it still counts."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if not token:
+        raise NoCredentials("Send an access token: Authorization: Bearer …")
+    if scheme.lower() != "bearer":
+        raise NoCredentials("Only bearer tokens are taken here")
+    try:
+        actor = _actor_of(signer().verify(token.strip()))
+    except BadToken:
+        raise BadCredentials from None
+    g.actor = actor
+    logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
+    return actor
+
+
+def _actor_of(claims: dict[str, Any]) -> Actor:
+    tenant_id, subject = str(claims["tenant"]), str(claims["sub"])
+    if TENANT_ID.fullmatch(tenant_id) is None:
+        raise BadToken
+    if claims.get("kind") == "user":
+        role = sessions.role_of(tenant_id, str(claims.get("sid")))
+        if role is None:
+            raise BadToken
+        return Actor("user", tenant_id, subject, role=role, session_id=UUID(str(claims["sid"])))
+    if claims.get("kind") == "client":
+        if not credentials.client_token_counts(tenant_id, subject, str(claims.get("jti"))):
+            raise BadToken
+        return Actor("client", tenant_id, subject, scopes=frozenset(str(claims.get("scope", "")).split()))
+    raise BadToken
+
+
+def _allowed(actor: Actor, may: May) -> bool:
+    if actor.kind == "user":
+        return actor.role in may.roles
+    return bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))
+
+
+def _declare(view: View, access: Access | May) -> View:
     view.plaudit_access = access  # type: ignore[attr-defined]
     return view
 
 
 def _is_operator() -> bool:
-    token: str | None = current_app.config["METRICS_TOKEN"]
-    if token is not None:
+    settings: Settings = current_app.config["SETTINGS"]
+    if settings.metrics_token is not None:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return hmac.compare_digest(given.encode(), token.encode())
-    # Behind a proxy of ours every address is what the proxy says; without one a forwarded request is not loopback.
-    if request.headers.get("X-Forwarded-For") and not current_app.config["PROXY_HOPS"]:
+        return hmac.compare_digest(given.encode(), settings.metrics_token.encode())
+    # Without a proxy of ours, a forwarded request is not from this machine, whatever its last address is.
+    if request.headers.get("X-Forwarded-For") and not settings.proxy_hops:
         return False
     return ip_address(request.remote_addr or "0.0.0.0").is_loopback  # noqa: S104  stands for "unknown"

@@ -46,9 +46,9 @@ def run(data_dir: Path, *, demo: bool, port: int, workers: int, as_json: bool) -
                 out.close()
 
 
-def complete_environment(data_dir: Path) -> None:
+def complete_environment(data_dir: Path, *, need_database: bool = True) -> None:
     """For a process started by hand: what `plaudit up` would have given it, from a running one or from this folder."""
-    if not os.environ.get("DATABASE_URL") and not os.environ.get("PLAUDIT_SERVICE_DATABASE_URL"):
+    if need_database and not os.environ.get("DATABASE_URL") and not os.environ.get("PLAUDIT_SERVICE_DATABASE_URL"):
         data_dir = datadir.prepare(data_dir)
         addresses = datadir.wait_for_up(data_dir)
         if addresses is None:
@@ -119,7 +119,7 @@ def _start_service(
         },
         colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
     )
-    said = _prepare_database(addresses, demo=demo)
+    said = _prepare_database(addresses, data_dir if demo else None)
     # Processes that answer requests get the service's login only, where there is one.
     no_owner = {"DATABASE_URL": ""} if addresses.service_database_url else {}
     watch.add_command("web", "web", env=no_owner)
@@ -139,7 +139,7 @@ def _start_service(
         watch.run()
 
 
-def _prepare_database(addresses: Addresses, *, demo: bool) -> dict[str, str]:
+def _prepare_database(addresses: Addresses, demo_in: Path | None) -> dict[str, str]:
     """The newest schema and, if asked for, the demo tenant. Done before any child runs, and all connections closed."""
     from app import demo as demo_tenant
     from migrations.run import migrate
@@ -148,7 +148,7 @@ def _prepare_database(addresses: Addresses, *, demo: bool) -> dict[str, str]:
     db.configure(service_url=addresses.service_database_url or None, owner_url=addresses.database_url, pool_size=2)
     try:
         migrate(db.owner_engine(), service_url=addresses.service_database_url or None)
-        return demo_tenant.ensure() if demo else {}
+        return demo_tenant.ensure(demo_in) if demo_in else {}
     finally:
         db.dispose()
 
@@ -158,5 +158,6 @@ def _say_ready(ready: dict[str, object], out: supervisor.Printer, *, as_json: bo
         click.echo(json.dumps(ready))
         return
     out.plain(f"ready {ready['url']} (sockets {ready['live_url']}) · Ctrl-C stops everything")
-    if "tenant" in ready:
-        out.plain(f"  tenant: {ready['tenant']}")
+    for name in ("tenant", "client_id", "client_secret", "admin_username", "admin_password"):
+        if name in ready:
+            out.plain(f"  {name:<15} {ready[name]}")

@@ -8,9 +8,10 @@ from flask.json.provider import JSONProvider
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from app import api, body, edge, errors
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 from tenants import db
 from tenants import redis as tenants_redis
+from tenants.signing import Signer
 
 
 class OrjsonProvider(JSONProvider):
@@ -25,8 +26,15 @@ def create_app(settings: Settings) -> Flask:
     """The application for these settings. Connects to nothing until the first request."""
     connect(settings)
     app = new_flask(settings)
+    app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
     api.install(app)
     return app
+
+
+def secret_key(settings: Settings) -> str:
+    if settings.secret_key is None:
+        raise SettingsError("PLAUDIT_SECRET_KEY must be set: at least 32 characters, the same for all processes")
+    return settings.secret_key
 
 
 def new_flask(settings: Settings) -> Flask:
@@ -35,8 +43,6 @@ def new_flask(settings: Settings) -> Flask:
     app.json = OrjsonProvider(app)
     app.config.update(
         MAX_CONTENT_LENGTH=body.MAX_BODY_BYTES,
-        METRICS_TOKEN=settings.metrics_token,
-        PROXY_HOPS=settings.proxy_hops,
         SETTINGS=settings,
         PROPAGATE_EXCEPTIONS=False,
     )

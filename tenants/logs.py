@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import orjson
 import structlog
@@ -22,7 +22,9 @@ _SECRET = re.compile(
 )
 
 
-def configure(*, service: str, log_format: Literal["json", "console"] | None = None) -> None:
+def configure(
+    *, service: str, log_format: Literal["json", "console"] | None = None, stream: IO[str] | None = None
+) -> None:
     """Send structlog's and the standard library's lines the same way."""
     use_json = (log_format or ("console" if sys.stdout.isatty() else "json")) == "json"
     shared: list[Any] = [
@@ -39,7 +41,7 @@ def configure(*, service: str, log_format: Literal["json", "console"] | None = N
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stdout)
+    handler = logging.StreamHandler(stream or sys.stdout)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
@@ -61,6 +63,11 @@ def bind(*, request_id: str | None = None, user_id: str | None = None, tenant_id
 
 def unbind() -> None:
     structlog.contextvars.clear_contextvars()
+
+
+def audit(action: str, **data: Any) -> None:
+    """A change of credentials or rights, by whoever is bound: one line each, for those who look later."""
+    structlog.get_logger().info(f"audit: {action}", action=f"audit.{action}", data=data)
 
 
 def _colours_wanted() -> bool:

@@ -1,14 +1,16 @@
 """Real servers for every test: embedded ones of our own, or those that DATABASE_URL and REDIS_URL name."""
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,9 +25,43 @@ from app.embedded import EmbeddedServers, started
 from app.settings import Settings
 from app.web import create_app
 from migrations.run import migrate
-from tenants import db, registry
+from tenants import db, logs, registry
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
+from tests import secrets_seen
+
+BUILD = Path(__file__).parents[1] / ".build"
+LOG_FOLDER = BUILD / "test-logs"
+LAST = "test_no_secret_in_any_log"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What looks at the whole run comes last."""
+    items.sort(key=lambda item: item.name.startswith(LAST))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def log_file() -> Iterator[Path]:
+    """Every log line of this process, as JSON. (The services that tests start write theirs beside it.)"""
+    shutil.rmtree(LOG_FOLDER, ignore_errors=True)
+    LOG_FOLDER.mkdir(parents=True)
+    file = LOG_FOLDER / "tests.jsonl"
+    with file.open("w", buffering=1) as stream:
+        logs.configure(service="tests", log_format="json", stream=stream)
+        yield file
+
+
+@pytest.fixture
+def logged(log_file: Path) -> Callable[[], list[dict[str, Any]]]:
+    """The lines logged since the test began."""
+    began = log_file.stat().st_size
+
+    def lines() -> list[dict[str, Any]]:
+        with log_file.open() as stream:
+            stream.seek(began)
+            return [json.loads(line) for line in stream]
+
+    return lines
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +118,9 @@ def settings(addresses: Addresses) -> Settings:
 
 @pytest.fixture
 def app(settings: Settings) -> Flask:
-    return create_app(settings)
+    flask = create_app(settings)
+    flask.after_request(secrets_seen.watch)
+    return flask
 
 
 @pytest.fixture

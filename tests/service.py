@@ -16,8 +16,11 @@ import psutil
 import requests
 from redis.exceptions import RedisError
 
+from tests import secrets_seen
+
 PLAUDIT = [sys.executable, "-m", "app.cli"]
 ROOT = Path(__file__).parents[1]
+LOG_FOLDER = ROOT / ".build" / "test-logs"
 
 
 def plaudit(*arguments: str, data_dir: Path, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
@@ -44,7 +47,8 @@ class Service:
 
     def __init__(self, data_dir: Path, *options: str, env: dict[str, str] | None = None) -> None:
         self.data_dir = data_dir
-        self.log = data_dir.with_name(data_dir.name + ".log").open("ab")
+        LOG_FOLDER.mkdir(parents=True, exist_ok=True)
+        self.log = (LOG_FOLDER / f"up-{data_dir.parent.name}-{data_dir.name}.log").open("ab")
         command = [*PLAUDIT, "up", "--json", "--data-dir", str(data_dir), "--port", str(free_port()), *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self.log, cwd=ROOT, env=own_servers_env() | (env or {}), text=True
@@ -54,6 +58,7 @@ class Service:
         assert line, self.said()
         self.ready: dict[str, Any] = json.loads(line)
         self.url = str(self.ready["url"])
+        secrets_seen.look_at(self.ready)
 
     def get(self, path: str, **options: Any) -> requests.Response:
         return requests.get(self.url + path, timeout=10, **options)

@@ -2,8 +2,9 @@
 
 import structlog
 
-from tenants import registry
-from tenants.db import owner_tx
+from app.settings import Settings
+from tenants import registry, retention, signing
+from tenants.db import owner_tx, utcnow
 
 log = structlog.get_logger()
 
@@ -14,3 +15,22 @@ def purge_deleted_tenants() -> None:
         purged = registry.purge_deleted(tx)
     for tenant_id in purged:
         log.info("tenant purged", action="tenant.purged", tenantId=tenant_id)
+
+
+def purge_expired() -> None:
+    """Remove sessions, reset tokens, revoked tokens and idempotent answers that nobody can use any more."""
+    with owner_tx() as tx:
+        purged = retention.purge_expired(tx, now=utcnow())
+    if any(purged.values()):
+        log.info("expired rows purged", action="retention.purged", data=purged)
+
+
+def rotate_signing_key() -> None:
+    """Publish a new signing key when the newest is a month old."""
+    settings = Settings.from_env()
+    if settings.secret_key is None:
+        return
+    signer = signing.Signer(issuer=settings.public_url, secret_key=settings.secret_key)
+    kid = signing.rotate_if_due(signer, now=utcnow())
+    if kid is not None:
+        log.info("signing key rotated", action="audit.signing_key.rotated", data={"kid": kid})

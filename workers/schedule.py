@@ -37,6 +37,8 @@ class Every:
 
 SCHEDULE = [
     Every(seconds=60, job="workers.jobs.purge_deleted_tenants"),
+    Every(seconds=3600, job="workers.jobs.purge_expired"),
+    Every(seconds=3600, job="workers.jobs.rotate_signing_key"),
 ]
 
 

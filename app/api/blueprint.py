@@ -31,6 +31,15 @@ class Schema(ma.Schema):
         unknown = ma.RAISE
 
 
+class PageIn(Schema):
+    """How much of a list, and from where on."""
+
+    cursor = ma.fields.String(
+        validate=ma.validate.Length(1, 512), metadata={"description": "next_cursor of the page before"}
+    )
+    limit = ma.fields.Integer(load_default=20, validate=ma.validate.Range(1, 100))
+
+
 class ProblemSchema(Schema):
     """RFC 9457: what every error looks like."""
 

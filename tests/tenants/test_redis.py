@@ -2,10 +2,10 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from app.settings import Settings
 from tenants.redis import Guarded, RedisUnavailable, key, make_client
@@ -36,16 +36,17 @@ def test_a_hung_redis_costs_less_than_half_a_second_and_then_nothing(hung_port: 
     assert time.monotonic() - began < 0.5, "an open breaker asks nobody"
 
 
-def test_an_outage_is_logged_as_critical_once_and_its_end_once(hung_port: int, settings: Settings) -> None:
+def test_an_outage_is_logged_as_critical_once_and_its_end_once(
+    hung_port: int, settings: Settings, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
     guarded = Guarded("test", make_client(f"redis://127.0.0.1:{hung_port}/0"))
-    with capture_logs() as lines:
-        for _ in range(50):
-            assert not guarded.is_up()
-        guarded.redis = make_client(settings.redis_url or "", timeout_s=2)
-        guarded._next_probe_at = 0
-        for _ in range(50):
-            assert guarded.is_up()
-    assert [line["log_level"] for line in lines] == ["critical", "warning"]
+    for _ in range(50):
+        assert not guarded.is_up()
+    guarded.redis = make_client(settings.redis_url or "", timeout_s=2)
+    guarded._next_probe_at = 0
+    for _ in range(50):
+        assert guarded.is_up()
+    assert [line["level"] for line in logged()] == ["critical", "warning"]
 
 
 def test_a_broken_call_of_ours_is_not_an_outage(settings: Settings) -> None:

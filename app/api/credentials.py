@@ -1,0 +1,147 @@
+"""OAuth clients and publishable keys, for a tenant's admins."""
+
+from typing import Any
+
+import marshmallow as ma
+
+from app.api.blueprint import Blueprint, Schema
+from app.auth import May, current_actor, requires
+from app.transactions import actor_tx, after_commit, idempotent
+from tenants import credentials, logs
+from tenants.credentials import NewSecret, Scope
+from tenants.db import utcnow
+
+blueprint = Blueprint("credentials", __name__, url_prefix="/api/v1", description="Clients and keys")
+
+SCOPES = [scope.value for scope in Scope]
+
+
+class ClientIn(Schema):
+    name = ma.fields.String(required=True)
+    scopes = ma.fields.List(ma.fields.String(metadata={"enum": SCOPES}), required=True)
+
+
+class ClientOut(Schema):
+    client_id = ma.fields.String(attribute="id", required=True)
+    name = ma.fields.String()
+    scopes = ma.fields.List(ma.fields.String())
+    created_at = ma.fields.AwareDateTime()
+    last_used_at = ma.fields.AwareDateTime(allow_none=True)
+
+
+class NewClientOut(ClientOut):
+    client_secret = ma.fields.String(required=True, metadata={"description": "shown now and never again"})
+
+
+class ClientsOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(ClientOut))
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+class KeyIn(Schema):
+    name = ma.fields.String(load_default="Browser")
+    origins = ma.fields.List(
+        ma.fields.String(), required=True, metadata={"description": "such as https://wiki.example"}
+    )
+
+
+class KeyOut(Schema):
+    key = ma.fields.String(attribute="id", required=True)
+    name = ma.fields.String()
+    origins = ma.fields.List(ma.fields.String())
+    created_at = ma.fields.AwareDateTime()
+
+
+class KeysOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(KeyOut))
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+@blueprint.get("/clients")
+@requires(May.MANAGE_CREDENTIALS)
+@blueprint.response(200, ClientsOut)
+def list_clients() -> Any:
+    """The clients that count, oldest first."""
+    with actor_tx() as tx:
+        return {"items": credentials.list_clients(tx), "next_cursor": None}
+
+
+@blueprint.post("/clients")
+@requires(May.MANAGE_CREDENTIALS)
+@blueprint.arguments(ClientIn)
+@blueprint.response(201, NewClientOut)
+def create_client(body: dict[str, Any]) -> Any:
+    """A new client. Its secret is in this answer only."""
+    with actor_tx() as tx:
+        made = credentials.create_client(tx, name=body["name"], scopes=body["scopes"], now=utcnow())
+    logs.audit("client.created", client=made.client.id, scopes=made.client.scopes)
+    return _with_secret(made)
+
+
+@blueprint.post("/clients/<client_id>/rotate")
+@requires(May.MANAGE_CREDENTIALS)
+@blueprint.response(200, NewClientOut)
+def rotate_client(client_id: str) -> Any:
+    """A new secret; the old one counts for another day."""
+    with actor_tx() as tx:
+        made = credentials.rotate_client(tx, client_id, now=utcnow())
+    logs.audit("client.rotated", client=client_id)
+    return _with_secret(made)
+
+
+@blueprint.delete("/clients/<client_id>")
+@requires(May.MANAGE_CREDENTIALS)
+@idempotent
+@blueprint.response(204)
+def revoke_client(client_id: str) -> None:
+    """Neither its secret nor its tokens count from now on."""
+    with actor_tx() as tx:
+        credentials.revoke_client(tx, client_id, now=utcnow())
+    after_commit(lambda: credentials.announce_client(current_actor().tenant_id, client_id))
+    logs.audit("client.revoked", client=client_id)
+
+
+@blueprint.get("/keys")
+@requires(May.MANAGE_CREDENTIALS)
+@blueprint.response(200, KeysOut)
+def list_keys() -> Any:
+    """The publishable keys that count, oldest first."""
+    with actor_tx() as tx:
+        return {"items": credentials.list_keys(tx), "next_cursor": None}
+
+
+@blueprint.post("/keys")
+@requires(May.MANAGE_CREDENTIALS)
+@idempotent
+@blueprint.arguments(KeyIn)
+@blueprint.response(201, KeyOut)
+def create_key(body: dict[str, Any]) -> Any:
+    """A key that browsers may show, from these origins."""
+    with actor_tx() as tx:
+        made = credentials.create_key(tx, name=body["name"], origins=body["origins"], now=utcnow())
+    logs.audit("key.created", key=made.id[-6:], origins=made.origins)
+    return made
+
+
+@blueprint.delete("/keys/<key_id>")
+@requires(May.MANAGE_CREDENTIALS)
+@idempotent
+@blueprint.response(204)
+def revoke_key(key_id: str) -> None:
+    """It does not count from now on."""
+    with actor_tx() as tx:
+        credentials.revoke_key(tx, key_id, now=utcnow())
+    after_commit(lambda: credentials.announce_key(current_actor().tenant_id, key_id))
+    logs.audit("key.revoked", key=key_id[-6:])
+
+
+def _with_secret(made: NewSecret) -> dict[str, Any]:
+    client = made.client
+    return {
+        "id": client.id,
+        "client_secret": made.secret,
+        "name": client.name,
+        "scopes": client.scopes,
+        "created_at": client.created_at,
+        "last_used_at": client.last_used_at,
+    }

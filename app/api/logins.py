@@ -1,0 +1,221 @@
+"""End users: register, log in, refresh, log out, their sessions, and forgotten passwords."""
+
+from typing import Any
+from uuid import UUID
+
+import marshmallow as ma
+from flask import request
+from flask.typing import ResponseReturnValue
+
+from app.api.blueprint import Blueprint, Schema
+from app.api.users import UserOut
+from app.auth import May, current_actor, public, requires, signer
+from app.transactions import actor_tx, after_commit, idempotent
+from tenants import logs, passwords, registry, sessions, throttle, users
+from tenants import settings as tenant_settings
+from tenants.db import TENANT_ID, tenant_tx, utcnow
+from tenants.errors import Forbidden, NotFound
+from tenants.sessions import BadLogin, Tokens
+
+PER_ACCOUNT = throttle.per_minute(10)
+PER_ADDRESS = throttle.per_minute(100)
+
+blueprint = Blueprint("auth", __name__, url_prefix="/api/v1/auth", description="Logins of end users")
+
+
+class SignupClosed(Forbidden):
+    code = "signup_closed"
+    title = "This tenant does not take registrations"
+
+
+class RegisterIn(Schema):
+    tenant = ma.fields.String(required=True)
+    username = ma.fields.String(required=True, metadata={"description": "3 to 50 of A-Z, a-z, 0-9 and _"})
+    email = ma.fields.String(required=True)
+    password = ma.fields.String(required=True, metadata={"description": "at least 10 characters"})
+
+
+class LoginIn(Schema):
+    tenant = ma.fields.String(required=True)
+    username = ma.fields.String(required=True)
+    password = ma.fields.String(required=True)
+
+
+class RefreshIn(Schema):
+    refresh_token = ma.fields.String(required=True)
+
+
+class ResetIn(Schema):
+    reset_token = ma.fields.String(required=True)
+    password = ma.fields.String(required=True, metadata={"description": "at least 10 characters"})
+
+
+class TokensOut(Schema):
+    access_token = ma.fields.String(required=True)
+    refresh_token = ma.fields.String(required=True)
+    token_type = ma.fields.String(required=True)
+    expires_in = ma.fields.Integer(required=True)
+    user = ma.fields.Nested(UserOut)
+
+
+class SessionOut(Schema):
+    id = ma.fields.UUID(required=True)
+    ip = ma.fields.String(allow_none=True)
+    user_agent = ma.fields.String(allow_none=True)
+    created_at = ma.fields.AwareDateTime()
+    last_used_at = ma.fields.AwareDateTime()
+    expires_at = ma.fields.AwareDateTime()
+    current = ma.fields.Boolean()
+
+
+class SessionsOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(SessionOut))
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+@blueprint.post("/register")
+@public
+@blueprint.arguments(RegisterIn)
+@blueprint.response(201, UserOut)
+def register(body: dict[str, str]) -> Any:
+    """Make a user with a login of their own."""
+    _throttle_address("register")
+    passwords.check_length(body["password"])
+    with tenant_tx(_known_tenant(body["tenant"])) as tx:
+        registry.get(tx, body["tenant"])
+        if not tenant_settings.read(tx)[0].signup_open:
+            raise SignupClosed
+    hashed = passwords.hash_password(body["password"])  # slow: outside of any transaction
+    with tenant_tx(body["tenant"]) as tx:
+        user = users.register(tx, username=body["username"], email=body["email"], password_hash=hashed, now=utcnow())
+    logs.bind(tenant_id=body["tenant"], user_id=str(user.id))
+    logs.audit("user.registered")
+    return user
+
+
+@blueprint.post("/login")
+@public
+@blueprint.arguments(LoginIn)
+@blueprint.response(200, TokensOut)
+def login(body: dict[str, str]) -> Any:
+    """Tokens for a username and password."""
+    tenant_id, username = body["tenant"], body["username"]
+    _throttle_address("login")
+    throttle.require(
+        "login-account", PER_ACCOUNT, tenant_id[:64], username[:64].lower(), detail="Too many logins for this account"
+    )
+    user = _find(tenant_id, username)
+    right = passwords.verify_password(user.password_hash if user else None, body["password"][: passwords.MOST_LENGTH])
+    if user is None or not right or user.suspended_at is not None:
+        raise BadLogin
+    with tenant_tx(tenant_id) as tx:
+        user = users.get(tx, user.id)
+        users.rehash(user, body["password"])
+        agent = request.headers.get("User-Agent")
+        tokens = sessions.start(tx, user, signer=signer(), ip=request.remote_addr, agent=agent, now=utcnow())
+    logs.bind(tenant_id=tenant_id, user_id=str(user.id))
+    logs.audit("session.started", session=str(tokens.session_id))
+    return {**_tokens(tokens), "user": user}
+
+
+@blueprint.post("/refresh")
+@public
+@blueprint.arguments(RefreshIn)
+@blueprint.response(200, TokensOut)
+def refresh(body: dict[str, str]) -> Any:
+    """New tokens. Each refresh token is for one use: using one again ends the session."""
+    _throttle_address("refresh")
+    return _tokens(sessions.refresh(body["refresh_token"], signer=signer(), now=utcnow()))
+
+
+@blueprint.post("/logout")
+@requires(May.KEEP_OWN_SESSIONS)
+@blueprint.response(204)
+def logout() -> None:
+    """End this session."""
+    actor = current_actor()
+    assert actor.session_id is not None  # noqa: S101
+    with actor_tx() as tx:
+        sessions.revoke(tx, actor.session_id, now=utcnow())
+    sessions.announce(actor.tenant_id, [actor.session_id])
+    logs.audit("session.ended", session=str(actor.session_id))
+
+
+@blueprint.get("/sessions")
+@requires(May.KEEP_OWN_SESSIONS)
+@blueprint.response(200, SessionsOut)
+def list_sessions() -> Any:
+    """One's own sessions, newest first."""
+    actor = current_actor()
+    with actor_tx() as tx:
+        rows = sessions.list_for(tx, actor.user_id, now=utcnow())
+    return {
+        "items": [
+            {**{name: getattr(row, name) for name in SessionOut().fields if name != "current"}}
+            | {"ip": str(row.ip) if row.ip else None, "current": row.id == actor.session_id}
+            for row in rows
+        ],
+        "next_cursor": None,
+    }
+
+
+@blueprint.delete("/sessions/<uuid:session_id>")
+@requires(May.KEEP_OWN_SESSIONS)
+@idempotent
+@blueprint.response(204)
+def end_session(session_id: UUID) -> None:
+    """End one of one's own sessions."""
+    actor = current_actor()
+    with actor_tx() as tx:
+        sessions.get_own(tx, session_id, actor.user_id)
+        sessions.revoke(tx, session_id, now=utcnow(), user_id=actor.user_id)
+    after_commit(lambda: sessions.announce(actor.tenant_id, [session_id]))
+    logs.audit("session.ended", session=str(session_id))
+
+
+@blueprint.post("/reset")
+@public
+@blueprint.arguments(ResetIn)
+@blueprint.response(204)
+def reset(body: dict[str, str]) -> ResponseReturnValue:
+    """Set a new password with a reset token; every session of the user ends."""
+    _throttle_address("reset")
+    tenant_id = sessions.tenant_of_reset(body["reset_token"])
+    hashed = passwords.hash_password(body["password"])
+    with tenant_tx(tenant_id) as tx:
+        ended = sessions.spend_reset(tx, body["reset_token"], hashed, now=utcnow())
+    sessions.announce(tenant_id, ended)
+    logs.bind(tenant_id=tenant_id)
+    logs.audit("password.reset", sessions_ended=len(ended))
+    return ""
+
+
+def _find(tenant_id: str, username: str) -> users.User | None:
+    """The user who wants to log in. An unknown tenant or user is None: the answer, and the work, must not differ."""
+    if TENANT_ID.fullmatch(tenant_id) is None:
+        return None
+    with tenant_tx(tenant_id) as tx:
+        try:
+            registry.get(tx, tenant_id)
+        except NotFound:
+            return None
+        return users.by_username(tx, username)
+
+
+def _known_tenant(tenant_id: str) -> str:
+    if TENANT_ID.fullmatch(tenant_id) is None:
+        raise registry.TenantNotFound
+    return tenant_id
+
+
+def _throttle_address(what: str) -> None:
+    throttle.require(what, PER_ADDRESS, request.remote_addr or "", detail="Too many tries from this address")
+
+
+def _tokens(tokens: Tokens) -> dict[str, Any]:
+    return {
+        "access_token": tokens.access_token,
+        "refresh_token": tokens.refresh_token,
+        "token_type": "Bearer",
+        "expires_in": tokens.expires_in,
+    }

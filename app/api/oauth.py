@@ -1,0 +1,208 @@
+"""OAuth 2.0 for tenant apps: client credentials (RFC 6749), revocation (7009), metadata (8414), keys (7517).
+
+Errors here are RFC 6749's (`error`, `error_description`), as every OAuth library expects, with our own fields beside.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from authlib.integrations.flask_oauth2 import AuthorizationServer
+from authlib.oauth2.rfc6749 import ClientMixin, InvalidScopeError, grants
+from authlib.oauth2.rfc7009 import RevocationEndpoint
+from flask import Flask, Response, current_app, g, jsonify, request
+from flask.typing import ResponseReturnValue
+
+from app.api.blueprint import Blueprint
+from app.auth import public, signer
+from app.settings import Settings
+from tenants import credentials, logs, throttle
+from tenants.credentials import Client, Scope
+from tenants.db import utcnow
+from tenants.signing import ALGORITHM, BadToken
+
+TRIES_PER_MINUTE = throttle.per_minute(600)
+
+blueprint = Blueprint("oauth", __name__, description="Credentials of tenant apps")
+
+
+class OAuthClient(ClientMixin):  # type: ignore[misc]
+    """A client as authlib sees it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def get_client_id(self) -> str:
+        return self.client.id
+
+    def get_allowed_scope(self, scope: str) -> str:
+        return " ".join(self.client.scopes if not scope else [s for s in scope.split() if s in self.client.scopes])
+
+    def check_client_secret(self, client_secret: str) -> bool:
+        return self.client.accepts(client_secret, now=utcnow())
+
+    def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:  # noqa: ARG002
+        return method in {"client_secret_basic", "client_secret_post"}
+
+    def check_grant_type(self, grant_type: str) -> bool:
+        return bool(grant_type == "client_credentials")
+
+
+class ClientCredentials(grants.ClientCredentialsGrant):  # type: ignore[misc]
+    TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
+
+    def validate_requested_scope(self) -> None:
+        """A client that asks for more than it has is told so, not given less."""
+        asked = set((self.request.payload.scope or "").split())
+        if not asked <= set(self.request.client.client.scopes):
+            raise InvalidScopeError
+
+
+class Revocation(RevocationEndpoint):  # type: ignore[misc]
+    CLIENT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
+
+    def query_token(self, token_string: str, _token_type_hint: str | None) -> "IssuedToken | None":
+        try:
+            return IssuedToken(signer().verify(token_string))
+        except BadToken:
+            return None  # RFC 7009: a token that is not valid any more needs no revoking
+
+    def revoke_token(self, token: "IssuedToken", _request: Any) -> None:
+        claims = token.claims
+        expires_at = datetime.fromtimestamp(claims["exp"], UTC)
+        credentials.revoke_token(claims["tenant"], claims["jti"], expires_at=expires_at)
+        logs.bind(tenant_id=claims["tenant"], user_id=claims["sub"])
+        logs.audit("token.revoked", client=claims["sub"])
+
+
+class IssuedToken:
+    def __init__(self, claims: dict[str, Any]) -> None:
+        self.claims = claims
+
+    def check_client(self, client: OAuthClient) -> bool:
+        return bool(self.claims.get("client_id") == client.client.id)
+
+
+class PlauditAuthorizationServer(AuthorizationServer):  # type: ignore[misc]
+    def handle_response(self, status_code: int, payload: Any, headers: Any) -> Response:
+        if isinstance(payload, dict) and "error" in payload:
+            g.problem_code = payload["error"]
+            payload = {
+                **payload,
+                "type": f"urn:plaudit:problem:{payload['error']}",
+                "title": payload["error"].replace("_", " "),
+                "status": status_code,
+                "detail": payload.get("error_description") or payload["error"].replace("_", " "),
+                "code": payload["error"],
+                "request_id": g.request_id,
+            }
+        body = orjson.dumps(payload) if isinstance(payload, dict) else payload
+        return Response(body, status=status_code, headers=dict(headers))
+
+
+def install(app: Flask) -> None:
+    server = PlauditAuthorizationServer(app, query_client=_query_client, save_token=lambda *_: None)
+    server.register_token_generator("default", _generate_token)
+    server.register_grant(ClientCredentials)
+    server.register_endpoint(Revocation)
+    app.extensions["plaudit-oauth"] = server
+
+
+@blueprint.post("/oauth/token")
+@blueprint.doc(
+    summary="An access token for a client",
+    description="grant_type=client_credentials, with HTTP Basic or client_id and client_secret in the body; "
+    "optionally scope.",
+    requestBody={
+        "content": {
+            "application/x-www-form-urlencoded": {
+                "schema": {
+                    "type": "object",
+                    "required": ["grant_type"],
+                    "properties": {
+                        "grant_type": {"type": "string", "enum": ["client_credentials"]},
+                        "scope": {"type": "string"},
+                        "client_id": {"type": "string"},
+                        "client_secret": {"type": "string"},
+                    },
+                }
+            }
+        }
+    },
+    responses={"200": {"description": "access_token, token_type, expires_in, scope"}},
+)
+@public
+def token() -> ResponseReturnValue:
+    _throttle()
+    answer: Response = current_app.extensions["plaudit-oauth"].create_token_response()
+    return answer
+
+
+@blueprint.post("/oauth/revoke")
+@blueprint.doc(
+    summary="Revoke an access token of the client that asks",
+    responses={"200": {"description": "It does not count any more, in any process"}},
+)
+@public
+def revoke() -> ResponseReturnValue:
+    _throttle()
+    answer: Response = current_app.extensions["plaudit-oauth"].create_endpoint_response("revocation")
+    return answer
+
+
+@blueprint.get("/.well-known/jwks.json")
+@blueprint.doc(summary="The keys that access tokens are signed with", responses={"200": {"description": "a JWK set"}})
+@public
+def jwks() -> ResponseReturnValue:
+    answer = jsonify({"keys": signer().jwks()})
+    answer.headers["Cache-Control"] = "public, max-age=300"
+    return answer
+
+
+@blueprint.get("/.well-known/oauth-authorization-server")
+@blueprint.doc(summary="Where everything is (RFC 8414)", responses={"200": {"description": "metadata"}})
+@public
+def metadata() -> ResponseReturnValue:
+    issuer = _settings().public_url
+    methods = ["client_secret_basic", "client_secret_post"]
+    return jsonify(
+        {
+            "issuer": issuer,
+            "token_endpoint": f"{issuer}/oauth/token",
+            "token_endpoint_auth_methods_supported": methods,
+            "revocation_endpoint": f"{issuer}/oauth/revoke",
+            "revocation_endpoint_auth_methods_supported": methods,
+            "jwks_uri": f"{issuer}/.well-known/jwks.json",
+            "grant_types_supported": ["client_credentials"],
+            "response_types_supported": [],
+            "scopes_supported": [scope.value for scope in Scope],
+            "access_token_signing_alg_values_supported": [ALGORITHM],
+            "service_documentation": f"{issuer}/api/docs",
+        }
+    )
+
+
+def _throttle() -> None:
+    throttle.require(
+        "oauth", TRIES_PER_MINUTE, request.remote_addr or "", detail="Too many token requests from this address"
+    )
+
+
+def _query_client(client_id: str) -> OAuthClient | None:
+    client = credentials.authenticate(client_id, now=utcnow())
+    return OAuthClient(client) if client is not None else None
+
+
+def _generate_token(*, grant_type: str, client: OAuthClient, scope: str | None = None, **_rest: Any) -> dict[str, Any]:  # noqa: ARG001
+    granted = client.get_allowed_scope(scope or "")
+    return {
+        "token_type": "Bearer",
+        "access_token": credentials.client_token(client.client, granted, signer=signer(), now=utcnow()),
+        "expires_in": credentials.CLIENT_TOKEN_LIVES_S,
+        "scope": granted,
+    }
+
+
+def _settings() -> Settings:
+    settings: Settings = current_app.config["SETTINGS"]
+    return settings

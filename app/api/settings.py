@@ -1,0 +1,83 @@
+"""What a tenant has decided."""
+
+from dataclasses import asdict
+from typing import Any
+
+import marshmallow as ma
+from flask import after_this_request
+from flask.wrappers import Response
+
+from app.api.blueprint import Blueprint, Schema
+from app.auth import May, requires
+from app.conditional import expected_version
+from app.transactions import actor_tx, idempotent
+from tenants import logs
+from tenants import settings as tenant_settings
+from tenants.db import utcnow
+from tenants.settings import TenantSettings
+
+blueprint = Blueprint("settings", __name__, url_prefix="/api/v1", description="Settings of the tenant")
+
+
+class LimitsOut(Schema):
+    score_updates_per_minute = ma.fields.Integer()
+    beacons_per_minute = ma.fields.Integer()
+
+
+class RetentionOut(Schema):
+    action_events_days = ma.fields.Integer()
+    hourly_buckets_days = ma.fields.Integer()
+    event_ids_days = ma.fields.Integer()
+    snapshots_days = ma.fields.Integer()
+
+
+class SettingsOut(Schema):
+    signup_open = ma.fields.Boolean()
+    share_public_pages = ma.fields.Boolean()
+    public_scoreboard = ma.fields.Boolean()
+    limits = ma.fields.Nested(LimitsOut)
+    retention = ma.fields.Nested(RetentionOut)
+
+
+class SettingsIn(Schema):
+    """Any part of the settings. What is wrong is said by the domain, which knows the ranges."""
+
+    class Meta:
+        unknown = ma.INCLUDE
+
+    signup_open = ma.fields.Raw(metadata={"type": "boolean"})
+    share_public_pages = ma.fields.Raw(metadata={"type": "boolean"})
+    public_scoreboard = ma.fields.Raw(metadata={"type": "boolean"})
+    limits = ma.fields.Raw(metadata={"type": "object"})
+    retention = ma.fields.Raw(metadata={"type": "object"})
+
+
+@blueprint.get("/settings")
+@requires(May.MANAGE_SETTINGS)
+@blueprint.response(200, SettingsOut)
+def read_settings() -> Any:
+    """All settings, with their defaults. `ETag` is their version."""
+    with actor_tx() as tx:
+        return _answer(*tenant_settings.read(tx))
+
+
+@blueprint.patch("/settings")
+@requires(May.MANAGE_SETTINGS)
+@idempotent
+@blueprint.arguments(SettingsIn)
+@blueprint.response(200, SettingsOut)
+def change_settings(changes: dict[str, Any]) -> Any:
+    """Change some; the rest stays. With `If-Match`, only if nobody was quicker."""
+    with actor_tx() as tx:
+        changed = tenant_settings.change(tx, changes, now=utcnow(), expected_version=expected_version())
+    logs.audit("settings.changed", changed=sorted(changes))
+    return _answer(*changed)
+
+
+def _answer(settings: TenantSettings, version: int) -> dict[str, Any]:
+    @after_this_request
+    def tag(response: Response) -> Response:
+        response.headers.setdefault("ETag", f'"{version}"')
+        return response
+
+    return asdict(settings)

@@ -1,0 +1,321 @@
+"""`plaudit client …`, `plaudit key …`, `plaudit user …`, `plaudit signing-key …`"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.cli.common import json_option, migrated_database, show, show_table
+
+ALL_SCOPES = "pages:write,events:write,events:backfill,stats:read,users:write,actions:write,quests:write,admin"
+
+
+def register(cli: click.Group) -> None:
+    for group in (client, key, user, signing_key):
+        cli.add_command(group)
+
+
+@contextmanager
+def inside(data_dir: Path, tenant_id: str) -> Iterator[tuple[Any, Callable[[Callable[[], None]], None]]]:
+    """A transaction inside an existing tenant, and a way to have something done after its commit."""
+    import os
+
+    from tenants import redis as tenants_redis
+    from tenants import registry
+    from tenants.db import tenant_tx
+
+    with migrated_database(data_dir) as env:
+        redis_url = env.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
+        tenants_redis.configure(boards_url=redis_url, queue_url=env.get("PLAUDIT_QUEUE_REDIS_URL") or redis_url)
+        os.environ.setdefault("LOG_FORMAT", "json")
+        afterwards: list[Callable[[], None]] = []
+        with tenant_tx(tenant_id) as tx:
+            registry.get(tx, tenant_id)
+            yield tx, afterwards.append
+        for action in afterwards:
+            action()
+
+
+def audit(action: str, tenant_id: str, **data: Any) -> None:
+    """The audit line, on standard error: standard output is for the result."""
+    import json
+
+    click.echo(json.dumps({"action": f"audit.{action}", "tenantId": tenant_id, "by": "command line", **data}), err=True)
+
+
+@click.group()
+def client() -> None:
+    """OAuth clients: how tenant apps authenticate."""
+
+
+@client.command("create")
+@click.argument("tenant_id", metavar="TENANT")
+@click.option("--scopes", required=True, help=f"Comma-separated, of {ALL_SCOPES}.")
+@click.option("--name", default="Tenant app", show_default=True)
+@json_option
+@click.pass_obj
+def client_create(data_dir: Path, tenant_id: str, scopes: str, name: str, as_json: bool) -> None:
+    """Make a client of TENANT; prints its id and secret, once."""
+    from tenants import credentials
+    from tenants.db import utcnow
+
+    wanted = scopes.replace(",", " ").split()
+    with inside(data_dir, tenant_id) as (tx, _):
+        made = credentials.create_client(tx, name=name, scopes=wanted, now=utcnow())
+    audit("client.created", tenant_id, client=made.client.id)
+    show_secret(made, as_json=as_json)
+
+
+@client.command("list")
+@click.argument("tenant_id", metavar="TENANT")
+@json_option
+@click.pass_obj
+def client_list(data_dir: Path, tenant_id: str, as_json: bool) -> None:
+    """List the clients of TENANT."""
+    from tenants import credentials
+
+    with inside(data_dir, tenant_id) as (tx, _):
+        rows = [
+            {
+                "client_id": row.id,
+                "name": row.name,
+                "scopes": " ".join(row.scopes),
+                "last_used_at": row.last_used_at.isoformat(timespec="seconds") if row.last_used_at else None,
+            }
+            for row in credentials.list_clients(tx)
+        ]
+    show_table(
+        rows, as_json=as_json, columns=("client_id", "name", "scopes", "last_used_at"), empty="There is no client yet."
+    )
+
+
+@client.command("rotate")
+@click.argument("tenant_id", metavar="TENANT")
+@click.argument("client_id", metavar="CLIENT")
+@json_option
+@click.pass_obj
+def client_rotate(data_dir: Path, tenant_id: str, client_id: str, as_json: bool) -> None:
+    """Give CLIENT a new secret; the old one counts for another day."""
+    from tenants import credentials
+    from tenants.db import utcnow
+
+    with inside(data_dir, tenant_id) as (tx, _):
+        made = credentials.rotate_client(tx, client_id, now=utcnow())
+    audit("client.rotated", tenant_id, client=client_id)
+    show_secret(made, as_json=as_json)
+
+
+@client.command("revoke")
+@click.argument("tenant_id", metavar="TENANT")
+@click.argument("client_id", metavar="CLIENT")
+@json_option
+@click.pass_obj
+def client_revoke(data_dir: Path, tenant_id: str, client_id: str, as_json: bool) -> None:
+    """Shut CLIENT out at once, tokens included."""
+    from tenants import credentials
+    from tenants.db import utcnow
+
+    with inside(data_dir, tenant_id) as (tx, after):
+        credentials.revoke_client(tx, client_id, now=utcnow())
+        after(lambda: credentials.announce_client(tenant_id, client_id))
+    audit("client.revoked", tenant_id, client=client_id)
+    show({"client_id": client_id, "revoked": True}, as_json=as_json, text=f"Client {client_id} is shut out.")
+
+
+@click.group()
+def key() -> None:
+    """Publishable keys: what browsers show."""
+
+
+@key.command("create")
+@click.argument("tenant_id", metavar="TENANT")
+@click.option(
+    "--origin", "origins", multiple=True, required=True, help="Such as https://wiki.example; may be repeated."
+)
+@click.option("--name", default="Browser", show_default=True)
+@json_option
+@click.pass_obj
+def key_create(data_dir: Path, tenant_id: str, origins: tuple[str, ...], name: str, as_json: bool) -> None:
+    """Make a publishable key of TENANT."""
+    from tenants import credentials
+    from tenants.db import utcnow
+
+    with inside(data_dir, tenant_id) as (tx, _):
+        made = credentials.create_key(tx, name=name, origins=origins, now=utcnow())
+    audit("key.created", tenant_id, origins=list(origins))
+    show({"key": made.id, "origins": made.origins}, as_json=as_json, text=made.id)
+
+
+@key.command("list")
+@click.argument("tenant_id", metavar="TENANT")
+@json_option
+@click.pass_obj
+def key_list(data_dir: Path, tenant_id: str, as_json: bool) -> None:
+    """List the publishable keys of TENANT."""
+    from tenants import credentials
+
+    with inside(data_dir, tenant_id) as (tx, _):
+        rows = [
+            {"key": row.id, "name": row.name, "origins": " ".join(row.origins)} for row in credentials.list_keys(tx)
+        ]
+    show_table(rows, as_json=as_json, columns=("key", "name", "origins"), empty="There is no key yet.")
+
+
+@key.command("revoke")
+@click.argument("tenant_id", metavar="TENANT")
+@click.argument("key_id", metavar="KEY")
+@json_option
+@click.pass_obj
+def key_revoke(data_dir: Path, tenant_id: str, key_id: str, as_json: bool) -> None:
+    """Shut KEY out at once."""
+    from tenants import credentials
+    from tenants.db import utcnow
+
+    with inside(data_dir, tenant_id) as (tx, after):
+        credentials.revoke_key(tx, key_id, now=utcnow())
+        after(lambda: credentials.announce_key(tenant_id, key_id))
+    audit("key.revoked", tenant_id)
+    show({"key": key_id, "revoked": True}, as_json=as_json, text="The key is shut out.")
+
+
+@click.group()
+def user() -> None:
+    """The people of a tenant."""
+
+
+@user.command("create")
+@click.argument("tenant_id", metavar="TENANT")
+@click.argument("username", metavar="USERNAME")
+@click.option("--role", type=click.Choice(["member", "admin"]), default="member", show_default=True)
+@click.option("--email")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input; else one is made.")
+@json_option
+@click.pass_obj
+def user_create(
+    data_dir: Path, tenant_id: str, username: str, role: str, email: str | None, password_stdin: bool, as_json: bool
+) -> None:
+    """Make a user of TENANT with a login. Without --password-stdin, prints a password, once."""
+    import secrets
+    import sys
+
+    from tenants import passwords, users
+    from tenants.db import utcnow
+    from tenants.users import Role
+
+    password = sys.stdin.readline().rstrip("\n") if password_stdin else secrets.token_urlsafe(12)
+    hashed = passwords.hash_password(password)
+    with inside(data_dir, tenant_id) as (tx, _):
+        made = users.register(tx, username=username, email=email, password_hash=hashed, role=Role(role), now=utcnow())
+    audit("user.created", tenant_id, user=str(made.id), role=role)
+    told = {"id": str(made.id), "username": username, "role": role}
+    text = f"User {username} ({role}) is there."
+    if not password_stdin:
+        told["password"] = password
+        text += f" Password: {password}"
+    show(told, as_json=as_json, text=text)
+
+
+@user.command("list")
+@click.argument("tenant_id", metavar="TENANT")
+@click.option("--q", help="The beginning of a username, e-mail address or external id.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@json_option
+@click.pass_obj
+def user_list(data_dir: Path, tenant_id: str, q: str | None, limit: int, as_json: bool) -> None:
+    """List the users of TENANT, newest first."""
+    from tenants import users
+
+    with inside(data_dir, tenant_id) as (tx, _):
+        rows = [
+            {
+                "id": str(row.id),
+                "username": row.username,
+                "external_id": row.external_id,
+                "role": row.role,
+                "suspended": row.suspended_at is not None,
+            }
+            for row in users.search(tx, q=q, after=None, limit=limit)
+        ]
+    show_table(
+        rows,
+        as_json=as_json,
+        columns=("id", "username", "external_id", "role", "suspended"),
+        empty="There is no such user.",
+    )
+
+
+@user.command("suspend")
+@click.argument("tenant_id", metavar="TENANT")
+@click.argument("username", metavar="USERNAME")
+@click.option("--lift", is_flag=True, help="Let them in again.")
+@json_option
+@click.pass_obj
+def user_suspend(data_dir: Path, tenant_id: str, username: str, lift: bool, as_json: bool) -> None:
+    """Shut a user of TENANT out at once, sessions included."""
+    change_user(data_dir, tenant_id, username, {"suspended": not lift}, as_json=as_json)
+
+
+@user.command("role")
+@click.argument("tenant_id", metavar="TENANT")
+@click.argument("username", metavar="USERNAME")
+@click.argument("role", type=click.Choice(["member", "admin"]))
+@json_option
+@click.pass_obj
+def user_role(data_dir: Path, tenant_id: str, username: str, role: str, as_json: bool) -> None:
+    """Make a user of TENANT a member or an admin, at once."""
+    change_user(data_dir, tenant_id, username, {"role": role}, as_json=as_json)
+
+
+def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str, Any], *, as_json: bool) -> None:
+    from tenants import liveness, sessions, users
+    from tenants.db import utcnow
+
+    with inside(data_dir, tenant_id) as (tx, after):
+        found = users.by_username(tx, username)
+        if found is None:
+            raise users.UserNotFound(f"There is no user {username!r} in {tenant_id}")
+        changed = users.change(tx, found, changes, now=utcnow())
+        ended = sessions.revoke_all(tx, found.id, now=utcnow()) if changes.get("suspended") else []
+        names = sessions.names_for(tx, found.id) if "role" in changes else []
+        after(lambda: sessions.announce(tenant_id, ended))
+        after(lambda: liveness.changed(tenant_id, names))
+    audit("user.changed", tenant_id, user=str(changed.id), **changes)
+    show(
+        {"id": str(changed.id), "username": username, "role": changed.role, "suspended": bool(changed.suspended_at)},
+        as_json=as_json,
+        text=f"User {username} is {'suspended' if changed.suspended_at else changed.role} now.",
+    )
+
+
+@click.group("signing-key")
+def signing_key() -> None:
+    """The keys that sign access tokens."""
+
+
+@signing_key.command("rotate")
+@json_option
+@click.pass_obj
+def signing_key_rotate(data_dir: Path, as_json: bool) -> None:
+    """Publish a new key, which signs in a quarter of an hour. No valid token breaks."""
+    from app.settings import Settings
+    from app.up import complete_environment
+    from app.web import secret_key
+    from tenants.db import utcnow
+    from tenants.signing import Signer
+
+    with migrated_database(data_dir):
+        complete_environment(data_dir, need_database=False)
+        settings = Settings.from_env()
+        kid = Signer(issuer=settings.public_url, secret_key=secret_key(settings)).rotate(now=utcnow())
+    audit("signing_key.rotated", "", kid=kid)
+    show({"kid": kid}, as_json=as_json, text=f"Key {kid} is published.")
+
+
+def show_secret(made: Any, *, as_json: bool) -> None:
+    show(
+        {"client_id": made.client.id, "client_secret": made.secret, "scopes": made.client.scopes},
+        as_json=as_json,
+        text=f"client_id      {made.client.id}\nclient_secret  {made.secret}\nThe secret is not shown again.",
+    )

@@ -1,0 +1,47 @@
+"""Opaque cursors: where a list goes on. A cursor that is not ours is a clear error."""
+
+import base64
+import binascii
+from typing import Any
+
+import orjson
+
+from tenants.errors import Invalid
+
+
+class BadCursor(Invalid):
+    code = "invalid_cursor"
+    title = "The cursor is not valid"
+
+    def __init__(self) -> None:
+        super().__init__("Use next_cursor as it was given", errors={"cursor": ["not a cursor of this list"]})
+
+
+def encode(*position: Any) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(position, default=str)).decode().rstrip("=")
+
+
+def decode(cursor: str, *kinds: type) -> tuple[Any, ...]:
+    """The position, each part made by its kind (`datetime` and `UUID` from their text)."""
+    try:
+        parts = orjson.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+        if not isinstance(parts, list) or len(parts) != len(kinds):
+            raise BadCursor
+        return tuple(_part(value, kind) for value, kind in zip(parts, kinds, strict=True))
+    except (binascii.Error, ValueError, TypeError, AttributeError):
+        raise BadCursor from None
+
+
+def _part(value: Any, kind: type) -> Any:
+    from datetime import datetime
+
+    if kind is datetime:
+        moment = datetime.fromisoformat(value)
+        if moment.tzinfo is None:
+            raise BadCursor
+        return moment
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, str):
+        return kind(value)
+    raise BadCursor

@@ -1,0 +1,299 @@
+"""What tenant apps and browsers show: OAuth clients with secrets, and publishable keys with origins.
+
+A client's id is `<tenant>.<random>` and a key `pk_<tenant>_<random>`, so each is looked up inside its own tenant. A
+secret is random and long, shown once, and kept as a hash. Rotating one leaves the old secret valid for a day.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+import orjson
+from sqlalchemy import ForeignKey, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, TEXT, insert
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenants import liveness, registry
+from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
+from tenants.errors import Invalid, NotFound
+from tenants.sessions import RevokedToken
+from tenants.signing import Signer
+
+CLIENT_TOKEN_LIVES_S = 3600
+OLD_SECRET_LIVES = timedelta(days=1)
+NAME_MAX = 100
+MOST_ORIGINS = 50
+
+
+class Scope(StrEnum):
+    PAGES_WRITE = "pages:write"
+    EVENTS_WRITE = "events:write"
+    EVENTS_BACKFILL = "events:backfill"
+    STATS_READ = "stats:read"
+    USERS_WRITE = "users:write"
+    ACTIONS_WRITE = "actions:write"
+    QUESTS_WRITE = "quests:write"
+    ADMIN = "admin"
+
+
+class Client(TenantOwned, Base):
+    __tablename__ = "oauth_clients"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(TEXT))
+    secret_hash: Mapped[str]
+    old_secret_hash: Mapped[str | None]
+    old_secret_expires_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    last_used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+    def accepts(self, secret: str, *, now: datetime) -> bool:
+        """Whether this is its secret, or the one before while that still counts."""
+        given = _hash(secret)
+        if hmac.compare_digest(given, self.secret_hash):
+            return True
+        old_counts = self.old_secret_expires_at is not None and self.old_secret_expires_at > now
+        return old_counts and hmac.compare_digest(given, self.old_secret_hash or "")
+
+
+class PublishableKey(TenantOwned, Base):
+    __tablename__ = "publishable_keys"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    origins: Mapped[list[str]] = mapped_column(ARRAY(TEXT))
+    created_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
+@dataclass(frozen=True)
+class NewSecret:
+    client: Client
+    secret: str
+
+
+def create_client(tx: Tx, *, name: str, scopes: Iterable[str], now: datetime) -> NewSecret:
+    """A new client and its secret, which nobody can show again."""
+    _check_name(name)
+    wanted = _check_scopes(scopes)
+    secret = _new_secret()
+    client = Client(
+        tenant_id=tx.tenant,
+        id=f"{tx.tenant}.{secrets.token_hex(8)}",
+        name=name,
+        scopes=wanted,
+        secret_hash=_hash(secret),
+        created_at=now,
+    )
+    tx.add(client)
+    tx.flush()
+    return NewSecret(client, secret)
+
+
+def list_clients(tx: Tx) -> list[Client]:
+    return list(tx.scalars(select(Client).where(Client.revoked_at.is_(None)).order_by(Client.created_at, Client.id)))
+
+
+def rotate_client(tx: Tx, client_id: str, *, now: datetime) -> NewSecret:
+    """A new secret; the old one counts for another day, so that nothing has to stop."""
+    client = tx.scalar(select(Client).where(Client.id == client_id, Client.revoked_at.is_(None)).with_for_update())
+    if client is None:
+        raise NotFound
+    secret = _new_secret()
+    client.old_secret_hash = client.secret_hash
+    client.old_secret_expires_at = now + OLD_SECRET_LIVES
+    client.secret_hash = _hash(secret)
+    tx.flush()
+    return NewSecret(client, secret)
+
+
+def revoke_client(tx: Tx, client_id: str, *, now: datetime) -> None:
+    """From the commit on, neither its secrets nor its tokens count. Then `announce_client` it."""
+    _revoke(tx, Client, client_id, now)
+
+
+def announce_client(tenant_id: str, client_id: str) -> None:
+    liveness.revoked(tenant_id, [f"client:{client_id}"])
+
+
+def authenticate(client_id: str, *, now: datetime) -> Client | None:
+    """The client that this id names, if it counts. Its secret is still to be checked."""
+    tenant_id = client_id.split(".", 1)[0]
+    if TENANT_ID.fullmatch(tenant_id) is None or len(client_id) > 128:
+        return None
+    with tenant_tx(tenant_id) as tx:
+        return tx.scalar(
+            update(Client)
+            .where(
+                Client.id == client_id,
+                Client.revoked_at.is_(None),
+                select(registry.Tenant.id)
+                .where(registry.Tenant.id == Client.tenant_id, registry.Tenant.deleted_at.is_(None))
+                .exists(),
+            )
+            .values(last_used_at=now)
+            .returning(Client)
+        )
+
+
+def client_token(client: Client, scopes: str, *, signer: Signer, now: datetime) -> str:
+    claims = {"sub": client.id, "tenant": client.tenant_id, "scope": scopes, "client_id": client.id, "kind": "client"}
+    return signer.sign(claims, lives_s=CLIENT_TOKEN_LIVES_S, now=now)
+
+
+def client_token_counts(tenant_id: str, client_id: str, jti: str) -> bool:
+    """Whether neither the client nor this token of its was revoked."""
+
+    def ask() -> str | None:
+        with tenant_tx(tenant_id) as tx:
+            revoked = select(RevokedToken.jti).where(RevokedToken.tenant_id == tenant_id, RevokedToken.jti == jti)
+            return tx.scalar(
+                select(Client.id)
+                .join(registry.Tenant, registry.Tenant.id == Client.tenant_id)
+                .where(
+                    Client.id == client_id,
+                    Client.revoked_at.is_(None),
+                    registry.Tenant.deleted_at.is_(None),
+                    ~revoked.exists(),
+                )
+            )
+
+    return liveness.look_up(tenant_id, [f"client:{client_id}", f"token:{jti}"], ask) is not None
+
+
+def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:
+    """One access token of a client, from now on."""
+    with tenant_tx(tenant_id) as tx:
+        tx.execute(
+            insert(RevokedToken).values(tenant_id=tenant_id, jti=jti, expires_at=expires_at).on_conflict_do_nothing()
+        )
+    liveness.revoked(tenant_id, [f"token:{jti}"])
+
+
+def create_key(tx: Tx, *, name: str, origins: Iterable[str], now: datetime) -> PublishableKey:
+    """A key that browsers may show, from these origins."""
+    _check_name(name)
+    row = PublishableKey(
+        tenant_id=tx.tenant,
+        id=f"pk_{tx.tenant}_{secrets.token_urlsafe(18).replace('_', '-')}",
+        name=name,
+        origins=check_origins(origins),
+        created_at=now,
+    )
+    tx.add(row)
+    tx.flush()
+    return row
+
+
+def list_keys(tx: Tx) -> list[PublishableKey]:
+    alive = PublishableKey.revoked_at.is_(None)
+    return list(tx.scalars(select(PublishableKey).where(alive).order_by(PublishableKey.created_at, PublishableKey.id)))
+
+
+def revoke_key(tx: Tx, key_id: str, *, now: datetime) -> None:
+    """From the commit on it does not count. Then `announce_key` it."""
+    _revoke(tx, PublishableKey, key_id, now)
+
+
+def announce_key(tenant_id: str, key_id: str) -> None:
+    liveness.revoked(tenant_id, [f"key:{key_id}"])
+
+
+@dataclass(frozen=True)
+class KeyInUse:
+    tenant_id: str
+    key_id: str
+    origins: frozenset[str]
+
+
+def find_key(key_id: str) -> KeyInUse | None:
+    """The publishable key, if it counts."""
+    match = re.fullmatch(r"pk_([a-z][a-z0-9-]{1,62})_[A-Za-z0-9-]{8,64}", key_id)
+    if match is None:
+        return None
+    tenant_id = match[1]
+
+    def ask() -> str | None:
+        with tenant_tx(tenant_id) as tx:
+            origins = tx.scalar(
+                select(PublishableKey.origins)
+                .join(registry.Tenant, registry.Tenant.id == PublishableKey.tenant_id)
+                .where(
+                    PublishableKey.id == key_id,
+                    PublishableKey.revoked_at.is_(None),
+                    registry.Tenant.deleted_at.is_(None),
+                )
+            )
+            return None if origins is None else orjson.dumps(origins).decode()
+
+    known = liveness.look_up(tenant_id, [f"key:{key_id}"], ask)
+    return None if known is None else KeyInUse(tenant_id, key_id, frozenset(orjson.loads(known)))
+
+
+def check_origins(origins: Iterable[str]) -> list[str]:
+    """Origins as browsers send them: scheme, host and perhaps a port, in lower case."""
+    given = list(dict.fromkeys(origins))
+    wrong = [origin for origin in given if not _is_origin(origin)]
+    if wrong or not 0 < len(given) <= MOST_ORIGINS:
+        message = f"1 to {MOST_ORIGINS} origins such as https://wiki.example (no path)"
+        if wrong:
+            message += f"; not {wrong[0][:80]!r}"
+        raise Invalid(f"origins: {message}", errors={"origins": [message]})
+    return given
+
+
+def _is_origin(origin: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+        port = parts.port
+    except ValueError:
+        return False
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return False
+    return origin == f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port is not None else "")
+
+
+def _revoke(tx: Tx, table: type[Client] | type[PublishableKey], row_id: str, now: datetime) -> None:
+    revoked = tx.scalar(
+        update(table).where(table.id == row_id, table.revoked_at.is_(None)).values(revoked_at=now).returning(table.id)
+    )
+    if revoked is None:
+        raise NotFound
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name.strip()) <= NAME_MAX or not name.isprintable():
+        message = f"1 to {NAME_MAX} printable characters"
+        raise Invalid(f"name: {message}", errors={"name": [message]})
+
+
+def _check_scopes(scopes: Iterable[str]) -> list[str]:
+    given = list(dict.fromkeys(scopes))
+    known = [scope.value for scope in Scope]
+    unknown = [scope for scope in given if scope not in known]
+    if unknown or not given:
+        message = f"one or more of {', '.join(known)}" + (f"; not {unknown[0][:80]!r}" if unknown else "")
+        raise Invalid(f"scopes: {message}", errors={"scopes": [message]})
+    return sorted(given, key=known.index)
+
+
+def _new_secret() -> str:
+    return f"sk_{secrets.token_urlsafe(32)}"
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

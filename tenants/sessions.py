@@ -1,0 +1,280 @@
+"""Logins: a session row for each, short access tokens, and refresh tokens that are used once.
+
+A refresh token is `rt_<tenant>_<session>_<random>`; only its hash is kept. Using one that was replaced already means
+that two have it, so the session ends. Whether a session counts is looked up in Redis, then in PostgreSQL.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
+
+from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, Uuid, select, text, update
+from sqlalchemy.dialects.postgresql import INET
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenants import liveness, registry, users
+from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
+from tenants.errors import NotFound, Unauthenticated
+from tenants.signing import Signer
+from tenants.users import Role, User
+
+ACCESS_LIVES_S = 900
+SESSION_LIVES = timedelta(days=30)
+RESET_LIVES = timedelta(hours=1)
+AGENT_MAX = 512
+
+
+class Session(TenantOwned, Base):
+    __tablename__ = "sessions"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
+        Index("ix_sessions_user", "tenant_id", "user_id"),
+        Index("ix_sessions_expires_at", "expires_at"),
+    )
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
+    user_id: Mapped[UUID] = mapped_column(Uuid)
+    refresh_hash: Mapped[str]
+    ip: Mapped[str | None] = mapped_column(INET)
+    user_agent: Mapped[str | None]
+    created_at: Mapped[datetime]
+    last_used_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
+class PasswordReset(TenantOwned, Base):
+    __tablename__ = "password_resets"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
+    )
+
+    token_hash: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(Uuid)
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+
+
+class RevokedToken(TenantOwned, Base):
+    """A client's access token that was revoked before its time."""
+
+    __tablename__ = "revoked_tokens"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    jti: Mapped[str] = mapped_column(primary_key=True)
+    expires_at: Mapped[datetime]
+
+
+class BadLogin(Unauthenticated):
+    code = "invalid_credentials"
+    title = "The tenant, username or password is not right"
+
+
+class BadRefreshToken(Unauthenticated):
+    code = "invalid_refresh_token"
+    title = "The refresh token is not valid"
+
+
+class BadResetToken(Unauthenticated):
+    code = "invalid_reset_token"
+    title = "The reset token is not valid"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    access_token: str
+    refresh_token: str
+    expires_in: int
+    session_id: UUID
+
+
+def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Tokens:
+    """A new session for a user who has shown who they are."""
+    session_id = uuid4()
+    refresh = _refresh_token(tx.tenant, session_id)
+    tx.add(
+        Session(
+            tenant_id=tx.tenant,
+            id=session_id,
+            user_id=user.id,
+            refresh_hash=_hash(refresh),
+            ip=ip,
+            user_agent=(agent or "")[:AGENT_MAX] or None,
+            created_at=now,
+            last_used_at=now,
+            expires_at=now + SESSION_LIVES,
+        )
+    )
+    tx.flush()
+    return _tokens(tx.tenant, user.id, session_id, refresh, signer, now)
+
+
+def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
+    """New tokens for an old refresh token; a used one ends its session."""
+    tenant_id, session_id = _parse_refresh(token)
+    with tenant_tx(tenant_id) as tx:
+        new = _refresh_token(tenant_id, session_id)
+        user_id = tx.scalar(
+            update(Session)
+            .where(
+                Session.id == session_id,
+                Session.refresh_hash == _hash(token),
+                Session.revoked_at.is_(None),
+                Session.expires_at > now,
+            )
+            .values(refresh_hash=_hash(new), last_used_at=now)
+            .returning(Session.user_id)
+        )
+        if user_id is not None:
+            return _tokens(tenant_id, user_id, session_id, new, signer, now)
+        reused = revoke(tx, session_id, now=now)
+    if reused:
+        announce(tenant_id, [session_id])
+        raise BadRefreshToken("This refresh token was used before, so its session has ended: log in again")
+    raise BadRefreshToken
+
+
+def role_of(tenant_id: str, session_id: str) -> Role | None:
+    """The role of the session's user, if the session counts."""
+    try:
+        UUID(session_id)
+    except ValueError:
+        return None
+
+    def ask() -> str | None:
+        with tenant_tx(tenant_id) as tx:
+            return tx.scalar(
+                select(User.role)
+                .join(Session, (Session.tenant_id == User.tenant_id) & (Session.user_id == User.id))
+                .join(registry.Tenant, registry.Tenant.id == User.tenant_id)
+                .where(
+                    Session.id == UUID(session_id),
+                    Session.revoked_at.is_(None),
+                    User.suspended_at.is_(None),
+                    registry.Tenant.deleted_at.is_(None),
+                )
+            )
+
+    found = liveness.look_up(tenant_id, [f"session:{session_id}"], ask)
+    return Role(found) if found else None
+
+
+def list_for(tx: Tx, user_id: UUID, *, now: datetime) -> list[Session]:
+    """Those that can still be used, newest first."""
+    return list(
+        tx.scalars(
+            select(Session)
+            .where(Session.user_id == user_id, Session.revoked_at.is_(None), Session.expires_at > now)
+            .order_by(Session.created_at.desc())
+        )
+    )
+
+
+def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = None) -> bool:
+    """End a session (of this user, if one is named). After the commit, `announce` it."""
+    ended = (
+        update(Session)
+        .where(Session.id == session_id, Session.revoked_at.is_(None))
+        .values(revoked_at=now)
+        .returning(Session.id)
+    )
+    if user_id is not None:
+        ended = ended.where(Session.user_id == user_id)
+    return tx.scalar(ended) is not None
+
+
+def revoke_all(tx: Tx, user_id: UUID, *, now: datetime) -> list[UUID]:
+    """End every session of a user. After the commit, `announce` them."""
+    return list(
+        tx.scalars(
+            update(Session)
+            .where(Session.user_id == user_id, Session.revoked_at.is_(None))
+            .values(revoked_at=now)
+            .returning(Session.id)
+        )
+    )
+
+
+def announce(tenant_id: str, session_ids: list[UUID]) -> None:
+    """Tell every process that these have ended."""
+    liveness.revoked(tenant_id, [f"session:{session_id}" for session_id in session_ids])
+
+
+def names_for(tx: Tx, user_id: UUID) -> list[str]:
+    """What `liveness` calls this user's sessions."""
+    return [f"session:{session_id}" for session_id in tx.scalars(select(Session.id).where(Session.user_id == user_id))]
+
+
+def offer_reset(tx: Tx, user: User, *, now: datetime) -> tuple[str, datetime]:
+    """A token with which this user can set a new password, once."""
+    token = f"rst_{tx.tenant}_{secrets.token_urlsafe(32)}"
+    expires_at = now + RESET_LIVES
+    tx.execute(
+        text("DELETE FROM password_resets WHERE tenant_id = :tenant AND user_id = :user"),
+        {"tenant": tx.tenant, "user": user.id},
+    )
+    tx.add(PasswordReset(tenant_id=tx.tenant, token_hash=_hash(token), user_id=user.id, expires_at=expires_at))
+    tx.flush()
+    return token, expires_at
+
+
+def tenant_of_reset(token: str) -> str:
+    return _tenant_part(token, "rst_", BadResetToken)
+
+
+def spend_reset(tx: Tx, token: str, password_hash: str, *, now: datetime) -> list[UUID]:
+    """Set the new password and end every session; these, after the commit, are to be announced."""
+    user_id = tx.scalar(
+        update(PasswordReset)
+        .where(
+            PasswordReset.token_hash == _hash(token), PasswordReset.used_at.is_(None), PasswordReset.expires_at > now
+        )
+        .values(used_at=now)
+        .returning(PasswordReset.user_id)
+    )
+    if user_id is None:
+        raise BadResetToken
+    users.set_password(tx, user_id, password_hash, now=now)
+    return revoke_all(tx, user_id, now=now)
+
+
+def get_own(tx: Tx, session_id: UUID, user_id: UUID) -> Session:
+    session = tx.scalar(select(Session).where(Session.id == session_id, Session.user_id == user_id))
+    if session is None:
+        raise NotFound
+    return session
+
+
+def _tokens(tenant_id: str, user_id: UUID, session_id: UUID, refresh: str, signer: Signer, now: datetime) -> Tokens:
+    claims = {"sub": str(user_id), "tenant": tenant_id, "sid": str(session_id), "kind": "user"}
+    access = signer.sign(claims, lives_s=ACCESS_LIVES_S, now=now)
+    return Tokens(access, refresh, ACCESS_LIVES_S, session_id)
+
+
+def _refresh_token(tenant_id: str, session_id: UUID) -> str:
+    return f"rt_{tenant_id}_{session_id.hex}_{secrets.token_urlsafe(32)}"
+
+
+def _parse_refresh(token: str) -> tuple[str, UUID]:
+    tenant_id = _tenant_part(token, "rt_", BadRefreshToken)
+    try:
+        return tenant_id, UUID(hex=token.split("_")[2])
+    except (ValueError, IndexError):
+        raise BadRefreshToken from None
+
+
+def _tenant_part(token: str, prefix: str, wrong: type[Unauthenticated]) -> str:
+    """The tenant that a token names (ids hold no underscore), so that it can be looked up inside that tenant."""
+    parts = token.split("_", 2)
+    if not token.startswith(prefix) or len(parts) < 3 or TENANT_ID.fullmatch(parts[1]) is None:
+        raise wrong
+    return parts[1]
+
+
+def _hash(token: str) -> str:
+    """Tokens are random and long: a plain hash is enough."""
+    return hashlib.sha256(token.encode()).hexdigest()

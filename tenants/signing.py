@@ -1,0 +1,210 @@
+"""The keys that sign access tokens, and the tokens themselves.
+
+Keys are asymmetric (ES256), kept in PostgreSQL with the private part encrypted under PLAUDIT_SECRET_KEY, and published
+as a JWKS. A new key is published for a while before it signs, and an old one as long as a token it signed may live:
+rotating breaks no token, in no verifier that looks at the JWKS once in a few minutes.
+"""
+
+import base64
+import hashlib
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+from cryptography.fernet import Fernet, InvalidToken
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, KeySet
+from sqlalchemy import LargeBinary, delete, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenants.db import Base, Tx, platform_tx, utcnow
+from tenants.errors import Unauthenticated
+
+ALGORITHM = "ES256"
+AUDIENCE = "plaudit"
+LONGEST_TOKEN_S = 3600
+CLOCK_LEEWAY_S = 5
+# How long a new key is published before it signs: longer than verifiers keep a JWKS.
+PUBLISHED_AHEAD = timedelta(minutes=15)
+ROTATE_AFTER = timedelta(days=30)
+RELOAD_AFTER_S = 60.0
+# An unknown key id makes us look again, this often at most: anyone can send one.
+LOOK_AGAIN_AFTER_S = 2.0
+_MAKE_LOCK = 7_526_103_842
+_CACHED_TOKENS = 10_000
+
+
+class SigningKey(Base):
+    __tablename__ = "signing_keys"
+
+    kid: Mapped[str] = mapped_column(primary_key=True)
+    private_key: Mapped[bytes] = mapped_column(LargeBinary)
+    public_jwk: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    created_at: Mapped[datetime]
+    activates_at: Mapped[datetime]
+    retires_at: Mapped[datetime | None]
+
+
+class BadToken(Unauthenticated):
+    code = "invalid_token"
+    title = "The access token is not valid"
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    signer: ECKey
+    verifiers: KeySet
+    published: list[dict[str, Any]]
+    at: float
+
+
+class Signer:
+    """Signs and verifies for one issuer. Holds the keys of this process."""
+
+    def __init__(self, *, issuer: str, secret_key: str) -> None:
+        self.issuer = issuer
+        self._box = Fernet(base64.urlsafe_b64encode(hashlib.sha256(secret_key.encode()).digest()))
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+        self._verified: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._claims = jwt.JWTClaimsRegistry(
+            leeway=CLOCK_LEEWAY_S,
+            iss={"essential": True, "value": issuer},
+            aud={"essential": True, "value": AUDIENCE},
+            exp={"essential": True},
+            sub={"essential": True},
+            tenant={"essential": True},
+        )
+
+    def sign(self, claims: dict[str, Any], *, lives_s: int, now: datetime) -> str:
+        """An access token with these claims, valid from now on."""
+        issued_at = int(now.timestamp())
+        key = self._keys().signer
+        standard = {
+            "iss": self.issuer,
+            "aud": AUDIENCE,
+            "iat": issued_at,
+            "nbf": issued_at,
+            "exp": issued_at + min(lives_s, LONGEST_TOKEN_S),
+            "jti": secrets.token_urlsafe(16),
+        }
+        return jwt.encode({"alg": ALGORITHM, "kid": key.kid, "typ": "at+jwt"}, {**standard, **claims}, key)
+
+    def verify(self, token: str) -> dict[str, Any]:
+        """The claims of a token of ours that is valid now. Whether it was revoked is another question."""
+        known = self._verified.get(token)
+        if known is None:
+            known = self._decode(token)
+            self._verified[token] = known
+            while len(self._verified) > _CACHED_TOKENS:
+                self._verified.popitem(last=False)
+        try:
+            self._claims.validate(known)
+        except (JoseError, ValueError, TypeError) as error:
+            self._verified.pop(token, None)
+            raise BadToken(f"The access token is not valid: {getattr(error, 'error', 'malformed')}") from None
+        return known
+
+    def jwks(self) -> list[dict[str, Any]]:
+        return self._keys().published
+
+    def rotate(self, *, now: datetime) -> str:
+        """Publish a new key, which signs after a while; let the older ones go when their tokens are over."""
+        with platform_tx() as tx:
+            tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MAKE_LOCK})
+            made = self._make(tx, now=now, activates_at=now + PUBLISHED_AHEAD)
+            over = made.activates_at + timedelta(seconds=LONGEST_TOKEN_S + 60)
+            tx.execute(
+                update(SigningKey)
+                .where(SigningKey.retires_at.is_(None), SigningKey.kid != made.kid)
+                .values(retires_at=over)
+            )
+            tx.execute(delete(SigningKey).where(SigningKey.retires_at < now))
+        self._loaded = None
+        return made.kid
+
+    def _decode(self, token: str) -> dict[str, Any]:
+        try:
+            kid = _kid_of(token)
+            verifiers = self._keys().verifiers
+            if kid not in {key.kid for key in verifiers.keys}:
+                verifiers = self._keys(max_age_s=LOOK_AGAIN_AFTER_S).verifiers
+            return dict(jwt.decode(token, verifiers, algorithms=[ALGORITHM]).claims)
+        except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise BadToken from None
+
+    def _keys(self, *, max_age_s: float = RELOAD_AFTER_S) -> _Loaded:
+        loaded = self._loaded
+        if loaded is not None and time.monotonic() - loaded.at < max_age_s:
+            return loaded
+        with self._lock:
+            loaded = self._loaded
+            if loaded is None or time.monotonic() - loaded.at >= max_age_s:
+                self._loaded = loaded = self._load(now=utcnow())
+            return loaded
+
+    def _load(self, *, now: datetime) -> _Loaded:
+        with platform_tx() as tx:
+            rows = self._usable(tx, now)
+            if not any(row.activates_at <= now and self._open(row) for row in rows):
+                tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MAKE_LOCK})
+                rows = self._usable(tx, now)
+                if not any(row.activates_at <= now and self._open(row) for row in rows):
+                    rows = [*rows, self._make(tx, now=now, activates_at=now)]
+        signers = [(row.activates_at, key) for row in rows if row.activates_at <= now and (key := self._open(row))]
+        return _Loaded(
+            signer=max(signers, key=lambda pair: pair[0])[1],
+            verifiers=KeySet([ECKey.import_key(row.public_jwk) for row in rows]),
+            published=[row.public_jwk for row in rows],
+            at=time.monotonic(),
+        )
+
+    @staticmethod
+    def _usable(tx: Tx, now: datetime) -> list[SigningKey]:
+        usable = SigningKey.retires_at.is_(None) | (SigningKey.retires_at > now)
+        return list(tx.scalars(select(SigningKey).where(usable).order_by(SigningKey.created_at)))
+
+    def _make(self, tx: Tx, *, now: datetime, activates_at: datetime) -> SigningKey:
+        kid = secrets.token_hex(8)
+        key = ECKey.generate_key("P-256", {"kid": kid, "use": "sig", "alg": ALGORITHM})
+        row = SigningKey(
+            kid=kid,
+            private_key=self._box.encrypt(orjson.dumps(key.as_dict(private=True))),
+            public_jwk=key.as_dict(private=False),
+            created_at=now,
+            activates_at=activates_at,
+            retires_at=None,
+        )
+        tx.add(row)
+        tx.flush()
+        return row
+
+    def _open(self, row: SigningKey) -> ECKey | None:
+        """The private key; None when it was sealed under another secret (a restored backup): a new one is made."""
+        try:
+            return ECKey.import_key(orjson.loads(self._box.decrypt(row.private_key)))
+        except InvalidToken:
+            return None
+
+
+def rotate_if_due(signer: Signer, *, now: datetime) -> str | None:
+    """Rotate when the newest key is old enough. Safe to run twice: the second finds a new key."""
+    with platform_tx() as tx:
+        newest = tx.scalar(select(SigningKey.created_at).order_by(SigningKey.created_at.desc()).limit(1))
+    if newest is None or newest > now - ROTATE_AFTER:
+        return None
+    return signer.rotate(now=now)
+
+
+def _kid_of(token: str) -> str | None:
+    head = token.split(".", 1)[0]
+    header = orjson.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    kid = header["kid"]
+    return kid if isinstance(kid, str) else None

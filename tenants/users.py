@@ -1,0 +1,208 @@
+"""The people of a tenant: those who register here, and those a tenant app speaks for by `external_id`."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Uuid, func, or_, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenants import passwords
+from tenants.db import Base, TenantOwned, Tx
+from tenants.errors import Conflict, Invalid, NotFound
+
+USERNAME = re.compile(r"[A-Za-z0-9_]{3,50}")
+EMAIL = re.compile(
+    r"[^@\s\x00-\x1f\x7f]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+"
+)
+EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
+SEGMENT = re.compile(r"[A-Za-z0-9._~-]{1,64}")
+EMAIL_MAX = 255
+
+
+class Role(StrEnum):
+    MEMBER = "member"
+    ADMIN = "admin"
+
+
+class User(TenantOwned, Base):
+    __tablename__ = "users"
+    __table_args__ = (
+        CheckConstraint("role IN ('member', 'admin')", name="role"),
+        Index("uq_users_external_id", "tenant_id", "external_id", unique=True),
+        Index("uq_users_username", "tenant_id", text("lower(username)"), unique=True),
+        Index("uq_users_email", "tenant_id", text("lower(email)"), unique=True),
+        Index("ix_users_newest", "tenant_id", "created_at", "id"),
+    )
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
+    external_id: Mapped[str | None]
+    username: Mapped[str | None]
+    email: Mapped[str | None]
+    password_hash: Mapped[str | None]
+    role: Mapped[str] = mapped_column(server_default=Role.MEMBER)
+    suspended_at: Mapped[datetime | None]
+    segment: Mapped[str | None]
+    avatar_url: Mapped[str | None]
+    bio: Mapped[str | None]
+    wallet: Mapped[str | None]
+    email_verified: Mapped[bool] = mapped_column(server_default=text("false"))
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class UserNotFound(NotFound):
+    """The same words as for anything that is not there."""
+
+
+class NameTaken(Conflict):
+    code = "name_taken"
+    title = "This username or e-mail address is taken"
+
+
+def register(
+    tx: Tx,
+    *,
+    username: str,
+    email: str | None,
+    password_hash: str,
+    now: datetime,
+    role: Role = Role.MEMBER,
+) -> User:
+    """A new user with a login of their own."""
+    _check(username=username, email=email)
+    user = User(
+        tenant_id=tx.tenant,
+        id=uuid4(),
+        username=username,
+        email=email,
+        password_hash=password_hash,
+        role=role,
+        email_verified=False,
+        created_at=now,
+        updated_at=now,
+    )
+    try:
+        with tx.begin_nested():
+            tx.add(user)
+            tx.flush()
+    except IntegrityError as error:
+        field = "email" if "uq_users_email" in str(error.orig) else "username"
+        raise NameTaken(f"This {field} is taken", errors={field: ["is taken"]}) from None
+    return user
+
+
+def ensure_external(tx: Tx, external_id: str, *, now: datetime) -> UUID:
+    """The id of a tenant app's own user, made on first sight."""
+    check_external_id(external_id)
+    found = tx.scalar(select(User.id).where(User.external_id == external_id))
+    if found is not None:
+        return found
+    made = tx.scalar(
+        insert(User)
+        .values(tenant_id=tx.tenant, id=uuid4(), external_id=external_id, created_at=now, updated_at=now)
+        .on_conflict_do_nothing()
+        .returning(User.id)
+    )
+    return made or tx.scalars(select(User.id).where(User.external_id == external_id)).one()
+
+
+def get(tx: Tx, user_id: UUID) -> User:
+    user = tx.scalar(select(User).where(User.id == user_id))
+    if user is None:
+        raise UserNotFound
+    return user
+
+
+def find(tx: Tx, reference: str) -> User:
+    """The user that a path names: our UUID, or `ext:<external_id>`."""
+    if reference.startswith("ext:"):
+        user = tx.scalar(select(User).where(User.external_id == reference.removeprefix("ext:")))
+        if user is None:
+            raise UserNotFound
+        return user
+    try:
+        return get(tx, UUID(reference))
+    except ValueError:
+        raise UserNotFound from None
+
+
+def by_username(tx: Tx, username: str) -> User | None:
+    return tx.scalar(select(User).where(func.lower(User.username) == username.lower()))
+
+
+def search(tx: Tx, *, q: str | None, after: tuple[datetime, UUID] | None, limit: int) -> list[User]:
+    """Newest first; `q` is the beginning of a username, e-mail address or external id."""
+    wanted = select(User).order_by(User.created_at.desc(), User.id.desc()).limit(limit)
+    if q:
+        start = q.lower()
+        wanted = wanted.where(
+            or_(
+                func.lower(User.username).startswith(start, autoescape=True),
+                func.lower(User.email).startswith(start, autoescape=True),
+                User.external_id.startswith(q, autoescape=True),
+            )
+        )
+    if after is not None:
+        wanted = wanted.where(text("(users.created_at, users.id) < (:at, :id)").bindparams(at=after[0], id=after[1]))
+    return list(tx.scalars(wanted))
+
+
+def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> User:
+    """Set some of role, segment, suspended and the profile fields."""
+    values = dict(changes)
+    _check(**{name: values[name] for name in ("email", "segment", "avatar_url") if name in values})
+    if "suspended" in values:
+        suspended = values.pop("suspended")
+        values["suspended_at"] = (user.suspended_at or now) if suspended else None
+    try:
+        with tx.begin_nested():
+            tx.execute(update(User).where(User.id == user.id).values(**values, updated_at=now))
+    except IntegrityError:
+        raise NameTaken("This email is taken", errors={"email": ["is taken"]}) from None
+    tx.refresh(user)
+    return user
+
+
+def set_password(tx: Tx, user_id: UUID, password_hash: str, *, now: datetime) -> None:
+    tx.execute(update(User).where(User.id == user_id).values(password_hash=password_hash, updated_at=now))
+
+
+def rehash(user: User, password: str) -> None:
+    """Store the password under today's parameters, if it is not yet."""
+    if user.password_hash is not None and passwords.needs_rehash(user.password_hash):
+        user.password_hash = passwords.hash_password(password)
+
+
+def check_external_id(external_id: str) -> None:
+    if EXTERNAL_ID.fullmatch(external_id) is None:
+        message = "1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -"
+        raise Invalid(f"user: {message}", errors={"user": [message]})
+
+
+def _check(
+    *,
+    username: str | None = None,
+    email: str | None = None,
+    segment: str | None = None,
+    avatar_url: str | None = None,
+) -> None:
+    errors: dict[str, list[str]] = {}
+    if username is not None and USERNAME.fullmatch(username) is None:
+        errors["username"] = ["3 to 50 of A-Z, a-z, 0-9 and _"]
+    if email is not None and (len(email) > EMAIL_MAX or EMAIL.fullmatch(email) is None):
+        errors["email"] = [f"a valid address of at most {EMAIL_MAX} characters"]
+    if segment is not None and SEGMENT.fullmatch(segment) is None:
+        errors["segment"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
+    if avatar_url is not None and not avatar_url.startswith(("https://", "http://")):
+        errors["avatar_url"] = ["an address that starts with https:// or http://"]
+    if errors:
+        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)

@@ -1,0 +1,130 @@
+"""P2 for requests: one Idempotency-Key, one effect, however often and at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from app.auth import Access, declared
+from tenants import credentials, idempotency, retention
+from tenants.db import owner_tx, tenant_tx, utcnow
+from tests.people import Caller, client_of
+
+# They answer with credentials, which are never kept to be shown again.
+CREDENTIAL_ROUTES = {
+    "/api/v1/auth/logout",
+    "/api/v1/clients",
+    "/api/v1/clients/<client_id>/rotate",
+    "/api/v1/users/<user>/password-reset",
+}
+NEW_KEY = {"origins": ["https://wiki.example"]}
+
+
+def keys_of(tenant: str) -> int:
+    with tenant_tx(tenant) as tx:
+        return len(credentials.list_keys(tx))
+
+
+def test_fifty_threads_one_key_one_effect(app: Flask, client: FlaskClient, tenant: str) -> None:
+    caller = client_of(client, tenant)
+
+    def post(_: int) -> tuple[int, bytes]:
+        own = Caller(app.test_client(), tenant, caller.token, caller.id)
+        answer = own("POST", "/api/v1/keys", json=NEW_KEY, headers={"Idempotency-Key": "once"})
+        return answer.status_code, answer.data
+
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(post, range(50)))
+    made = [body for status, body in answers if status == 201]
+    assert {status for status, _ in answers} <= {201, 409}
+    assert made
+    assert len(set(made)) == 1
+    assert keys_of(tenant) == 1
+
+
+def test_a_replay_says_so_and_another_body_is_refused(client: FlaskClient, tenant: str) -> None:
+    caller = client_of(client, tenant)
+    send = {"Idempotency-Key": "k1"}
+    first = caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send)
+    again = caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send)
+    assert (again.status_code, again.data) == (first.status_code, first.data)
+    assert "Idempotent-Replay" not in first.headers
+    assert again.headers["Idempotent-Replay"] == "true"
+    other = caller("POST", "/api/v1/keys", json={"origins": ["https://b.example"]}, headers=send)
+    assert (other.status_code, other.get_json()["code"]) == (422, "idempotency_key_reused")
+    assert keys_of(tenant) == 1
+
+
+def test_another_callers_same_key_is_independent(client: FlaskClient, tenant: str, other_tenant: str) -> None:
+    for caller in (client_of(client, tenant), client_of(client, tenant), client_of(client, other_tenant)):
+        answer = caller("POST", "/api/v1/keys", json=NEW_KEY, headers={"Idempotency-Key": "same"})
+        assert answer.status_code == 201
+        assert "Idempotent-Replay" not in answer.headers
+    assert (keys_of(tenant), keys_of(other_tenant)) == (2, 1)
+
+
+def test_another_path_is_independent(client: FlaskClient, tenant: str) -> None:
+    caller = client_of(client, tenant)
+    send = {"Idempotency-Key": "same"}
+    one, two = (caller("POST", "/api/v1/keys", json=NEW_KEY).get_json()["key"] for _ in range(2))
+    assert caller("DELETE", f"/api/v1/keys/{one}", headers=send).status_code == 204
+    assert caller("DELETE", f"/api/v1/keys/{one}", headers=send).status_code == 204, "replayed, not 404"
+    assert caller("DELETE", f"/api/v1/keys/{two}", headers=send).status_code == 204
+    assert keys_of(tenant) == 0
+
+
+def test_a_refusal_is_not_kept(client: FlaskClient, tenant: str) -> None:
+    caller = client_of(client, tenant)
+    send = {"Idempotency-Key": "k2"}
+    assert caller("POST", "/api/v1/keys", json={"origins": ["nonsense"]}, headers=send).status_code == 422
+    assert caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send).status_code == 201
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "ü"])
+def test_an_impossible_key_is_422(client: FlaskClient, tenant: str, key: str) -> None:
+    headers = {"Idempotency-Key": key.encode().decode("latin-1")}
+    assert client_of(client, tenant)("POST", "/api/v1/keys", json=NEW_KEY, headers=headers).status_code == 422
+
+
+def test_the_answer_and_its_effect_are_one_transaction(
+    client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = client_of(client, tenant)
+
+    def broken(*_args: object, **_kwargs: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotency, "keep", broken)
+        answer = caller("POST", "/api/v1/keys", json=NEW_KEY, headers={"Idempotency-Key": "k3"})
+        assert answer.status_code == 500
+    assert keys_of(tenant) == 0, "no answer kept, no effect"
+
+
+def test_answers_are_kept_for_a_day(client: FlaskClient, tenant: str) -> None:
+    caller = client_of(client, tenant)
+    send = {"Idempotency-Key": "k4"}
+    assert caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send).status_code == 201
+    with owner_tx() as tx:
+        tx.execute(
+            text("UPDATE idempotency_keys SET created_at = now() - interval '25 hours' WHERE tenant_id = :t"),
+            {"t": tenant},
+        )
+    again = caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send)
+    assert "Idempotent-Replay" not in again.headers
+    with owner_tx() as tx:
+        assert retention.purge_expired(tx, now=utcnow() + timedelta(hours=25))["idempotency_keys"] >= 1
+
+
+def test_every_changing_route_takes_a_key(app: Flask) -> None:
+    """A new POST or PATCH that forgets it is noticed here."""
+    forgotten = []
+    for rule in app.url_map.iter_rules():
+        view = app.view_functions[rule.endpoint]
+        changes = {"POST", "PATCH"} & (rule.methods or set())
+        if changes and not isinstance(declared(view), Access) and not getattr(view, "plaudit_idempotent", False):
+            forgotten.append(rule.rule)
+    assert set(forgotten) == CREDENTIAL_ROUTES

@@ -1,0 +1,276 @@
+"""End users: registering, logging in and out, sessions, forgotten passwords."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from app.settings import Settings
+from app.web import create_app
+from tenants import passwords, sessions, users
+from tenants.db import tenant_tx, utcnow
+from tenants.users import Role
+from tests.people import PASSWORD, Caller, client_of, log_in, user_of
+
+
+def register(http: FlaskClient, tenant_id: str, **changes: Any) -> Any:
+    body = {"tenant": tenant_id, "username": "ada_l", "email": "ada@example.org", "password": PASSWORD, **changes}
+    return http.post("/api/v1/auth/register", json=body)
+
+
+def test_register_log_in_and_see_oneself(client: FlaskClient, tenant: str) -> None:
+    made = register(client, tenant)
+    assert made.status_code == 201, made.text
+    assert made.get_json()["role"] == "member"
+    assert "password" not in made.text
+    tokens = log_in(client, tenant, "ADA_L")
+    me = client.get("/api/v1/me", headers={"Authorization": f"Bearer {tokens['access_token']}"}).get_json()
+    assert (me["kind"], me["tenant"], me["roles"], me["user"]["username"]) == ("user", tenant, ["member"], "ada_l")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "field"),
+    [
+        ({"username": "ab"}, 422, "username"),
+        ({"username": "has space"}, 422, "username"),
+        ({"username": "x" * 51}, 422, "username"),
+        ({"username": "ünïcode"}, 422, "username"),
+        ({"email": "not-an-address"}, 422, "email"),
+        ({"email": "a@" + "b" * 250 + ".org"}, 422, "email"),
+        ({"email": "a b@example.org"}, 422, "email"),
+        ({"password": "short"}, 422, "password"),
+        ({"password": "x" * 257}, 422, "password"),
+        ({"role": "admin"}, 422, "role"),
+        ({"tenant": "nobody-here"}, 404, None),
+        ({"tenant": "' OR 1=1"}, 404, None),
+    ],
+)
+def test_a_bad_registration_is_refused(
+    client: FlaskClient, tenant: str, changes: dict[str, str], status: int, field: str | None
+) -> None:
+    answer = register(client, tenant, **changes)
+    assert answer.status_code == status, answer.text
+    if field:
+        assert field in answer.get_json()["errors"]
+
+
+def test_names_are_unique_per_tenant_whatever_their_case(client: FlaskClient, tenant: str, other_tenant: str) -> None:
+    assert register(client, tenant).status_code == 201
+    same_name = register(client, tenant, username="ADA_L", email="other@example.org")
+    assert (same_name.status_code, same_name.get_json()["code"]) == (409, "name_taken")
+    same_mail = register(client, tenant, username="other", email="Ada@Example.org")
+    assert list(same_mail.get_json()["errors"]) == ["email"]
+    assert register(client, other_tenant).status_code == 201
+
+
+def test_sign_up_can_be_closed(client: FlaskClient, tenant: str) -> None:
+    admin = client_of(client, tenant)
+    assert admin("PATCH", "/api/v1/settings", json={"signup_open": False}).status_code == 200
+    assert register(client, tenant).get_json()["code"] == "signup_closed"
+
+
+def test_unknown_tenant_unknown_user_and_wrong_password_look_the_same(client: FlaskClient, tenant: str) -> None:
+    register(client, tenant)
+    answers = []
+    for body in (
+        {"tenant": tenant, "username": "ada_l", "password": "wrong password"},
+        {"tenant": tenant, "username": "nobody", "password": "wrong password"},
+        {"tenant": "nobody-here", "username": "ada_l", "password": "wrong password"},
+    ):
+        began = time.perf_counter()
+        answer = client.post("/api/v1/auth/login", json=body)
+        answers.append((answer.status_code, answer.get_json()["code"], answer.get_json()["detail"]))
+        assert time.perf_counter() - began > 0.005, "the same work was done"
+    assert len(set(answers)) == 1
+    assert answers[0][:2] == (401, "invalid_credentials")
+
+
+def test_logins_are_throttled_per_account(client: FlaskClient, tenant: str) -> None:
+    body = {"tenant": tenant, "username": "victim", "password": "guess-guess-guess"}
+    codes = [client.post("/api/v1/auth/login", json=body).status_code for _ in range(11)]
+    assert codes == [401] * 10 + [429]
+    limited = client.post("/api/v1/auth/login", json=body, headers={"X-Forwarded-For": "1.2.3.4"})
+    assert limited.status_code == 429
+    assert 1 <= int(limited.headers["Retry-After"]) <= 60
+    assert limited.headers["RateLimit-Policy"] == '"login-account";q=10;w=60'
+    other = {**body, "username": "somebody_else"}
+    assert client.post("/api/v1/auth/login", json=other).status_code == 401
+
+
+def test_logins_are_throttled_without_redis_too(settings: Settings, tenant: str) -> None:
+    away = create_app(replace(settings, redis_url="redis://127.0.0.1:1/0")).test_client()
+    body = {"tenant": tenant, "username": "victim", "password": "guess-guess-guess"}
+    assert [away.post("/api/v1/auth/login", json=body).status_code for _ in range(11)] == [401] * 10 + [429]
+
+
+def test_a_flood_of_logins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = [passwords._waiting.acquire(blocking=False) for _ in range(passwords.AT_ONCE + passwords.MOST_WAITING)]
+    try:
+        with pytest.raises(passwords.PasswordsBusy):
+            passwords.hash_password(PASSWORD)
+    finally:
+        for _ in taken:
+            passwords._waiting.release()
+
+
+def test_passwords_are_argon2id(client: FlaskClient, tenant: str) -> None:
+    register(client, tenant)
+    with tenant_tx(tenant) as tx:
+        user = users.by_username(tx, "ada_l")
+        assert user is not None
+        assert (user.password_hash or "").startswith("$argon2id$")
+
+
+@pytest.fixture(params=["redis", "no redis"])
+def two_processes(request: pytest.FixtureRequest, settings: Settings) -> Iterator[tuple[Flask, Flask]]:
+    """Two applications as two processes would have them, with Redis and without."""
+    here = settings if request.param == "redis" else replace(settings, redis_url="redis://127.0.0.1:1/0")
+    yield create_app(here), create_app(here)
+
+
+@pytest.mark.parametrize("how", ["logout", "revoke", "suspend", "reset", "reuse"])
+def test_an_ended_session_is_401_on_the_next_call_everywhere(
+    two_processes: tuple[Flask, Flask], tenant: str, how: str
+) -> None:
+    one, two = (app.test_client() for app in two_processes)
+    user, admin = user_of(one, tenant), user_of(one, tenant, role=Role.ADMIN)
+    there = Caller(two, tenant, user.token, user.id)
+    assert user("GET", "/api/v1/me").status_code == 200
+    assert there("GET", "/api/v1/me").status_code == 200
+    match how:
+        case "logout":
+            assert user("POST", "/api/v1/auth/logout").status_code == 204
+        case "revoke":
+            session = user("GET", "/api/v1/auth/sessions").get_json()["items"][0]
+            assert session["current"] is True
+            assert user("DELETE", f"/api/v1/auth/sessions/{session['id']}").status_code == 204
+        case "suspend":
+            assert admin("PATCH", f"/api/v1/users/{user.id}", json={"suspended": True}).status_code == 200
+        case "reset":
+            token = admin("POST", f"/api/v1/users/{user.id}/password-reset").get_json()["reset_token"]
+            done = one.post("/api/v1/auth/reset", json={"reset_token": token, "password": "a new password"})
+            assert done.status_code == 204
+        case "reuse":
+            assert one.post("/api/v1/auth/refresh", json={"refresh_token": user.refresh_token}).status_code == 200
+            again = one.post("/api/v1/auth/refresh", json={"refresh_token": user.refresh_token})
+            assert (again.status_code, again.get_json()["code"]) == (401, "invalid_refresh_token")
+    assert there("GET", "/api/v1/me").status_code == 401
+    assert user("GET", "/api/v1/me").status_code == 401
+
+
+def test_refreshing_gives_new_tokens_and_the_old_session(client: FlaskClient, tenant: str) -> None:
+    user = user_of(client, tenant)
+    answer = client.post("/api/v1/auth/refresh", json={"refresh_token": user.refresh_token}).get_json()
+    assert answer["refresh_token"] != user.refresh_token
+    user.token = answer["access_token"]
+    assert len(user("GET", "/api/v1/auth/sessions").get_json()["items"]) == 1
+
+
+def test_a_reused_refresh_token_ends_the_newest_one_too(client: FlaskClient, tenant: str) -> None:
+    user = user_of(client, tenant)
+    newest = client.post("/api/v1/auth/refresh", json={"refresh_token": user.refresh_token}).get_json()["refresh_token"]
+    client.post("/api/v1/auth/refresh", json={"refresh_token": user.refresh_token})
+    assert client.post("/api/v1/auth/refresh", json={"refresh_token": newest}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "token", ["", "x", "rt_", "rt_a_b", "rt_demo_zzz_q", "rt_" + "a" * 500 + "_x_y", "pk_demo_1_2"]
+)
+def test_a_nonsense_refresh_or_reset_token_is_401(client: FlaskClient, token: str) -> None:
+    assert client.post("/api/v1/auth/refresh", json={"refresh_token": token}).status_code == 401
+    body = {"reset_token": token.replace("rt_", "rst_"), "password": PASSWORD}
+    assert client.post("/api/v1/auth/reset", json=body).status_code == 401
+
+
+def test_a_session_that_has_run_out_cannot_be_refreshed(client: FlaskClient, tenant: str, app: Flask) -> None:
+    user = user_of(client, tenant)
+    later = utcnow() + sessions.SESSION_LIVES + timedelta(seconds=1)
+    with app.app_context(), pytest.raises(sessions.BadRefreshToken):
+        sessions.refresh(user.refresh_token, signer=app.extensions["plaudit-signer"], now=later)
+
+
+def test_a_reset_token_is_good_once_and_for_an_hour(client: FlaskClient, tenant: str) -> None:
+    app = client_of(client, tenant, "users:write")
+    user = user_of(client, tenant, username="grace")
+    first = app("POST", f"/api/v1/users/{user.id}/password-reset").get_json()["reset_token"]
+    second = app("POST", f"/api/v1/users/{user.id}/password-reset").get_json()["reset_token"]
+
+    def spend(token: str, password: str = "another password") -> int:
+        body = {"reset_token": token, "password": password}
+        return client.post("/api/v1/auth/reset", json=body).status_code
+
+    assert spend(first) == 401, "a new offer replaces the old one"
+    assert spend(second, password="short") == 422
+    assert spend(second) == 204
+    assert spend(second) == 401
+    assert log_in(client, tenant, "grace", "another password")
+    with tenant_tx(tenant) as tx:
+        stored = tx.execute(text("SELECT string_agg(token_hash, ' ') FROM password_resets")).scalar()
+    assert second not in str(stored)
+
+
+def test_a_role_counts_at_once(client: FlaskClient, tenant: str) -> None:
+    admin, user = user_of(client, tenant, role=Role.ADMIN), user_of(client, tenant)
+    assert user("GET", "/api/v1/users").status_code == 403
+    assert admin("PATCH", f"/api/v1/users/{user.id}", json={"role": "admin"}).status_code == 200
+    assert user("GET", "/api/v1/users").status_code == 200
+    assert admin("PATCH", f"/api/v1/users/{user.id}", json={"role": "member"}).status_code == 200
+    assert user("GET", "/api/v1/users").status_code == 403
+    own = admin("PATCH", f"/api/v1/users/{admin.id}", json={"role": "member"})
+    assert (own.status_code, own.get_json()["code"]) == (409, "own_rights")
+
+
+def test_a_suspended_user_cannot_log_in_until_it_is_lifted(client: FlaskClient, tenant: str) -> None:
+    admin, user = user_of(client, tenant, role=Role.ADMIN), user_of(client, tenant, username="troll")
+    admin("PATCH", f"/api/v1/users/{user.id}", json={"suspended": True})
+    body = {"tenant": tenant, "username": "troll", "password": PASSWORD}
+    assert client.post("/api/v1/auth/login", json=body).status_code == 401
+    admin("PATCH", f"/api/v1/users/{user.id}", json={"suspended": False})
+    assert client.post("/api/v1/auth/login", json=body).status_code == 200
+
+
+def test_external_users_are_made_on_first_sight_and_once(tenant: str) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def see(_: int) -> str:
+        with tenant_tx(tenant) as tx:
+            return str(users.ensure_external(tx, "u-42", now=utcnow()))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(see, range(24)))) == 1
+
+
+def test_users_are_listed_by_pages_and_found_by_their_beginning(client: FlaskClient, tenant: str) -> None:
+    admin = client_of(client, tenant)
+    with tenant_tx(tenant) as tx:
+        for number in range(25):
+            users.ensure_external(tx, f"u-{number:02}", now=utcnow())
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        page = admin("GET", f"/api/v1/users?limit=10{cursor}").get_json()
+        seen += [item["external_id"] for item in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert len(seen) == len(set(seen)) == 25
+    assert {item["external_id"] for item in admin("GET", "/api/v1/users?q=u-1").get_json()["items"]} == {
+        f"u-1{n}" for n in range(10)
+    }
+    assert admin("GET", "/api/v1/users?q=%25").get_json()["items"] == []
+    for bad in ("cursor=zzz", "cursor=e30", "limit=0", "limit=101", "limit=x"):
+        assert admin("GET", f"/api/v1/users?{bad}").status_code == 422, bad
+
+
+def test_a_user_sees_others_without_their_address(client: FlaskClient, tenant: str) -> None:
+    one, two = user_of(client, tenant), user_of(client, tenant)
+    assert one("GET", "/api/v1/users/me").get_json()["email"]
+    assert one("GET", f"/api/v1/users/{two.id}").get_json()["email"] is None
+    for nobody in ("ext:none", "not-a-uuid", "00000000-0000-0000-0000-000000000000"):
+        assert one("GET", f"/api/v1/users/{nobody}").status_code == 404

@@ -1,0 +1,145 @@
+"""OAuth for tenant apps, used through libraries that know nothing of us."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import jwt as pyjwt
+import pytest
+import requests
+from authlib.integrations.requests_client import OAuth2Session as AuthlibSession
+from flask.testing import FlaskClient
+from oauthlib.oauth2 import BackendApplicationClient
+from requests_oauthlib import OAuth2Session
+
+from tenants import credentials
+from tenants.db import tenant_tx, utcnow
+from tests.conftest import reachable_folder
+from tests.people import client_of, token_of
+from tests.service import Service, running_service
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with reachable_folder() as folder, running_service(folder / "data", "--demo") as running:
+        yield running
+
+
+def test_requests_oauthlib_and_pyjwt_work_unmodified(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")
+    metadata = service.get("/.well-known/oauth-authorization-server").json()
+    client_id, secret = service.ready["client_id"], service.ready["client_secret"]
+    session = OAuth2Session(client=BackendApplicationClient(client_id=client_id))
+    token = session.fetch_token(metadata["token_endpoint"], client_id=client_id, client_secret=secret)
+    me = session.get(f"{service.url}/api/v1/me").json()
+    assert (me["kind"], me["tenant"], me["id"]) == ("client", "demo", client_id)
+    assert "admin" in me["scopes"]
+
+    key = pyjwt.PyJWKClient(metadata["jwks_uri"]).get_signing_key_from_jwt(token["access_token"])
+    claims = pyjwt.decode(
+        token["access_token"], key, algorithms=["ES256"], audience="plaudit", issuer=metadata["issuer"]
+    )
+    assert claims["tenant"] == "demo"
+
+
+def test_authlibs_client_works_with_basic_and_body(service: Service) -> None:
+    for method in ("client_secret_basic", "client_secret_post"):
+        session = AuthlibSession(
+            service.ready["client_id"],
+            service.ready["client_secret"],
+            token_endpoint_auth_method=method,
+            scope="stats:read",
+        )
+        session.fetch_token(f"{service.url}/oauth/token", grant_type="client_credentials")
+        assert session.get(f"{service.url}/api/v1/me").json()["scopes"] == ["stats:read"]
+
+
+def test_the_demo_shows_the_same_credentials_again(service: Service) -> None:
+    login = {"tenant": "demo", "username": service.ready["admin_username"], "password": service.ready["admin_password"]}
+    assert requests.post(f"{service.url}/api/v1/auth/login", json=login, timeout=10).status_code == 200
+    before = service.ready
+    service.stop()
+    again = Service(service.data_dir, "--demo")
+    try:
+        for name in ("tenant", "client_id", "client_secret", "admin_username", "admin_password"):
+            assert again.ready[name] == before[name]
+    finally:
+        again.stop()
+
+
+@pytest.mark.parametrize(
+    ("data", "auth", "status", "error"),
+    [
+        ({"grant_type": "client_credentials"}, None, 401, "invalid_client"),
+        ({"grant_type": "client_credentials"}, ("{id}", "wrong"), 401, "invalid_client"),
+        ({"grant_type": "client_credentials"}, ("nobody.123", "{secret}"), 401, "invalid_client"),
+        ({"grant_type": "client_credentials"}, ("'; DROP", "{secret}"), 401, "invalid_client"),
+        ({"grant_type": "client_credentials", "scope": "everything"}, ("{id}", "{secret}"), 400, "invalid_scope"),
+        ({"grant_type": "client_credentials", "scope": "admin"}, ("{id}", "{secret}"), 400, "invalid_scope"),
+        ({"grant_type": "password"}, ("{id}", "{secret}"), 400, "unsupported_grant_type"),
+        ({}, ("{id}", "{secret}"), 400, "unsupported_grant_type"),
+    ],
+)
+def test_a_bad_token_request_is_refused_as_the_rfc_says(
+    client: FlaskClient, tenant: str, data: dict[str, str], auth: tuple[str, str] | None, status: int, error: str
+) -> None:
+    app = client_of(client, tenant, "stats:read")
+    filled = tuple(part.format(id=app.id, secret=app.secret) for part in auth) if auth else None
+    answer = client.post("/oauth/token", data=data, auth=filled)
+    assert answer.status_code == status, answer.text
+    body = answer.get_json()
+    assert body["error"] == body["code"] == error
+    assert body["request_id"]
+
+
+def test_a_scope_can_be_narrowed(client: FlaskClient, tenant: str) -> None:
+    app = client_of(client, tenant, "stats:read", "events:write")
+    narrowed = token_of(client, app.id, app.secret, scope="stats:read")
+    me = client.get("/api/v1/me", headers={"Authorization": f"Bearer {narrowed}"})
+    assert me.get_json()["scopes"] == ["stats:read"]
+
+
+def test_a_rotated_secret_leaves_the_old_one_a_day(client: FlaskClient, tenant: str) -> None:
+    app = client_of(client, tenant)
+    new = app("POST", f"/api/v1/clients/{app.id}/rotate").get_json()["client_secret"]
+    assert token_of(client, app.id, new)
+    assert token_of(client, app.id, app.secret)
+    with tenant_tx(tenant) as tx:
+        row = credentials.list_clients(tx)[0]
+    assert row.accepts(app.secret, now=utcnow())
+    assert not row.accepts(app.secret, now=utcnow() + timedelta(days=1, seconds=1))
+    assert row.last_used_at is not None
+
+
+def test_a_revoked_token_and_a_revoked_client_are_out_at_once(client: FlaskClient, tenant: str) -> None:
+    admin, app = client_of(client, tenant), client_of(client, tenant, "stats:read")
+    other = client_of(client, tenant, "stats:read")
+    assert app("GET", "/api/v1/me").status_code == 200
+
+    by_another = client.post("/oauth/revoke", data={"token": app.token}, auth=(other.id, other.secret))
+    assert by_another.status_code == 400
+    assert app("GET", "/api/v1/me").status_code == 200
+    assert client.post("/oauth/revoke", data={"token": app.token}, auth=(app.id, app.secret)).status_code == 200
+    assert app("GET", "/api/v1/me").status_code == 401
+
+    app.token = token_of(client, app.id, app.secret)
+    assert app("GET", "/api/v1/me").status_code == 200
+    assert admin("DELETE", f"/api/v1/clients/{app.id}").status_code == 204
+    assert app("GET", "/api/v1/me").status_code == 401
+    assert (
+        client.post("/oauth/token", data={"grant_type": "client_credentials"}, auth=(app.id, app.secret)).status_code
+        == 401
+    )
+
+
+def test_the_secret_is_shown_once_and_stored_as_a_hash(client: FlaskClient, tenant: str) -> None:
+    from sqlalchemy import text
+
+    admin = client_of(client, tenant)
+    made: dict[str, Any] = admin("POST", "/api/v1/clients", json={"name": "x", "scopes": ["stats:read"]}).get_json()
+    listed = admin("GET", "/api/v1/clients").get_json()["items"]
+    assert made["client_id"] in {row["client_id"] for row in listed}
+    assert all("client_secret" not in row for row in listed)
+    with tenant_tx(tenant) as tx:
+        for row in tx.execute(text("SELECT oauth_clients::text FROM oauth_clients")).scalars():
+            assert made["client_secret"] not in row

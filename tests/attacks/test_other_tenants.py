@@ -1,0 +1,118 @@
+"""Every route, walked with one tenant's credentials and another's identifiers: nothing is seen, nothing changes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from app.auth import Access, declared
+from tenants.db import owner_tx
+from tenants.users import Role
+from tests.people import Caller, client_of, user_of
+
+
+@dataclass
+class Victim:
+    """What the other tenant has, by the names routes use."""
+
+    tenant: str
+    client_id: str
+    key_id: str
+    user: str
+    session_id: str
+
+
+Case = Callable[[Victim], dict[str, Any]]
+
+# For each route that takes an identifier: how to name the victim's thing. None: it names nobody's thing.
+CASES: dict[str, Case | None] = {
+    "GET /api/v1/me": None,
+    "POST /api/v1/auth/logout": None,
+    "GET /api/v1/auth/sessions": None,
+    "DELETE /api/v1/auth/sessions/<uuid:session_id>": lambda v: {"session_id": v.session_id},
+    "GET /api/v1/users": None,
+    "GET /api/v1/users/<user>": lambda v: {"user": v.user},
+    "PATCH /api/v1/users/<user>": lambda v: {"user": v.user, "json": {"suspended": True}},
+    "POST /api/v1/users/<user>/password-reset": lambda v: {"user": v.user},
+    "GET /api/v1/clients": None,
+    "POST /api/v1/clients": None,
+    "POST /api/v1/clients/<client_id>/rotate": lambda v: {"client_id": v.client_id},
+    "DELETE /api/v1/clients/<client_id>": lambda v: {"client_id": v.client_id},
+    "GET /api/v1/keys": None,
+    "POST /api/v1/keys": None,
+    "DELETE /api/v1/keys/<key_id>": lambda v: {"key_id": v.key_id},
+    "GET /api/v1/settings": None,
+    "PATCH /api/v1/settings": None,
+}
+
+
+def guarded_routes(app: Flask) -> set[str]:
+    return {
+        f"{method} {rule.rule}"
+        for rule in app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        if not isinstance(declared(app.view_functions[rule.endpoint]), Access)
+    }
+
+
+def everything_of(tenant: str) -> str:
+    with owner_tx() as tx:
+        tables = tx.scalars(
+            text(
+                "SELECT table_name FROM information_schema.columns"
+                " WHERE table_schema = 'public' AND column_name = 'tenant_id'"
+            )
+        )
+        return "\n".join(
+            str(sorted(tx.scalars(text(f"SELECT x::text FROM {table} x WHERE tenant_id = :t"), {"t": tenant})))
+            for table in sorted(tables)
+        )
+
+
+@pytest.fixture
+def victim(client: FlaskClient, other_tenant: str) -> Victim:
+    admin = client_of(client, other_tenant)
+    user = user_of(client, other_tenant, username="victim_user")
+    key = admin("POST", "/api/v1/keys", json={"origins": ["https://victim.example"]}).get_json()["key"]
+    session = user("GET", "/api/v1/auth/sessions").get_json()["items"][0]["id"]
+    return Victim(other_tenant, admin.id, key, user.id, session)
+
+
+def test_every_route_has_a_case(app: Flask) -> None:
+    assert guarded_routes(app) == set(CASES), "a new route needs a case here"
+
+
+@pytest.mark.parametrize("who", ["client", "admin"])
+def test_nothing_of_another_tenant_is_seen_or_changed(
+    app: Flask, client: FlaskClient, tenant: str, victim: Victim, who: str
+) -> None:
+    before = everything_of(victim.tenant)
+    for route, case in CASES.items():
+        # Some routes end the caller's own session, so each gets a new one.
+        attacker: Caller = client_of(client, tenant) if who == "client" else user_of(client, tenant, role=Role.ADMIN)
+        method, path = route.split(" ")
+        options = case(victim) if case else {}
+        body = options.pop("json", {"origins": ["https://a.example"], "name": "x", "scopes": ["admin"]})
+        for name, value in options.items():
+            for marker in (f"<{name}>", f"<uuid:{name}>"):
+                path = path.replace(marker, value)
+        answer = attacker(method, path, **({"json": body} if method in {"POST", "PATCH", "PUT"} else {}))
+        assert answer.status_code < 500, (route, answer.text)
+        if case is not None:
+            assert answer.status_code in {403, 404}, (route, answer.status_code, answer.text)
+        for secret in (victim.tenant, victim.key_id, victim.session_id, "victim_user", "victim.example"):
+            assert secret not in answer.text, route
+    assert everything_of(victim.tenant) == before
+
+
+def test_not_there_and_another_tenants_look_the_same(client: FlaskClient, tenant: str, victim: Victim) -> None:
+    attacker = client_of(client, tenant)
+    theirs = attacker("GET", f"/api/v1/users/{victim.user}").get_json()
+    nobodys = attacker("GET", "/api/v1/users/00000000-0000-4000-8000-000000000000").get_json()
+    theirs.pop("request_id")
+    nobodys.pop("request_id")
+    assert theirs == nobodys

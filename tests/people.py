@@ -1,0 +1,64 @@
+"""Clients and users for tests, through the domain, with tokens as the API gives them."""
+
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any
+
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from tenants import credentials, passwords, users
+from tenants.db import tenant_tx, utcnow
+from tenants.users import Role
+from tests.secrets_seen import SEEN
+
+PASSWORD = "correct horse battery"  # the tests' own
+_hash: list[str] = []
+
+
+@dataclass
+class Caller:
+    """A test client with somebody's token."""
+
+    http: FlaskClient
+    tenant: str
+    token: str
+    id: str
+    secret: str = ""
+    refresh_token: str = ""
+
+    def __call__(self, method: str, path: str, **options: Any) -> TestResponse:
+        headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
+        return self.http.open(path, method=method, headers=headers, **options)
+
+
+def client_of(http: FlaskClient, tenant: str, *scopes: str) -> Caller:
+    with tenant_tx(tenant) as tx:
+        made = credentials.create_client(tx, name="Test app", scopes=scopes or ["admin"], now=utcnow())
+    SEEN.add(made.secret)
+    return Caller(http, tenant, token_of(http, made.client.id, made.secret), made.client.id, made.secret)
+
+
+def token_of(http: FlaskClient, client_id: str, secret: str, **extra: str) -> str:
+    answer = http.post("/oauth/token", data={"grant_type": "client_credentials", **extra}, auth=(client_id, secret))
+    assert answer.status_code == 200, answer.text
+    return str(answer.get_json()["access_token"])
+
+
+def user_of(http: FlaskClient, tenant: str, *, role: Role = Role.MEMBER, username: str | None = None) -> Caller:
+    username = username or f"user_{token_hex(4)}"
+    if not _hash:
+        _hash.append(passwords.hash_password(PASSWORD))
+    with tenant_tx(tenant) as tx:
+        made = users.register(
+            tx, username=username, email=f"{username}@example.org", password_hash=_hash[0], role=role, now=utcnow()
+        )
+    tokens = log_in(http, tenant, username)
+    return Caller(http, tenant, tokens["access_token"], str(made.id), refresh_token=tokens["refresh_token"])
+
+
+def log_in(http: FlaskClient, tenant: str, username: str, password: str = PASSWORD) -> dict[str, Any]:
+    answer = http.post("/api/v1/auth/login", json={"tenant": tenant, "username": username, "password": password})
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.get_json()
+    return body
