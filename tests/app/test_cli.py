@@ -1,11 +1,13 @@
 """The commands, as a stranger runs them: servers are started for the moment."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from app.settings import Settings
 from tests.conftest import reachable_folder
 from tests.service import plaudit
 
@@ -86,3 +88,59 @@ def test_a_process_without_a_database_says_so(folder: Path) -> None:
         said = plaudit(command, data_dir=folder)
         assert said.returncode == 1
         assert "plaudit up" in said.stderr
+
+
+@pytest.fixture
+def on_ours(settings: Settings, tmp_path: Path) -> Callable[..., CompletedProcess[str]]:
+    """Commands on the tests' own servers, which need not be started for each."""
+    env = {"DATABASE_URL": settings.database_url or "", "REDIS_URL": settings.redis_url or ""}
+    if settings.service_database_url:
+        env["PLAUDIT_SERVICE_DATABASE_URL"] = settings.service_database_url
+    return lambda *arguments: plaudit(*arguments, data_dir=tmp_path, env=env)
+
+
+def test_clients_keys_and_users_from_the_command_line(on_ours: Callable[..., CompletedProcess[str]]) -> None:
+    assert on_ours("tenant", "create", "crew", "--name", "Crew").returncode == 0
+    made = json.loads(on_ours("client", "create", "crew", "--scopes", "stats:read,events:write", "--json").stdout)
+    assert made["client_secret"].startswith("sk_")
+    listed = on_ours("client", "list", "crew", "--json").stdout
+    assert made["client_id"] in listed
+    assert made["client_secret"] not in listed
+    rotated = json.loads(on_ours("client", "rotate", "crew", made["client_id"], "--json").stdout)
+    assert rotated["client_secret"] != made["client_secret"]
+    assert on_ours("client", "revoke", "crew", made["client_id"]).returncode == 0
+    assert "no client yet" in on_ours("client", "list", "crew").stdout
+
+    key = json.loads(on_ours("key", "create", "crew", "--origin", "https://w.example", "--json").stdout)
+    assert key["key"].startswith("pk_crew_")
+    assert on_ours("key", "revoke", "crew", key["key"]).returncode == 0
+
+    admin = on_ours("user", "create", "crew", "boss", "--role", "admin")
+    assert "Password: " in admin.stdout, admin.stderr
+    assert "audit.user.created" in admin.stderr
+    assert "suspended" in on_ours("user", "suspend", "crew", "boss").stdout
+    assert "admin" in on_ours("user", "suspend", "crew", "boss", "--lift").stdout
+    assert "member" in on_ours("user", "role", "crew", "boss", "member").stdout
+    assert json.loads(on_ours("user", "list", "crew", "--json").stdout)[0]["username"] == "boss"
+    assert "published" in on_ours("signing-key", "rotate").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("client", "create", "nobody", "--scopes", "admin"), "There is no tenant 'nobody'"),
+        (("client", "create", "one", "--scopes", "everything"), "scopes: one or more of"),
+        (("client", "revoke", "one", "one.123"), "Not found"),
+        (("key", "create", "one", "--origin", "wiki.example/x"), "origins: 1 to 50"),
+        (("user", "create", "one", "x"), "username: 3 to 50"),
+        (("user", "role", "one", "nobody", "admin"), "There is no user 'nobody'"),
+    ],
+)
+def test_a_mistake_is_said_in_one_line(
+    on_ours: Callable[..., CompletedProcess[str]], arguments: tuple[str, ...], said: str
+) -> None:
+    on_ours("tenant", "create", "one", "--name", "One")
+    answer = on_ours(*arguments)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"plaudit: {said}"), answer.stderr
+    assert len(answer.stderr.splitlines()) == 1

@@ -1,7 +1,6 @@
 """End users: registering, logging in and out, sessions, forgotten passwords."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -128,17 +127,17 @@ def test_passwords_are_argon2id(client: FlaskClient, tenant: str) -> None:
 
 
 @pytest.fixture(params=["redis", "no redis"])
-def two_processes(request: pytest.FixtureRequest, settings: Settings) -> Iterator[tuple[Flask, Flask]]:
-    """Two applications as two processes would have them, with Redis and without."""
+def two_apps(request: pytest.FixtureRequest, settings: Settings) -> tuple[Flask, Flask]:
+    """Two applications, with Redis and without. (`tests/faults` does the same with real processes.)"""
     here = settings if request.param == "redis" else replace(settings, redis_url="redis://127.0.0.1:1/0")
-    yield create_app(here), create_app(here)
+    return create_app(here), create_app(here)
 
 
 @pytest.mark.parametrize("how", ["logout", "revoke", "suspend", "reset", "reuse"])
 def test_an_ended_session_is_401_on_the_next_call_everywhere(
-    two_processes: tuple[Flask, Flask], tenant: str, how: str
+    two_apps: tuple[Flask, Flask], tenant: str, how: str
 ) -> None:
-    one, two = (app.test_client() for app in two_processes)
+    one, two = (app.test_client() for app in two_apps)
     user, admin = user_of(one, tenant), user_of(one, tenant, role=Role.ADMIN)
     there = Caller(two, tenant, user.token, user.id)
     assert user("GET", "/api/v1/me").status_code == 200

@@ -1,0 +1,58 @@
+"""Revoking takes effect at once in every process, with Redis there and with Redis hanging."""
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from tests.conftest import reachable_folder
+from tests.service import Service, running_service
+
+CALLS = 24  # enough to meet every web process
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with reachable_folder() as folder, running_service(folder / "data", "--demo") as running:
+        yield running
+
+
+def log_in(service: Service) -> dict[str, str]:
+    body = {"tenant": "demo", "username": service.ready["admin_username"], "password": service.ready["admin_password"]}
+    answer = requests.post(f"{service.url}/api/v1/auth/login", json=body, timeout=10)
+    assert answer.status_code == 200, answer.text
+    return {"Authorization": f"Bearer {answer.json()['access_token']}"}
+
+
+def statuses(service: Service, headers: dict[str, str]) -> tuple[set[int], float]:
+    """What every process answers (each call on a connection of its own), and the slowest of them."""
+    seen, slowest = set(), 0.0
+    for _ in range(CALLS):
+        began = time.monotonic()
+        seen.add(service.get("/api/v1/me", headers=headers).status_code)
+        slowest = max(slowest, time.monotonic() - began)
+    return seen, slowest
+
+
+def test_a_logout_counts_at_once_in_every_process(service: Service) -> None:
+    headers = log_in(service)
+    assert statuses(service, headers)[0] == {200}
+    assert requests.post(f"{service.url}/api/v1/auth/logout", headers=headers, timeout=10).status_code == 204
+    assert statuses(service, headers)[0] == {401}
+
+
+def test_it_counts_at_once_while_redis_hangs_and_nobody_waits_long(service: Service) -> None:
+    valkey = service.processes()["valkey"]
+    valkey.send_signal(signal.SIGSTOP)
+    try:
+        headers = log_in(service)
+        seen, slowest = statuses(service, headers)
+        assert seen == {200}
+        assert slowest < 1.5, "half a second for Redis, and slack for a busy machine"
+        assert requests.post(f"{service.url}/api/v1/auth/logout", headers=headers, timeout=10).status_code == 204
+        assert statuses(service, headers)[0] == {401}
+    finally:
+        valkey.send_signal(signal.SIGCONT)
+    assert statuses(service, headers)[0] == {401}, "and Redis, back again, does not bring it back"
