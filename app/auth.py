@@ -18,7 +18,7 @@ from flask import current_app, g, request
 
 from app.settings import Settings
 from tenants import credentials, logs, sessions
-from tenants.credentials import Scope
+from tenants.credentials import ClientToken, KeyInUse, Scope
 from tenants.db import TENANT_ID
 from tenants.errors import Forbidden, Unauthenticated
 from tenants.signing import BadToken, Signer
@@ -31,6 +31,7 @@ class Access(Enum):
     """The routes that ask for no tenant's credentials."""
 
     PUBLIC = "anyone"
+    KEY = "a publishable key, from one of its origins"
     OPERATOR = "loopback, or the metrics token"
 
 
@@ -43,6 +44,11 @@ class May(Enum):
     MANAGE_SETTINGS = ("read and change the tenant's settings", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_USERS = ("list users, set roles, suspend", {Scope.ADMIN}, {Role.ADMIN})
     RESET_PASSWORDS = ("get a reset token for a user", {Scope.USERS_WRITE, Scope.ADMIN}, {Role.ADMIN})
+    WRITE_PAGES = ("make, change and delete pages", {Scope.PAGES_WRITE}, {Role.ADMIN})
+    READ_PAGES = ("read pages", {Scope.STATS_READ, Scope.PAGES_WRITE}, {Role.MEMBER, Role.ADMIN})
+    SEND_EVENTS = ("send views, likes and events", {Scope.EVENTS_WRITE}, {Role.ADMIN})
+    LIKE = ("like pages for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    SEE_REJECTIONS = ("see how many events were refused", {Scope.ADMIN, Scope.EVENTS_WRITE}, {Role.ADMIN})
     READ_USERS = ("read one user", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
 
     def __init__(self, what: str, scopes: set[Scope], roles: set[Role]) -> None:
@@ -61,6 +67,8 @@ class Actor:
     scopes: frozenset[str] = frozenset()
     role: Role | None = None
     session_id: UUID | None = None
+    # A client's token that is to be checked in the transaction of what it is used for.
+    unchecked_token: ClientToken | None = None
 
     @property
     def caller(self) -> str:
@@ -90,6 +98,16 @@ class BadCredentials(BadToken):
     }
 
 
+class BadKey(Unauthenticated):
+    code = "invalid_key"
+    title = "The publishable key is not valid"
+
+
+class OriginNotAllowed(Forbidden):
+    code = "origin_not_allowed"
+    title = "The publishable key does not count from this origin"
+
+
 class InsufficientScope(Forbidden):
     code = "insufficient_scope"
 
@@ -117,13 +135,41 @@ def operator(view: View) -> View:
     return _declare(guarded, Access.OPERATOR)  # type: ignore[return-value]
 
 
-def requires(may: May) -> Callable[[View], View]:
-    """Only callers whom the table allows this."""
+def publishable_key(view: View) -> View:
+    """Only with a publishable key (`X-Plaudit-Key` or `?key=`), from one of the key's origins."""
+
+    @wraps(view)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        given = request.headers.get("X-Plaudit-Key") or request.args.get("key", "")
+        if not given:
+            raise NoCredentials("Send a publishable key: X-Plaudit-Key, or ?key=")
+        key = credentials.find_key(given)
+        if key is None:
+            raise BadKey
+        _check_origin(key)
+        g.publishable_key = key
+        logs.bind(tenant_id=key.tenant_id)
+        return view(*args, **kwargs)
+
+    return _declare(guarded, Access.KEY)  # type: ignore[return-value]
+
+
+def current_key() -> KeyInUse:
+    key: KeyInUse = g.publishable_key
+    return key
+
+
+def requires(may: May, *, checks_token: bool = False) -> Callable[[View], View]:
+    """Only callers whom the table allows this.
+
+    A route that `checks_token` does so in its own transaction (`app.ingest.write`), which spares the busiest routes a
+    look-up. With an Idempotency-Key the token is checked here all the same: a replay has no transaction of its own.
+    """
 
     def decorate(view: View) -> View:
         @wraps(view)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            actor = authenticate()
+            actor = authenticate(check_token=not checks_token or "Idempotency-Key" in request.headers)
             if not _allowed(actor, may):
                 raise InsufficientScope(may)
             return view(*args, **kwargs)
@@ -147,7 +193,7 @@ def signer() -> Signer:
     return found
 
 
-def authenticate() -> Actor:
+def authenticate(*, check_token: bool = True) -> Actor:
     """The caller, by the token they show. Looks up every time whether it still counts."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if not token:
@@ -155,7 +201,7 @@ def authenticate() -> Actor:
     if scheme.lower() != "bearer":
         raise NoCredentials("Only bearer tokens are taken here")
     try:
-        actor = _actor_of(signer().verify(token.strip()))
+        actor = _actor_of(signer().verify(token.strip()), check_token=check_token)
     except BadToken:
         raise BadCredentials from None
     g.actor = actor
@@ -163,7 +209,7 @@ def authenticate() -> Actor:
     return actor
 
 
-def _actor_of(claims: dict[str, Any]) -> Actor:
+def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
     tenant_id, subject = str(claims["tenant"]), str(claims["sub"])
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise BadToken
@@ -173,10 +219,22 @@ def _actor_of(claims: dict[str, Any]) -> Actor:
             raise BadToken
         return Actor("user", tenant_id, subject, role=role, session_id=UUID(str(claims["sid"])))
     if claims.get("kind") == "client":
-        if not credentials.client_token_counts(tenant_id, subject, str(claims.get("jti"))):
+        jti, scopes = str(claims.get("jti")), frozenset(str(claims.get("scope", "")).split())
+        if not check_token:
+            return Actor("client", tenant_id, subject, scopes, unchecked_token=ClientToken(subject, jti))
+        if not credentials.client_token_counts(tenant_id, subject, jti):
             raise BadToken
-        return Actor("client", tenant_id, subject, scopes=frozenset(str(claims.get("scope", "")).split()))
+        return Actor("client", tenant_id, subject, scopes)
     raise BadToken
+
+
+def _check_origin(key: KeyInUse) -> None:
+    """Browsers say where a page that sends something is from; a page that only reads may come without."""
+    origin = request.headers.get("Origin")
+    if origin is None and request.method in {"GET", "HEAD"}:
+        return
+    if origin not in key.origins:
+        raise OriginNotAllowed
 
 
 def _allowed(actor: Actor, may: May) -> bool:

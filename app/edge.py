@@ -16,7 +16,20 @@ log = structlog.get_logger()
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 SLOW_S = 0.5
 # Busy routes that go well are counted in /metrics and not logged one by one.
-QUIET = frozenset({"health.live", "health.ready", "metrics.metrics"})
+QUIET = frozenset(
+    {
+        "health.live",
+        "health.ready",
+        "metrics.metrics",
+        "events.send_events",
+        "events.send_view",
+        "events.beacon",
+        "likes.like",
+        "likes.unlike",
+        "likes.like_for",
+        "likes.unlike_for",
+    }
+)
 
 REQUESTS = Counter("plaudit_http_requests_total", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram(

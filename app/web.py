@@ -7,6 +7,8 @@ from flask import Flask
 from flask.json.provider import JSONProvider
 from werkzeug.middleware.proxy_fix import ProxyFix
 
+from analytics.ingest import GroupCommit
+from analytics.visitors import Visitors
 from app import api, body, edge, errors
 from app.settings import Settings, SettingsError
 from tenants import db
@@ -27,6 +29,8 @@ def create_app(settings: Settings) -> Flask:
     connect(settings)
     app = new_flask(settings)
     app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
+    app.extensions["plaudit-ingest"] = GroupCommit()
+    app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
     api.install(app)
     return app
 

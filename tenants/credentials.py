@@ -15,7 +15,7 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 import orjson
-from sqlalchemy import ForeignKey, select, update
+from sqlalchemy import ForeignKey, select, text, update
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -173,6 +173,31 @@ def client_token_counts(tenant_id: str, client_id: str, jti: str) -> bool:
             )
 
     return liveness.look_up(tenant_id, [f"client:{client_id}", f"token:{jti}"], ask) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientToken:
+    """A client's access token, by what can be revoked of it."""
+
+    client_id: str
+    jti: str
+
+
+def dead_tokens(tx: Tx, tokens: Iterable[ClientToken]) -> set[ClientToken]:
+    """Those that were revoked, or whose client was: asked inside the transaction of what they are used for."""
+    given = set(tokens)
+    rows = tx.execute(
+        text("""
+            SELECT t.client_id, t.jti
+            FROM unnest(CAST(:clients AS text[]), CAST(:jtis AS text[])) AS t(client_id, jti)
+            LEFT JOIN oauth_clients c ON c.tenant_id = :tenant AND c.id = t.client_id AND c.revoked_at IS NULL
+            LEFT JOIN tenants o ON o.id = c.tenant_id AND o.deleted_at IS NULL
+            LEFT JOIN revoked_tokens r ON r.tenant_id = :tenant AND r.jti = t.jti
+            WHERE o.id IS NULL OR r.jti IS NOT NULL
+        """),
+        {"tenant": tx.tenant, "clients": [t.client_id for t in given], "jtis": [t.jti for t in given]},
+    )
+    return {ClientToken(row.client_id, row.jti) for row in rows}
 
 
 def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:

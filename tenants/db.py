@@ -14,7 +14,7 @@ its pattern before it is quoted.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -126,6 +126,24 @@ def tenant_tx(tenant_id: str) -> Iterator[Tx]:
         raise NotFound
     with _open(_configured().service, set_role(SERVICE_ROLE) + set_tenant(tenant_id)) as connection:
         yield from _session(connection, tenant_id)
+
+
+@contextmanager
+def shared_tx() -> Iterator[Callable[[str], Tx]]:
+    """One transaction for several tenants' parts: `enter(tenant_id)` confines what follows to that tenant.
+
+    For the group commit only. The tenant is set anew for each part; before the first, nothing is seen.
+    """
+    with _open(_configured().service, set_role(SERVICE_ROLE)) as connection, Tx(bind=connection) as tx:
+
+        def enter(tenant_id: str) -> Tx:
+            tx.expunge_all()
+            connection.exec_driver_sql(set_tenant(tenant_id))
+            tx.tenant_id = tenant_id
+            return tx
+
+        yield enter
+        tx.flush()
 
 
 @contextmanager

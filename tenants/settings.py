@@ -1,5 +1,6 @@
 """What each tenant has decided: one typed object with defaults, kept as what differs from them."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
@@ -9,7 +10,7 @@ from sqlalchemy import ForeignKey, select, text
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Invalid, Stale
 
 
@@ -47,6 +48,11 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 
 
+RECENT_S = 3.0
+MOST_RECENT = 10_000
+_recent: dict[str, tuple[float, TenantSettings]] = {}
+
+
 class TenantSettingsRow(TenantOwned, Base):
     __tablename__ = "tenant_settings"
 
@@ -64,6 +70,19 @@ def read(tx: Tx) -> tuple[TenantSettings, int]:
     if row is None:
         return TenantSettings(), 0
     return merge(TenantSettings(), row.overrides), row.version
+
+
+def recent(tenant_id: str) -> TenantSettings:
+    """The settings as of a few seconds ago at most: for busy routes that would only read them."""
+    now = time.monotonic()
+    known = _recent.get(tenant_id)
+    if known is None or known[0] < now:
+        with tenant_tx(tenant_id) as tx:
+            known = (now + RECENT_S, read(tx)[0])
+        if len(_recent) > MOST_RECENT:
+            _recent.clear()
+        _recent[tenant_id] = known
+    return known[1]
 
 
 def change(

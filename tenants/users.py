@@ -115,6 +115,36 @@ def ensure_external(tx: Tx, external_id: str, *, now: datetime) -> UUID:
     return made or tx.scalars(select(User.id).where(User.external_id == external_id)).one()
 
 
+def ensure_all_external(tx: Tx, external_ids: set[str], *, now: datetime) -> dict[str, UUID]:
+    """The same for many (each checked before), in the order of their ids."""
+    if not external_ids:
+        return {}
+    ordered = sorted(external_ids)
+    known = select(User.external_id, User.id).where(User.external_id.in_(ordered))
+    found = {str(row.external_id): row.id for row in tx.execute(known)}
+    missing = [external_id for external_id in ordered if external_id not in found]
+    if missing:
+        tx.execute(
+            text("""
+                INSERT INTO users (tenant_id, id, external_id, created_at, updated_at)
+                SELECT :tenant, gen_random_uuid(), external_id, :now, :now
+                FROM unnest(CAST(:missing AS text[])) AS external_id
+                ON CONFLICT DO NOTHING
+            """),
+            {"tenant": tx.tenant, "now": now, "missing": missing},
+        )
+        found = {str(row.external_id): row.id for row in tx.execute(known)}
+    return found
+
+
+def hold(tx: Tx, user_ids: set[UUID]) -> set[UUID]:
+    """Those of these users that there are; they cannot be deleted before the transaction is over."""
+    if not user_ids:
+        return set()
+    wanted = select(User.id).where(User.id.in_(sorted(user_ids))).order_by(User.id)
+    return set(tx.scalars(wanted.with_for_update(read=True, key_share=True)))
+
+
 def get(tx: Tx, user_id: UUID) -> User:
     user = tx.scalar(select(User).where(User.id == user_id))
     if user is None:

@@ -65,6 +65,21 @@ def migrated_database(data_dir: Path) -> Iterator[dict[str, str]]:
         yield env
 
 
+@contextlib.contextmanager
+def inside_tenant(data_dir: Path, tenant_id: str) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
+    """A way to open transactions inside an existing tenant, with Redis at hand to tell of what changed."""
+    from tenants import redis as tenants_redis
+    from tenants import registry
+    from tenants.db import tenant_tx
+
+    with migrated_database(data_dir) as env:
+        redis_url = env.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
+        tenants_redis.configure(boards_url=redis_url, queue_url=env.get("PLAUDIT_QUEUE_REDIS_URL") or redis_url)
+        with tenant_tx(tenant_id) as tx:
+            registry.get(tx, tenant_id)
+        yield lambda: tenant_tx(tenant_id)
+
+
 def show(result: Mapping[str, Any], *, as_json: bool, text: str) -> None:
     """One result: as JSON, or as a sentence."""
     click.echo(json.dumps(result, default=str) if as_json else text)

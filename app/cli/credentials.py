@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from app.cli.common import json_option, migrated_database, show, show_table
+from app.cli.common import inside_tenant, json_option, migrated_database, show, show_table
 
 ALL_SCOPES = "pages:write,events:write,events:backfill,stats:read,users:write,actions:write,quests:write,admin"
 
@@ -20,19 +20,9 @@ def register(cli: click.Group) -> None:
 @contextmanager
 def inside(data_dir: Path, tenant_id: str) -> Iterator[tuple[Any, Callable[[Callable[[], None]], None]]]:
     """A transaction inside an existing tenant, and a way to have something done after its commit."""
-    import os
-
-    from tenants import redis as tenants_redis
-    from tenants import registry
-    from tenants.db import tenant_tx
-
-    with migrated_database(data_dir) as env:
-        redis_url = env.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
-        tenants_redis.configure(boards_url=redis_url, queue_url=env.get("PLAUDIT_QUEUE_REDIS_URL") or redis_url)
-        os.environ.setdefault("LOG_FORMAT", "json")
-        afterwards: list[Callable[[], None]] = []
-        with tenant_tx(tenant_id) as tx:
-            registry.get(tx, tenant_id)
+    afterwards: list[Callable[[], None]] = []
+    with inside_tenant(data_dir, tenant_id) as open_tx:
+        with open_tx() as tx:
             yield tx, afterwards.append
         for action in afterwards:
             action()

@@ -24,6 +24,7 @@ class Victim:
     key_id: str
     user: str
     session_id: str
+    page: str = "victim-page"
 
 
 Case = Callable[[Victim], dict[str, Any]]
@@ -47,6 +48,17 @@ CASES: dict[str, Case | None] = {
     "DELETE /api/v1/keys/<key_id>": lambda v: {"key_id": v.key_id},
     "GET /api/v1/settings": None,
     "PATCH /api/v1/settings": None,
+    "PUT /api/v1/pages/<external_id>": None,  # the same id in one's own tenant is one's own page
+    "GET /api/v1/pages/<external_id>": lambda v: {"external_id": v.page},
+    "GET /api/v1/pages": None,
+    "DELETE /api/v1/pages/<external_id>": lambda v: {"external_id": v.page},
+    "PUT /api/v1/pages/<external_id>/like": lambda v: {"external_id": v.page},
+    "DELETE /api/v1/pages/<external_id>/like": lambda v: {"external_id": v.page},
+    "PUT /api/v1/pages/<external_id>/likes/<user>": lambda v: {"external_id": v.page, "user": "u-1"},
+    "DELETE /api/v1/pages/<external_id>/likes/<user>": lambda v: {"external_id": v.page, "user": "u-1"},
+    "POST /api/v1/pages/<external_id>/views": lambda v: {"external_id": v.page, "json": {}},
+    "POST /api/v1/events": None,
+    "GET /api/v1/ingest/rejections": None,
 }
 
 
@@ -78,6 +90,8 @@ def victim(client: FlaskClient, other_tenant: str) -> Victim:
     admin = client_of(client, other_tenant)
     user = user_of(client, other_tenant, username="victim_user")
     key = admin("POST", "/api/v1/keys", json={"origins": ["https://victim.example"]}).get_json()["key"]
+    body = {"space": "secret", "title": "victim_title", "url": "https://victim.example/p"}
+    assert admin("PUT", "/api/v1/pages/victim-page", json=body).status_code == 201
     session = user("GET", "/api/v1/auth/sessions").get_json()["items"][0]["id"]
     return Victim(other_tenant, admin.id, key, user.id, session)
 

@@ -1,0 +1,364 @@
+"""The one door for views and likes: group commit.
+
+Requests that are in flight together share a transaction, so that a hot page's rows move once per commit and not once
+per request. A caller is answered after the commit that holds its part, and nothing is kept in memory after an answer.
+
+There is no thread of its own. The first caller to come leads: it takes what waits, commits it, hands out the results,
+and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
+the server by letting requests end has drained it.
+
+Everything is written in one order (tenant, then pages, users, event ids, counters, likes, buckets; each by key), so
+commits of different processes cannot deadlock. If a shared transaction fails all the same, its parts are tried one by
+one: a part that fails fails its own callers and nobody else.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from enum import Enum
+from uuid import UUID
+
+from sqlalchemy import BigInteger, Date, ForeignKey, Index, Uuid, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics import likes, outbox, views
+from analytics.likes import Wish
+from analytics.outbox import Kind
+from tenants import credentials, users
+from tenants.credentials import ClientToken
+from tenants.db import Base, TenantOwned, Tx, shared_tx
+from tenants.errors import Unavailable
+from tenants.signing import BadToken
+
+MOST_WAITING_ITEMS = 50_000
+MOST_ITEMS_A_COMMIT = 10_000
+WAIT_S = 10.0
+
+
+class Does(Enum):
+    VIEW = "view"
+    LIKE = "like"
+    UNLIKE = "unlike"
+
+
+class Result(Enum):
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    UNKNOWN_PAGE = "unknown_page"
+    UNKNOWN_USER = "unknown_user"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One checked view, like or unlike."""
+
+    does: Does
+    page: str
+    at: datetime
+    event_key: UUID | None = None
+    user: str | UUID | None = None  # a tenant's own id for the user, or ours
+
+
+@dataclass(slots=True)
+class Outcome:
+    result: Result
+    likes: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """What one request wants written, and after the commit how each item fared."""
+
+    tenant_id: str
+    items: Sequence[Item]
+    now: datetime
+    # Checked in the transaction of the effect: a token revoked a moment ago writes nothing.
+    token: ClientToken | None = None
+    rejected: Counter[str] = field(default_factory=Counter)
+    outcomes: list[Outcome] = field(default_factory=list)
+    error: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+    leads: bool = False
+
+    @property
+    def weight(self) -> int:
+        return len(self.items) or 1
+
+
+class SeenEvent(TenantOwned, Base):
+    """An event id that was counted; remembered until long after it was last received."""
+
+    __tablename__ = "seen_events"
+    __table_args__ = (Index("ix_seen_events_seen_on", "seen_on"),)
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    event_key: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    seen_on: Mapped[date] = mapped_column(Date)
+
+
+class RejectionsHour(TenantOwned, Base):
+    """How many events were refused, by hour and reason."""
+
+    __tablename__ = "ingest_rejections_hour"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    bucket_hour: Mapped[datetime] = mapped_column(primary_key=True)
+    reason: Mapped[str] = mapped_column(primary_key=True)
+    rejected: Mapped[int] = mapped_column(BigInteger)
+
+
+class Overloaded(Unavailable):
+    code = "overloaded"
+    title = "Too many writes are waiting"
+
+
+class GroupCommit:
+    """The parts that wait in this process, and whoever leads."""
+
+    def __init__(self, *, most_waiting_items: int = MOST_WAITING_ITEMS) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[Part] = deque()
+        self._waiting_items = 0
+        self._led = False
+        self._most_waiting_items = most_waiting_items
+
+    def write(self, part: Part) -> list[Outcome]:
+        """Have this part committed; how its items fared. Returns after PostgreSQL's commit, or raises."""
+        with self._lock:
+            if self._waiting_items + part.weight > self._most_waiting_items:
+                raise Overloaded
+            self._waiting.append(part)
+            self._waiting_items += part.weight
+            lead = not self._led
+            self._led = True
+        if not lead:
+            lead = self._wait(part)
+        if lead:
+            self._lead()
+        if part.error is not None:
+            raise part.error
+        return part.outcomes
+
+    def _wait(self, part: Part) -> bool:
+        """Until the part is done, or it is this caller's turn to lead."""
+        if part.done.wait(WAIT_S):
+            return part.leads
+        with self._lock:
+            if part.leads:
+                return True
+            if part in self._waiting:
+                self._waiting.remove(part)
+                self._waiting_items -= part.weight
+                raise Overloaded
+        part.done.wait()  # it is being committed: only the database can say how it went
+        return part.leads
+
+    def _lead(self) -> None:
+        """Commit what waits (our own part among it), then let another lead."""
+        batch = self._take()
+        try:
+            commit(batch)
+        except BaseException as error:
+            for part in batch:
+                part.error = part.error or error
+            raise
+        finally:
+            self._pass_on()
+            for part in batch:
+                part.done.set()
+
+    def _take(self) -> list[Part]:
+        with self._lock:
+            batch = [self._waiting.popleft()]
+            items = batch[0].weight
+            while self._waiting and items + self._waiting[0].weight <= MOST_ITEMS_A_COMMIT:
+                items += self._waiting[0].weight
+                batch.append(self._waiting.popleft())
+            self._waiting_items -= items
+            return batch
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._led = False
+                return
+            heir = self._waiting[0]
+            heir.leads = True
+        heir.done.set()
+
+
+def commit(parts: Sequence[Part]) -> None:
+    """Write these parts in one transaction; should it fail, each in one of its own."""
+    try:
+        _commit_together(parts)
+    except DBAPIError as error:
+        gone = error.connection_invalidated or getattr(error.orig, "sqlstate", None) is None
+        if len(parts) == 1 or gone:
+            for part in parts:
+                part.error = error
+            return
+        for part in parts:
+            commit([part])
+
+
+def apply(tx: Tx, parts: Sequence[Part]) -> None:
+    """Write one tenant's parts inside a transaction that somebody else commits."""
+    _Writer(tx).write(parts)
+
+
+def _commit_together(parts: Sequence[Part]) -> None:
+    by_tenant: dict[str, list[Part]] = {}
+    for part in parts:
+        part.outcomes, part.error = [], None
+        by_tenant.setdefault(part.tenant_id, []).append(part)
+    with shared_tx() as enter:
+        for tenant_id in sorted(by_tenant):
+            apply(enter(tenant_id), by_tenant[tenant_id])
+
+
+class _Writer:
+    """One tenant's share of a commit, step by step."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.tx = tx
+
+    def write(self, parts: Sequence[Part]) -> None:
+        live = self._of_live_tokens(parts)
+        flat = [(part, item) for part in live for item in part.items]
+        pages = self._pages({item.page for _, item in flat})
+        outcomes = [Outcome(Result.ACCEPTED if item.page in pages else Result.UNKNOWN_PAGE) for _, item in flat]
+        self._drop_duplicates(flat, outcomes)
+        accepted = [
+            (item, outcome)
+            for (_, item), outcome in zip(flat, outcomes, strict=True)
+            if outcome.result is Result.ACCEPTED
+        ]
+        liked = [pair for pair in accepted if pair[0].does is not Does.VIEW]
+        stale = self._likes(liked, pages, now=parts[0].now)
+        stale |= self._views([item for item, _ in accepted if item.does is Does.VIEW], pages)
+        outbox.mark_stale(self.tx, Kind.PAGE, stale)
+        for (part, _), outcome in zip(flat, outcomes, strict=True):
+            part.outcomes.append(outcome)
+        self._count_rejections(live)
+
+    def _of_live_tokens(self, parts: Sequence[Part]) -> list[Part]:
+        tokens = {part.token for part in parts if part.token is not None}
+        dead = credentials.dead_tokens(self.tx, tokens) if tokens else set()
+        for part in parts:
+            if part.token in dead:
+                part.error = BadToken()
+        return [part for part in parts if part.error is None]
+
+    def _pages(self, external_ids: set[str]) -> dict[str, int]:
+        """The ids of the pages, which cannot be deleted before this commit is over."""
+        if not external_ids:
+            return {}
+        rows = self.tx.execute(
+            text("""
+                SELECT external_id, id FROM pages
+                WHERE tenant_id = :tenant AND external_id = ANY(CAST(:pages AS text[]))
+                ORDER BY id FOR KEY SHARE
+            """),
+            {"tenant": self.tx.tenant, "pages": list(external_ids)},
+        )
+        return {row.external_id: row.id for row in rows}
+
+    def _drop_duplicates(self, flat: Sequence[tuple[Part, Item]], outcomes: Sequence[Outcome]) -> None:
+        """Mark the items whose id was seen before, here or in an earlier commit."""
+        first: dict[UUID, int] = {}
+        for index, ((_, item), outcome) in enumerate(zip(flat, outcomes, strict=True)):
+            if item.event_key is None or outcome.result is not Result.ACCEPTED:
+                continue
+            if first.setdefault(item.event_key, index) != index:
+                outcome.result = Result.DUPLICATE
+        if not first:
+            return
+        keys = sorted(first)
+        rows = self.tx.execute(
+            text("""
+                INSERT INTO seen_events AS s (tenant_id, event_key, seen_on)
+                SELECT :tenant, event_key, :today FROM unnest(CAST(:keys AS uuid[])) AS event_key
+                ON CONFLICT (tenant_id, event_key) DO UPDATE SET seen_on = EXCLUDED.seen_on
+                WHERE s.seen_on < EXCLUDED.seen_on
+                RETURNING event_key, xmax = 0 AS new
+            """),
+            {"tenant": self.tx.tenant, "today": flat[0][0].now.date(), "keys": keys},
+        )
+        new = {row.event_key for row in rows if row.new}
+        for key, index in first.items():
+            if key not in new:
+                outcomes[index].result = Result.DUPLICATE
+
+    def _likes(self, wanted: Sequence[tuple[Item, Outcome]], pages: dict[str, int], now: datetime) -> set[int]:
+        if not wanted:
+            return set()
+        user_ids: dict[str | UUID | None, UUID] = {}
+        external = {item.user for item, _ in wanted if isinstance(item.user, str)}
+        user_ids.update(users.ensure_all_external(self.tx, external, now=now))
+        user_ids |= {
+            user: user for user in users.hold(self.tx, {i.user for i, _ in wanted if isinstance(i.user, UUID)})
+        }
+        wishes: list[Wish] = []
+        granted: list[Outcome] = []
+        for item, outcome in wanted:
+            if item.user not in user_ids:
+                outcome.result = Result.UNKNOWN_USER
+                continue
+            wishes.append(Wish(pages[item.page], user_ids[item.user], item.does is Does.LIKE, item.at))
+            granted.append(outcome)
+        after, moved = likes.settle(self.tx, wishes)
+        for outcome, count in zip(granted, after, strict=True):
+            outcome.likes = count
+        return moved
+
+    def _views(self, items: Sequence[Item], pages: dict[str, int]) -> set[int]:
+        if not items:
+            return set()
+        counted: Counter[tuple[int, datetime]] = Counter((pages[item.page], views.hour_of(item.at)) for item in items)
+        views.count(self.tx, counted)
+        return {page_id for page_id, _ in counted}
+
+    def _count_rejections(self, parts: Sequence[Part]) -> None:
+        counts: Counter[tuple[datetime, str]] = Counter()
+        for part in parts:
+            unknown = sum(outcome.result is Result.UNKNOWN_PAGE for outcome in part.outcomes)
+            part_counts = part.rejected + Counter({Result.UNKNOWN_PAGE.value: unknown})
+            for reason, count in part_counts.items():
+                counts[views.hour_of(part.now), reason] += count
+        keys = sorted(counts)
+        if keys:
+            self.tx.execute(
+                text("""
+                    INSERT INTO ingest_rejections_hour AS r (tenant_id, bucket_hour, reason, rejected)
+                    SELECT :tenant, bucket_hour, reason, rejected
+                    FROM unnest(CAST(:hours AS timestamptz[]), CAST(:reasons AS text[]), CAST(:counts AS bigint[]))
+                         AS w(bucket_hour, reason, rejected)
+                    ON CONFLICT (tenant_id, bucket_hour, reason)
+                    DO UPDATE SET rejected = r.rejected + EXCLUDED.rejected
+                """),
+                {
+                    "tenant": self.tx.tenant,
+                    "hours": [hour for hour, _ in keys],
+                    "reasons": [reason for _, reason in keys],
+                    "counts": [counts[key] for key in keys],
+                },
+            )
+
+
+def rejections(tx: Tx, *, since: datetime) -> dict[str, int]:
+    """How many events of this tenant were refused since then, by reason."""
+    rows = tx.execute(
+        text("""
+            SELECT reason, sum(rejected)::bigint AS rejected FROM ingest_rejections_hour
+            WHERE tenant_id = :tenant AND bucket_hour > :since GROUP BY reason ORDER BY reason
+        """),
+        {"tenant": tx.tenant, "since": since - timedelta(hours=1)},
+    )
+    return {row.reason: row.rejected for row in rows}

@@ -1,0 +1,226 @@
+"""Views and events: one at a time, in batches, and from browsers."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import marshmallow as ma
+import msgspec
+import orjson
+from flask import Response, current_app, request
+from flask.typing import ResponseReturnValue
+
+from analytics import events, pages
+from analytics import ingest as analytics_ingest
+from analytics.events import Ages, Batch, EventIn, Reason, Tally
+from analytics.ingest import Does, Item, Part, Result
+from analytics.pages import EXTERNAL_ID, PageNotFound
+from analytics.visitors import Visitors, is_bot
+from app import body, ingest
+from app.api.blueprint import Blueprint, Schema
+from app.auth import Actor, May, current_actor, current_key, public, publishable_key, requires
+from app.transactions import actor_tx, idempotent
+from tenants import settings as tenant_settings
+from tenants import throttle
+from tenants.credentials import Scope
+from tenants.db import tenant_tx, utcnow
+from tenants.errors import Invalid
+from tenants.throttle import TooMany
+
+blueprint = Blueprint("events", __name__, url_prefix="", description="Views and events")
+
+BEACON_MAX_BYTES = 4096
+SCRIPT = Path(__file__).parents[1] / "static" / "plaudit.js"
+TALLY = {"description": "accepted, duplicates, and rejected: [{index, code, detail}]"}
+
+
+class BadView(Invalid):
+    """A single view that is refused: the code is the reason."""
+
+    def __init__(self, code: Reason, detail: str) -> None:
+        super().__init__(detail, errors={"event": [detail]})
+        self.code = code.value  # type: ignore[misc]
+
+
+class RejectionsIn(Schema):
+    window = ma.fields.String(load_default="1d", validate=ma.validate.OneOf(["1d", "7d", "30d"]))
+
+
+class RejectionsOut(Schema):
+    window = ma.fields.String(required=True)
+    total = ma.fields.Integer(required=True)
+    reasons = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), required=True)
+
+
+@blueprint.post("/api/v1/pages/<external_id>/views")
+@requires(May.SEND_EVENTS, checks_token=True)
+@idempotent
+@blueprint.doc(
+    summary="One view of a page",
+    description="Body, all optional: user, id (counted once), occurred_at.",
+    requestBody={"content": {"application/json": {"schema": {"type": "object"}}}},
+    responses={"202": TALLY},
+)
+def send_view(external_id: str) -> ResponseReturnValue:
+    actor = current_actor()
+    sent = body.read_json() if request.content_length or request.headers.get("Transfer-Encoding") else {}
+    if not isinstance(sent, dict) or "type" in sent or "page" in sent:
+        raise Invalid("The body may have user, id and occurred_at", errors={"body": ["user, id, occurred_at"]})
+    batch = batch_of(actor, [{**sent, "type": "view", "page": external_id}])
+    tally = batch.tally(ingest.write(batch.part))
+    for rejection in tally.rejected:
+        if rejection.code is Reason.UNKNOWN_PAGE or EXTERNAL_ID.fullmatch(external_id) is None:
+            raise PageNotFound
+        raise BadView(rejection.code, rejection.detail)
+    return answer(tally)
+
+
+@blueprint.post("/api/v1/events")
+@requires(May.SEND_EVENTS, checks_token=True)
+@idempotent
+@blueprint.doc(
+    summary="Up to 1000 events at once",
+    description="Each is accepted, a duplicate, or rejected with a reason; bad ones do not stop good ones. "
+    "At most 1 MiB; gzip is taken.",
+    requestBody={
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["events"],
+                    "properties": {
+                        "events": {
+                            "type": "array",
+                            "minItems": 1,
+                            "maxItems": events.MOST_ITEMS,
+                            "items": msgspec.json.schema_components([EventIn])[1]["EventIn"],
+                        }
+                    },
+                }
+            }
+        },
+    },
+    responses={"202": TALLY},
+)
+def send_events() -> ResponseReturnValue:
+    sent = body.read_json()
+    raw = sent.get("events") if isinstance(sent, dict) and set(sent) == {"events"} else None
+    if not isinstance(raw, list) or not 1 <= len(raw) <= events.MOST_ITEMS:
+        message = f"a list of 1 to {events.MOST_ITEMS} events, and nothing beside it"
+        raise Invalid(f"events: {message}", errors={"events": [message]})
+    batch = batch_of(current_actor(), raw)
+    return answer(batch.tally(ingest.write(batch.part)))
+
+
+@blueprint.post("/api/v1/beacon")
+@publishable_key
+@blueprint.doc(
+    summary="One view, from a browser",
+    description="With a publishable key, as navigator.sendBeacon sends it: text/plain JSON with page, or url.",
+    requestBody={"content": {"text/plain": {"schema": {"type": "string"}}}},
+    responses={"202": TALLY},
+)
+def beacon() -> ResponseReturnValue:
+    key, now = current_key(), utcnow()
+    sent = body.parse_json(body.read_bytes(request)[: BEACON_MAX_BYTES + 1])
+    if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
+        raise Invalid("Send page or url", errors={"body": ["page, or url, and nothing else"]})
+    agent, address = request.headers.get("User-Agent", ""), request.remote_addr or ""
+    if is_bot(agent):
+        return refuse(key.tenant_id, Reason.BOT, "the user agent is a robot's")
+    limit_address(key.tenant_id, address)
+    page = page_of(key.tenant_id, sent)
+    if page is None:
+        return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "there is no such page")
+    visitors: Visitors = current_app.extensions["plaudit-visitors"]
+    visitor = visitors.identify(address=address, agent=agent, today=now.date())
+    if not visitors.first_visit(key.tenant_id, visitor, page):
+        events.DUPLICATES.labels(key.tenant_id).inc()
+        return answer(Tally(0, 1, []))
+    try:
+        outcome = ingest.write(Part(key.tenant_id, [Item(Does.VIEW, page, now)], now))[0]
+    except BaseException:
+        visitors.forget_visit(key.tenant_id, visitor, page)
+        raise
+    if outcome.result is Result.UNKNOWN_PAGE:
+        visitors.forget_visit(key.tenant_id, visitor, page)
+        events.reject(key.tenant_id, Reason.UNKNOWN_PAGE)
+        return answer(_refused(Reason.UNKNOWN_PAGE, "there is no such page"))
+    events.EVENTS.labels(key.tenant_id, "view").inc()
+    return answer(Tally(1, 0, []))
+
+
+@blueprint.get("/plaudit.js")
+@public
+@blueprint.doc(summary="The script that sends the beacon", responses={"200": {"description": "JavaScript"}})
+def script() -> Response:
+    return Response(
+        SCRIPT.read_bytes(),
+        content_type="text/javascript; charset=utf-8",
+        headers={"Cache-Control": "public, max-age=3600", "Cross-Origin-Resource-Policy": "cross-origin"},
+    )
+
+
+@blueprint.get("/api/v1/ingest/rejections")
+@requires(May.SEE_REJECTIONS)
+@blueprint.arguments(RejectionsIn, location="query")
+@blueprint.response(200, RejectionsOut)
+def rejections(query: dict[str, str]) -> Any:
+    """How many events were refused, by reason."""
+    since = utcnow() - timedelta(days=int(query["window"].removesuffix("d")))
+    with actor_tx() as tx:
+        reasons = analytics_ingest.rejections(tx, since=since)
+    return {"window": query["window"], "total": sum(reasons.values()), "reasons": reasons}
+
+
+def batch_of(actor: Actor, raw: list[Any]) -> Batch:
+    now = utcnow()
+    backfill = Scope.EVENTS_BACKFILL in actor.scopes or actor.is_admin
+    days = tenant_settings.recent(actor.tenant_id).retention.hourly_buckets_days if backfill else None
+    ages = Ages.for_caller(now, backfill_days=days)
+    return Batch(actor.tenant_id, raw, now=now, ages=ages, token=actor.unchecked_token)
+
+
+def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:
+    """The page that a browser names, by its id or its address."""
+    page, url = sent.get("page"), sent.get("url")
+    if isinstance(page, str):
+        return page if EXTERNAL_ID.fullmatch(page) else None
+    if isinstance(url, str) and len(url) <= pages.URL_MAX:
+        with tenant_tx(tenant_id) as tx:
+            return pages.find_by_url(tx, url)
+    raise Invalid("page and url are text", errors={"body": ["page and url are text"]})
+
+
+def limit_address(tenant_id: str, address: str) -> None:
+    amount = tenant_settings.recent(tenant_id).limits.beacons_per_minute
+    try:
+        throttle.require(
+            "beacon", throttle.per_minute(amount), tenant_id, address, detail="Too many views from this address"
+        )
+    except TooMany:
+        record(tenant_id, Reason.LIMITED)
+        raise
+
+
+def refuse(tenant_id: str, reason: Reason, detail: str) -> Response:
+    record(tenant_id, reason)
+    return answer(_refused(reason, detail))
+
+
+def record(tenant_id: str, reason: Reason) -> None:
+    """Count a refusal for the metrics and for the tenant's admins."""
+    events.reject(tenant_id, reason)
+    now = utcnow()
+    part = Part(tenant_id, [], now)
+    part.rejected[reason.value] += 1
+    ingest.write(part)
+
+
+def answer(tally: Tally) -> Response:
+    return Response(orjson.dumps(tally.as_json()), status=202, content_type="application/json")
+
+
+def _refused(reason: Reason, detail: str) -> Tally:
+    return Tally(0, 0, [events.Rejection(0, reason, detail)])

@@ -1,0 +1,73 @@
+"""Likes: by a user for themselves, or by a client for its own user."""
+
+from typing import Any
+from uuid import UUID
+
+import marshmallow as ma
+
+from analytics.events import EVENTS
+from analytics.ingest import Does, Item, Part, Result
+from analytics.pages import PageNotFound
+from app import ingest
+from app.api.blueprint import Blueprint, Schema
+from app.auth import BadCredentials, May, current_actor, requires
+from app.transactions import idempotent
+from tenants.db import utcnow
+from tenants.users import check_external_id
+
+blueprint = Blueprint("likes", __name__, url_prefix="/api/v1/pages", description="Likes")
+
+
+class LikeOut(Schema):
+    liked = ma.fields.Boolean(required=True)
+    likes = ma.fields.Integer(required=True, metadata={"description": "how many like the page now"})
+
+
+@blueprint.put("/<external_id>/like")
+@requires(May.LIKE)
+@idempotent
+@blueprint.response(200, LikeOut)
+def like(external_id: str) -> Any:
+    """Like a page. Liking twice changes nothing."""
+    return settle(external_id, Does.LIKE, current_actor().user_id)
+
+
+@blueprint.delete("/<external_id>/like")
+@requires(May.LIKE)
+@idempotent
+@blueprint.response(200, LikeOut)
+def unlike(external_id: str) -> Any:
+    """Take one's like back."""
+    return settle(external_id, Does.UNLIKE, current_actor().user_id)
+
+
+@blueprint.put("/<external_id>/likes/<user>")
+@requires(May.SEND_EVENTS, checks_token=True)
+@idempotent
+@blueprint.response(200, LikeOut)
+def like_for(external_id: str, user: str) -> Any:
+    """Like a page for a user, by the tenant's own id for them (made on first sight)."""
+    check_external_id(user)
+    return settle(external_id, Does.LIKE, user)
+
+
+@blueprint.delete("/<external_id>/likes/<user>")
+@requires(May.SEND_EVENTS, checks_token=True)
+@idempotent
+@blueprint.response(200, LikeOut)
+def unlike_for(external_id: str, user: str) -> Any:
+    """Take a user's like back."""
+    check_external_id(user)
+    return settle(external_id, Does.UNLIKE, user)
+
+
+def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
+    actor, now = current_actor(), utcnow()
+    part = Part(actor.tenant_id, [Item(does, external_id, now, user=user)], now, token=actor.unchecked_token)
+    outcome = ingest.write(part)[0]
+    if outcome.result is Result.UNKNOWN_PAGE:
+        raise PageNotFound
+    if outcome.result is Result.UNKNOWN_USER:
+        raise BadCredentials
+    EVENTS.labels(actor.tenant_id, does.value).inc()
+    return {"liked": does is Does.LIKE, "likes": outcome.likes}

@@ -1,0 +1,112 @@
+"""Pages: what a tenant counts."""
+
+from typing import Any
+
+import marshmallow as ma
+from flask.typing import ResponseReturnValue
+
+from analytics import pages
+from analytics.pages import Page, Visibility
+from app import cursors
+from app.api.blueprint import Blueprint, PageIn, Schema
+from app.auth import May, requires
+from app.transactions import actor_tx, idempotent
+from tenants.db import Tx, utcnow
+
+blueprint = Blueprint("pages", __name__, url_prefix="/api/v1/pages", description="Pages")
+
+VISIBILITIES = [visibility.value for visibility in Visibility]
+
+
+class PagePutIn(Schema):
+    space = ma.fields.String(required=True, metadata={"description": "the space's key"})
+    title = ma.fields.String(required=True)
+    url = ma.fields.String(required=True)
+    visibility = ma.fields.String(validate=ma.validate.OneOf(VISIBILITIES))
+    owner = ma.fields.String(metadata={"description": "the tenant's own id for the user"})
+
+
+class PageOut(Schema):
+    id = ma.fields.Integer(required=True)
+    external_id = ma.fields.String(required=True)
+    space = ma.fields.String(required=True)
+    title = ma.fields.String(required=True)
+    url = ma.fields.String(required=True)
+    visibility = ma.fields.String(metadata={"enum": VISIBILITIES})
+    owner = ma.fields.String(allow_none=True)
+    created_at = ma.fields.AwareDateTime()
+    updated_at = ma.fields.AwareDateTime()
+
+
+class PagesIn(PageIn):
+    space = ma.fields.String(validate=ma.validate.Length(1, 64))
+
+
+class PagesOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(PageOut))
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+@blueprint.put("/<external_id>")
+@requires(May.WRITE_PAGES)
+@idempotent
+@blueprint.arguments(PagePutIn)
+@blueprint.alt_response(201, schema=PageOut, success=True)
+@blueprint.response(200, PageOut)
+def put_page(body: dict[str, Any], external_id: str) -> ResponseReturnValue:
+    """Make a page (201) or change it (200)."""
+    with actor_tx() as tx:
+        saved = pages.put(tx, external_id, **body, now=utcnow())
+        shown = show(tx, [saved.page])[0]
+    return (shown, 201) if saved.new else (shown, 200)
+
+
+@blueprint.get("/<external_id>")
+@requires(May.READ_PAGES)
+@blueprint.response(200, PageOut)
+def get_page(external_id: str) -> Any:
+    """One page."""
+    with actor_tx() as tx:
+        return show(tx, [pages.get(tx, external_id)])[0]
+
+
+@blueprint.get("")
+@requires(May.READ_PAGES)
+@blueprint.arguments(PagesIn, location="query")
+@blueprint.response(200, PagesOut)
+def list_pages(query: dict[str, Any]) -> Any:
+    """All pages, or a space's; newest first."""
+    before = cursors.decode(query["cursor"], int)[0] if query.get("cursor") else None
+    with actor_tx() as tx:
+        found = pages.list_(tx, space=query.get("space"), before=before, limit=query["limit"] + 1)
+        items = show(tx, found[: query["limit"]])
+    more = len(found) > len(items)
+    return {"items": items, "next_cursor": cursors.encode(items[-1]["id"]) if more else None}
+
+
+@blueprint.delete("/<external_id>")
+@requires(May.WRITE_PAGES)
+@idempotent
+@blueprint.response(204)
+def delete_page(external_id: str) -> None:
+    """Remove a page with its likes and views."""
+    with actor_tx() as tx:
+        pages.delete(tx, external_id)
+
+
+def show(tx: Tx, rows: list[Page]) -> list[dict[str, Any]]:
+    owners = pages.owners(tx, rows)
+    return [
+        {
+            "id": row.id,
+            "external_id": row.external_id,
+            "space": row.space_key,
+            "title": row.title,
+            "url": row.url,
+            "visibility": row.visibility,
+            "owner": owners.get(row.owner_id) if row.owner_id else None,
+            "created_at": row.created_at,
+            "updated_at": row.updated_at,
+        }
+        for row in rows
+    ]

@@ -1,0 +1,24 @@
+"""The way from a route to the group commit."""
+
+from collections.abc import Sequence
+
+from flask import current_app, g
+
+from analytics import ingest
+from analytics.ingest import GroupCommit, Outcome, Part
+from app.auth import BadCredentials
+from tenants.signing import BadToken
+
+
+def write(part: Part) -> Sequence[Outcome]:
+    """Write a part and wait for its commit; inside an idempotent request, in that request's own transaction."""
+    try:
+        if g.get("tx") is not None:
+            ingest.apply(g.tx, [part])
+            if part.error is not None:
+                raise part.error
+            return part.outcomes
+        group: GroupCommit = current_app.extensions["plaudit-ingest"]
+        return group.write(part)
+    except BadToken:
+        raise BadCredentials from None

@@ -1,0 +1,53 @@
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from tenants.db import tenant_tx
+from tests.people import Caller, client_of
+
+
+@pytest.fixture
+def sender(client: FlaskClient, tenant: str) -> Caller:
+    """A tenant app that writes pages and sends events."""
+    return client_of(client, tenant, "pages:write", "events:write", "stats:read")
+
+
+@pytest.fixture
+def page(sender: Caller) -> str:
+    return make_page(sender, "home")
+
+
+def make_page(caller: Caller, external_id: str, **changes: str) -> str:
+    body = {"space": "eng", "title": f"Page {external_id}", "url": f"https://wiki.example/{external_id}", **changes}
+    answer = caller("PUT", f"/api/v1/pages/{external_id}", json=body)
+    assert answer.status_code in {200, 201}, answer.text
+    return external_id
+
+
+def views_of(tenant: str, page: str | None = None) -> int:
+    with tenant_tx(tenant) as tx:
+        return int(
+            tx.execute(
+                text(
+                    "SELECT coalesce(sum(v.views), 0) FROM page_views_hour v"
+                    " JOIN pages p ON p.tenant_id = v.tenant_id AND p.id = v.page_id"
+                    " WHERE CAST(:page AS text) IS NULL OR p.external_id = :page"
+                ),
+                {"page": page},
+            ).scalar_one()
+        )
+
+
+def likes_of(tenant: str, page: str) -> tuple[int, int]:
+    """The rows, and the counter: they must be the same."""
+    with tenant_tx(tenant) as tx:
+        row = tx.execute(
+            text(
+                "SELECT (SELECT count(*) FROM page_likes l WHERE l.tenant_id = p.tenant_id AND l.page_id = p.id),"
+                " c.likes"
+                " FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id"
+                " WHERE p.external_id = :page"
+            ),
+            {"page": page},
+        ).one()
+        return int(row[0]), int(row[1])
