@@ -230,9 +230,8 @@ class _Writer:
         self.tx = tx
 
     def write(self, parts: Sequence[Part]) -> None:
-        live = self._of_live_tokens(parts)
+        pages, live = self._look_up(parts)
         flat = [(part, item) for part in live for item in part.items]
-        pages = self._pages({item.page for _, item in flat})
         outcomes = [Outcome(Result.ACCEPTED if item.page in pages else Result.UNKNOWN_PAGE) for _, item in flat]
         self._drop_duplicates(flat, outcomes)
         accepted = [
@@ -241,34 +240,35 @@ class _Writer:
             if outcome.result is Result.ACCEPTED
         ]
         liked = [pair for pair in accepted if pair[0].does is not Does.VIEW]
-        stale = self._likes(liked, pages, now=parts[0].now)
-        stale |= self._views([item for item, _ in accepted if item.does is Does.VIEW], pages)
-        outbox.mark_stale(self.tx, Kind.PAGE, stale)
+        moved = self._likes(liked, pages, now=parts[0].now)
+        self._views([item for item, _ in accepted if item.does is Does.VIEW], pages, also_stale=moved)
         for (part, _), outcome in zip(flat, outcomes, strict=True):
             part.outcomes.append(outcome)
         self._count_rejections(live)
 
-    def _of_live_tokens(self, parts: Sequence[Part]) -> list[Part]:
+    def _look_up(self, parts: Sequence[Part]) -> tuple[dict[str, int], list[Part]]:
+        """The ids of the pages (which cannot be deleted before this commit is over), and the parts whose token counts."""
         tokens = {part.token for part in parts if part.token is not None}
-        dead = credentials.dead_tokens(self.tx, tokens) if tokens else set()
+        rows = self.tx.run(
+            _LOOK_UP,
+            {
+                "tenant": self.tx.tenant,
+                "pages": list({item.page for part in parts for item in part.items}),
+                "clients": [token.client_id for token in tokens],
+                "jtis": [token.jti for token in tokens],
+            },
+        )
+        pages: dict[str, int] = {}
+        dead: set[ClientToken | None] = set()
+        for row in rows:
+            if row.id is not None:
+                pages[row.a] = row.id
+            else:
+                dead.add(ClientToken(row.a, row.b))
         for part in parts:
             if part.token in dead:
                 part.error = BadToken()
-        return [part for part in parts if part.error is None]
-
-    def _pages(self, external_ids: set[str]) -> dict[str, int]:
-        """The ids of the pages, which cannot be deleted before this commit is over."""
-        if not external_ids:
-            return {}
-        rows = self.tx.execute(
-            text("""
-                SELECT external_id, id FROM pages
-                WHERE tenant_id = :tenant AND external_id = ANY(CAST(:pages AS text[]))
-                ORDER BY id FOR KEY SHARE
-            """),
-            {"tenant": self.tx.tenant, "pages": list(external_ids)},
-        )
-        return {row.external_id: row.id for row in rows}
+        return pages, [part for part in parts if part.error is None]
 
     def _drop_duplicates(self, flat: Sequence[tuple[Part, Item]], outcomes: Sequence[Outcome]) -> None:
         """Mark the items whose id was seen before, here or in an earlier commit."""
@@ -281,14 +281,8 @@ class _Writer:
         if not first:
             return
         keys = sorted(first)
-        rows = self.tx.execute(
-            text("""
-                INSERT INTO seen_events AS s (tenant_id, event_key, seen_on)
-                SELECT :tenant, event_key, :today FROM unnest(CAST(:keys AS uuid[])) AS event_key
-                ON CONFLICT (tenant_id, event_key) DO UPDATE SET seen_on = EXCLUDED.seen_on
-                WHERE s.seen_on < EXCLUDED.seen_on
-                RETURNING event_key, xmax = 0 AS new
-            """),
+        rows = self.tx.run(
+            _REMEMBER,
             {"tenant": self.tx.tenant, "today": flat[0][0].now.date(), "keys": keys},
         )
         new = {row.event_key for row in rows if row.new}
@@ -318,12 +312,13 @@ class _Writer:
             outcome.likes = count
         return moved
 
-    def _views(self, items: Sequence[Item], pages: dict[str, int]) -> set[int]:
-        if not items:
-            return set()
+    def _views(self, items: Sequence[Item], pages: dict[str, int], *, also_stale: set[int]) -> None:
+        """Count the views, and tell the projector of every page that moved."""
         counted: Counter[tuple[int, datetime]] = Counter((pages[item.page], views.hour_of(item.at)) for item in items)
-        views.count(self.tx, counted)
-        return {page_id for page_id, _ in counted}
+        if counted:
+            views.count(self.tx, counted, also_stale=also_stale)
+        else:
+            outbox.mark_stale(self.tx, Kind.PAGE, also_stale)
 
     def _count_rejections(self, parts: Sequence[Part]) -> None:
         counts: Counter[tuple[datetime, str]] = Counter()
@@ -350,6 +345,27 @@ class _Writer:
                     "counts": [counts[key] for key in keys],
                 },
             )
+
+
+# Pages are locked in the order of their ids; then which tokens were revoked, or whose client or tenant was.
+_LOOK_UP = text(f"""
+    WITH known AS MATERIALIZED (
+        SELECT external_id, id FROM pages
+        WHERE tenant_id = :tenant AND external_id = ANY(CAST(:pages AS text[]))
+        ORDER BY id FOR KEY SHARE
+    )
+    SELECT external_id AS a, NULL AS b, id FROM known
+    UNION ALL
+    SELECT client_id, jti, NULL FROM ({credentials.DEAD_TOKENS}) dead
+""")
+
+_REMEMBER = text("""
+    INSERT INTO seen_events AS s (tenant_id, event_key, seen_on)
+    SELECT :tenant, event_key, :today FROM unnest(CAST(:keys AS uuid[])) AS event_key
+    ON CONFLICT (tenant_id, event_key) DO UPDATE SET seen_on = EXCLUDED.seen_on
+    WHERE s.seen_on < EXCLUDED.seen_on
+    RETURNING event_key, xmax = 0 AS new
+""")
 
 
 def rejections(tx: Tx, *, since: datetime) -> dict[str, int]:

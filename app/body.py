@@ -15,6 +15,7 @@ from tenants.errors import Invalid, Malformed, TooLarge, WrongType
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_DEPTH = 32
+CUT_OFF = "The body ended before it was complete"
 _NUL_ESCAPE = b"\\u0000"
 
 
@@ -34,7 +35,13 @@ def read_bytes(req: Request) -> bytes:
     except RequestEntityTooLarge:
         raise TooLarge(f"A body may have at most {limit} bytes") from None
     except OSError:
-        raise Malformed("The body ended before it was complete") from None
+        raise Malformed(CUT_OFF) from None
+    if req.content_length is None:
+        # Chunked: what is over the limit has not been read yet.
+        if len(body) >= limit and req.environ["wsgi.input"].read(1):
+            raise TooLarge(f"A body may have at most {limit} bytes")
+    elif len(body) < req.content_length:
+        raise Malformed(CUT_OFF)
     match req.headers.get("Content-Encoding", "identity").lower():
         case "identity":
             return body

@@ -36,9 +36,9 @@ def prepare(data_dir: Path) -> Path:
     """The data folder, made if need be. Others may pass through it (the servers' user), not look into it."""
     data_dir = data_dir.absolute()
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        if data_dir.stat().st_uid == os.geteuid():
-            data_dir.chmod(0o711)
+        if not data_dir.exists():
+            data_dir.mkdir(parents=True, exist_ok=True)
+            data_dir.chmod(0o711)  # whatever the umask; a folder that was there keeps its mode
         probe = data_dir / "servers.lock"
         probe.touch(mode=0o600)
     except OSError as error:

@@ -23,6 +23,8 @@ def ensure(data_dir: Path) -> dict[str, str]:
     """The tenant with its credentials, made if need be: what the ready line says of it."""
     now = utcnow()
     with owner_tx() as tx:
+        if DEMO_TENANT in registry.deleted(tx):  # and not purged yet
+            registry.purge(tx, DEMO_TENANT)
         registry.ensure(tx, DEMO_TENANT, name="Demo wiki", now=now)
     file = data_dir / "demo.json"
     try:

@@ -9,17 +9,21 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import Engine, inspect, text
+from sqlalchemy.engine import URL, make_url
 
 from app.embedded import wheel_binaries
 from tenants.errors import Conflict, Invalid, Unavailable
 from tenants.rls import create_roles
 
+_UNWANTED = re.compile(r"(CREATE SCHEMA public;|SET transaction_timeout = 0;|COMMENT ON SCHEMA public .*;)\n?")
+_OWNERS_POLICY = re.compile(r"^(CREATE POLICY owner ON \S+ TO )\S+( USING )")
 
-def write(database_url: str, file: Path) -> int:
+
+def write(database_url: str, file: Path, engine: Engine) -> int:
     """Dump the database to `file`, in one step: a dump that fails leaves no file, nor touches an older one."""
+    _refuse_partial(engine)
     target = file.absolute()
     if not target.parent.is_dir():
         raise Invalid(f"There is no folder {target.parent}")
@@ -51,10 +55,12 @@ def read(database_url: str, file: Path, engine: Engine) -> None:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "restore.sql"
         _run([str(tool), "--no-owner", f"--file={script}", str(file)], database_url)
-        body = _portable(script.read_text())
-        script.write_text(f"SET lock_timeout = '10s';\nDROP SCHEMA public CASCADE;\nCREATE SCHEMA public;\n{body}\n")
+        portable = script.with_name("portable.sql")
+        with script.open() as lines, portable.open("w") as out:
+            out.write("SET lock_timeout = '10s';\nDROP SCHEMA public CASCADE;\nCREATE SCHEMA public;\n")
+            out.writelines(_portable(line) for line in lines)
         options = ["--no-psqlrc", "--quiet", "--single-transaction", "-v", "ON_ERROR_STOP=1"]
-        _run([str(tool.with_name("psql")), *options, "-f", str(script)], database_url)
+        _run([str(tool.with_name("psql")), *options, "-f", str(portable)], database_url)
     with engine.begin() as connection:
         for statement in create_roles():
             connection.execute(text(statement))
@@ -67,12 +73,29 @@ def holds_data(engine: Engine) -> bool:
         return bool(connection.scalar(text("SELECT EXISTS (SELECT FROM tenants)")))
 
 
-def _portable(script: str) -> str:
-    """Without what a fresh schema has already, and without settings that an older server does not know."""
-    unwanted = re.compile(
-        r"^(CREATE SCHEMA public;|SET transaction_timeout = 0;|COMMENT ON SCHEMA public .*;)$", re.MULTILINE
-    )
-    return unwanted.sub("", script)
+def _portable(line: str) -> str:
+    """The line, for whoever restores it: the owner's policies are the new owner's, and what a fresh schema has
+    already or an older server does not know is left out."""
+    if _UNWANTED.fullmatch(line):
+        return ""
+    return _OWNERS_POLICY.sub(r"\1CURRENT_USER\2", line)
+
+
+def _refuse_partial(engine: Engine) -> None:
+    """Row-level security would silently leave rows out of the dump of a login that is not the owner."""
+    with engine.connect() as connection:
+        sees_all = connection.scalar(
+            text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
+        ) or connection.scalar(
+            text("""
+                SELECT NOT EXISTS (
+                    SELECT FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relforcerowsecurity
+                    AND NOT EXISTS (SELECT FROM pg_policies p WHERE p.schemaname = 'public' AND p.tablename = c.relname
+                                    AND p.policyname = 'owner' AND current_user = ANY (p.roles)))
+            """)
+        )
+    if not sees_all:
+        raise Conflict("This login does not see every row: give DATABASE_URL the login that owns the tables")
 
 
 def _tool(name: str, database_url: str) -> Path:
@@ -80,7 +103,7 @@ def _tool(name: str, database_url: str) -> Path:
     import psycopg
 
     try:
-        with psycopg.connect(database_url, connect_timeout=5) as connection:
+        with psycopg.connect(_plain(database_url), connect_timeout=5) as connection:
             server = connection.info.server_version // 10_000
     except psycopg.OperationalError as error:
         raise Unavailable(
@@ -106,22 +129,22 @@ def _major_version(tool: Path) -> int:
 
 
 def _run(command: list[str], database_url: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_connection_env(database_url))
+    """Run a tool on the database. The password travels in the environment, never on a command line."""
+    url = make_url(_plain(database_url))
+    env = {**os.environ, "PGCONNECT_TIMEOUT": "5"}
+    if url.password:
+        env["PGPASSWORD"] = str(url.password)
+    address = URL.create(
+        "postgresql", url.username, host=url.host, port=url.port, database=url.database, query=url.query
+    ).render_as_string()
+    where = [] if Path(command[0]).name == "pg_restore" else [f"--dbname={address}"]
+    done = subprocess.run([*command, *where], capture_output=True, text=True, check=False, env=env)
     if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if "error" in line.lower() or "ERROR" in line]
-        said = (lines or done.stderr.strip().splitlines() or ["it said nothing"])[0]
+        lines = done.stderr.strip().splitlines() or ["it said nothing"]
+        said = next((line for line in lines if "error" in line.lower()), lines[0])
         raise Unavailable(f"{Path(command[0]).name} failed: {said}")
 
 
-def _connection_env(database_url: str) -> dict[str, str]:
-    """The address as libpq's variables: a password never stands on a command line."""
-    parts = urlsplit(database_url)
-    env = {
-        "PGHOST": parts.hostname,
-        "PGPORT": str(parts.port) if parts.port else None,
-        "PGUSER": unquote(parts.username) if parts.username else None,
-        "PGPASSWORD": unquote(parts.password) if parts.password else None,
-        "PGDATABASE": unquote(parts.path.lstrip("/")),
-        "PGCONNECT_TIMEOUT": "5",
-    }
-    return {**os.environ, **{name: value for name, value in env.items() if value is not None}}
+def _plain(database_url: str) -> str:
+    """The address as libpq understands it, parameters and all."""
+    return make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)

@@ -110,7 +110,7 @@ def record(response: Response) -> Response:
     if status >= 400 or seconds > SLOW_S or request.endpoint not in QUIET:
         write = log.error if status >= 500 else log.info
         write(
-            f"{request.method} {route if request.url_rule else request.path[:200]!r} {status}",
+            f"{request.method} {route if request.url_rule else logs.mask(request.path)[:200]!r} {status}",
             action="request",
             data={"ms": round(seconds * 1000, 1), "code": g.get("problem_code")},
         )

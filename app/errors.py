@@ -140,6 +140,9 @@ def answer_database_error(error: DBAPIError) -> Response:
             data={"error": type(error.orig).__name__},
         )
         return answer_domain_error(DatabaseUnavailable())
+    if str(getattr(error.orig, "sqlstate", "")).startswith("22"):
+        log.warning("PostgreSQL refused a value", action="database.value", data={"error": type(error.orig).__name__})
+        return answer_domain_error(domain.Invalid("A value cannot be stored"))
     return answer_bug(error)
 
 

@@ -9,7 +9,7 @@ from flask import Response, after_this_request, g, make_response, request
 
 from app.auth import current_actor
 from app.body import read_bytes
-from tenants import idempotency
+from tenants import idempotency, logs
 from tenants.db import Tx, tenant_tx, utcnow
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -70,6 +70,11 @@ def run_and_tell(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def after_commit(action: Callable[[], None]) -> None:
     """Do this once the request's transaction is committed: what tells others of it."""
     g.setdefault("after_commit", []).append(action)
+
+
+def audit(action: str, **data: Any) -> None:
+    """The audit line, once it is true."""
+    after_commit(lambda: logs.audit(action, **data))
 
 
 def _after_commit() -> None:

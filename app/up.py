@@ -10,13 +10,13 @@ import click
 from app import datadir, supervisor
 from app.datadir import Addresses, EmbeddedError
 from app.embedded import EmbeddedServers
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 from app.supervisor import Supervisor
 
 HEALTH_HOST = "127.0.0.1"
 
 
-def run(data_dir: Path, *, demo: bool, port: int, workers: int, as_json: bool) -> None:
+def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, as_json: bool) -> None:
     """Everything, until Ctrl-C or SIGTERM."""
     settings = Settings.from_env({**os.environ, "PLAUDIT_PORT": str(port)})
     supervisor.check_port(settings.host, settings.port, "--port N")
@@ -39,6 +39,7 @@ def run(data_dir: Path, *, demo: bool, port: int, workers: int, as_json: bool) -
                         live_port=live_port,
                         workers=workers,
                         demo=demo,
+                        traffic=traffic,
                         as_json=as_json,
                     )
             finally:
@@ -59,6 +60,10 @@ def complete_environment(data_dir: Path, *, need_database: bool = True) -> None:
         os.environ["PLAUDIT_SERVICE_DATABASE_URL"] = addresses.service_database_url
         os.environ.setdefault("REDIS_URL", addresses.redis_url)
         os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(data_dir / "metrics"))
+    elif need_database and not os.environ.get("PLAUDIT_SECRET_KEY"):
+        raise SettingsError(
+            "PLAUDIT_SECRET_KEY must be set beside DATABASE_URL: at least 32 characters, the same for all processes"
+        )
     if not os.environ.get("PLAUDIT_SECRET_KEY"):
         os.environ["PLAUDIT_SECRET_KEY"] = datadir.read_secrets(datadir.prepare(data_dir))["secret_key"]
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
@@ -104,6 +109,7 @@ def _start_service(
     live_port: int,
     workers: int,
     demo: bool,
+    traffic: bool,
     as_json: bool,
 ) -> None:
     live_url = settings.live_url if "PLAUDIT_PUBLIC_URL" in os.environ else f"http://127.0.0.1:{live_port}"
@@ -136,6 +142,10 @@ def _start_service(
     ):
         ready = {"ready": True, "url": settings.public_url, "live_url": live_url, **said}
         _say_ready(ready, watch.out, as_json=as_json)
+        if traffic:
+            where = {"URL": f"http://{host}:{settings.port}", "CLIENT_ID": said["client_id"]}
+            where["CLIENT_SECRET"] = said["client_secret"]
+            watch.add_command("demo", "demo-traffic", env={f"PLAUDIT_DEMO_{name}": to for name, to in where.items()})
         watch.run()
 
 

@@ -5,13 +5,12 @@ from typing import Any
 import orjson
 from flask import Flask
 from flask.json.provider import JSONProvider
-from werkzeug.middleware.proxy_fix import ProxyFix
 
 from analytics.ingest import GroupCommit
 from analytics.visitors import Visitors
 from app import api, body, edge, errors
 from app.settings import Settings, SettingsError
-from tenants import db
+from tenants import db, logs
 from tenants import redis as tenants_redis
 from tenants.signing import Signer
 
@@ -50,11 +49,9 @@ def new_flask(settings: Settings) -> Flask:
         SETTINGS=settings,
         PROPAGATE_EXCEPTIONS=False,
     )
-    if settings.proxy_hops:
-        # Never the host: links and the issuer come from PLAUDIT_PUBLIC_URL.
-        app.wsgi_app = ProxyFix(  # type: ignore[method-assign]
-            app.wsgi_app, x_for=settings.proxy_hops, x_proto=settings.proxy_hops, x_host=0
-        )
+    # No address is answered by a redirect that the Host header could bend.
+    app.url_map.merge_slashes = False
+    app.url_map.strict_slashes = False
     errors.install(app)
     edge.install(app, https=settings.public_url.startswith("https://"))
     return app
@@ -69,7 +66,4 @@ def connect(settings: Settings) -> None:
     )
     redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"
     tenants_redis.configure(boards_url=redis_url, queue_url=settings.queue_redis_url or redis_url)
-    if settings.sentry_dsn:
-        import sentry_sdk
-
-        sentry_sdk.init(dsn=settings.sentry_dsn, send_default_pii=False, max_request_body_size="never")
+    logs.report_errors(settings.sentry_dsn)

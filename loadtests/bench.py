@@ -1,14 +1,27 @@
 """Speed as ratios, measured in one run on one machine: `make bench`, or `make bench ARGS=servers`."""
 
 import argparse
+import json
+import os
+import random
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
-from loadtests.blast import blast, request
-from tests.service import ROOT, eventually, free_port
+import psycopg
+import requests
+
+from app.datadir import read_state
+from app.settings import Settings
+from loadtests.blast import Result, blast, request
+from tests.service import ROOT, Service, eventually, free_port, running_service
 
 
 def servers(seconds: float) -> None:
@@ -32,12 +45,96 @@ def servers(seconds: float) -> None:
             print(f"  {name:<30}{blast(port, lambda *_: get, seconds=seconds)}")
 
 
+def ingest(seconds: float) -> None:
+    """Durable views, one at a time and in batches, against a bare Flask route and against raw SQL."""
+    with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
+        Path(folder).chmod(0o711)
+        with running_service(Path(folder) / "data", "--demo", "--no-traffic") as service:
+            port = int(service.url.rsplit(":", 1)[1])
+            headers = {"Authorization": f"Bearer {service.token()}", "Content-Type": "application/json"}
+            for number in range(PAGES):
+                body = {"space": "s", "title": "t", "url": f"/{number}"}
+                requests.put(f"{service.url}/api/v1/pages/p{number}", json=body, headers=headers, timeout=10)
+            bare = measure_bare(seconds)
+            print("Durable single views, 64 connections")
+            single = blast(port, partial(view_request, headers), seconds=seconds)
+            print(f"  {'a bare Flask route, POST JSON':<34}{bare}")
+            print(f"  {'POST /pages/{id}/views':<34}{single}   {single.per_second / bare.per_second:.2f} of it")
+            print("Durable batches of 100 views, 16 connections")
+            raw = measure_raw_sql(service, seconds)
+            batches = blast(port, partial(batch_request, headers), connections=16, seconds=seconds)
+            per_second = batches.per_second * BATCH
+            print(f"  {'raw INSERT … unnest, 2 connections':<34}{raw:>9,.0f} events/s")
+            print(
+                f"  {'POST /events':<34}{per_second:>9,.0f} events/s   {per_second / raw:.2f} of it"
+                f"   p50 {batches.p50_ms:.1f} ms   p99 {batches.p99_ms:.1f} ms   {batches.statuses}"
+            )
+
+
+PAGES = 200
+BATCH = 100
+
+
+def view_request(headers: dict[str, str], process: int, connection: int, number: int) -> bytes:
+    body = b'{"id":"%d-%d-%d-%d"}' % (os.getppid(), process, connection, number)
+    return request("POST", f"/api/v1/pages/p{(connection * 7 + number) % PAGES}/views", headers=headers, body=body)
+
+
+def batch_request(headers: dict[str, str], process: int, connection: int, number: int) -> bytes:
+    prefix = f"{os.getppid()}-{process}-{connection}-{number}"
+    items = [{"type": "view", "page": f"p{(n * 7 + number) % PAGES}", "id": f"{prefix}-{n}"} for n in range(BATCH)]
+    return request("POST", "/api/v1/events", headers=headers, body=json.dumps({"events": items}).encode())
+
+
+def measure_bare(seconds: float) -> Result:
+    """The same server, processes and threads as the API has."""
+    port, settings = free_port(), Settings.from_env()
+    command = [sys.executable, "-m", "granian", "loadtests.bare:application", "--interface", "wsgi", "--no-log"]
+    command += ["--port", str(port), "--workers", str(settings.web_processes)]
+    command += ["--blocking-threads", str(settings.web_threads)]
+    post = request("POST", "/", headers={"Content-Type": "application/json"}, body=b'{"id":"0-0-0"}')
+    with running(command, port):
+        return blast(port, lambda *_: post, seconds=seconds)
+
+
+def measure_raw_sql(service: Service, seconds: float) -> float:
+    """What PostgreSQL takes of the same rows when nothing stands before it: ids remembered, buckets moved, committed."""
+    state = read_state(service.data_dir)
+    assert state is not None
+    url, done = state["addresses"]["database_url"], [0, 0]
+
+    def insert(which: int) -> None:
+        with psycopg.connect(url) as connection:
+            ids = [row[0] for row in connection.execute("SELECT id FROM pages ORDER BY id LIMIT 200").fetchall()]
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                keys = sorted(uuid.uuid4() for _ in range(BATCH))
+                connection.execute(
+                    "INSERT INTO seen_events (tenant_id, event_key, seen_on) SELECT 'demo', k, current_date"
+                    " FROM unnest(%s::uuid[]) k ON CONFLICT DO NOTHING",
+                    [keys],
+                )
+                connection.execute(
+                    "INSERT INTO page_views_hour AS b (tenant_id, page_id, bucket_hour, views)"
+                    " SELECT 'demo', p, date_trunc('hour', now()), 1 FROM unnest(%s::bigint[]) p"
+                    " ON CONFLICT (tenant_id, page_id, bucket_hour) DO UPDATE SET views = b.views + 1",
+                    [sorted(random.sample(ids, BATCH))],
+                )
+                connection.commit()
+                done[which] += BATCH
+
+    threads = [threading.Thread(target=insert, args=(which,)) for which in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / seconds
+
+
 @contextmanager
 def running(command: list[str], port: int) -> Iterator[None]:
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        import requests
-
         eventually(lambda: requests.get(f"http://127.0.0.1:{port}/", timeout=1).ok)
         yield
     finally:
@@ -46,7 +143,7 @@ def running(command: list[str], port: int) -> Iterator[None]:
         time.sleep(0.3)
 
 
-BENCHMARKS: dict[str, Callable[[float], None]] = {"servers": servers}
+BENCHMARKS: dict[str, Callable[[float], None]] = {"servers": servers, "ingest": ingest}
 
 
 def main() -> None:

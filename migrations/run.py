@@ -11,6 +11,7 @@ from sqlalchemy.engine import make_url
 
 from migrations.head import head_revision
 from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
+from tenants.errors import Conflict
 
 # Any number, the same in every release: who holds it migrates.
 ADVISORY_LOCK = 7_526_103_841
@@ -19,11 +20,15 @@ LOCK_TIMEOUT = "10s"
 
 def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "head") -> tuple[str | None, str]:
     """Upgrade as the owner, in one transaction; the revisions before and after. Safe to run twice, or at once."""
-    with engine.begin() as connection:
+    with engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
         # A migration waits this long for a busy table, then gives up rather than hold everyone up behind it.
         connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"))
         before = current_revision(connection)
+        if before is not None and before > head_revision():
+            raise Conflict(
+                f"The database is at schema {before}, newer than this release's {head_revision()}: upgrade Plaudit"
+            )
         config = alembic_config()
         config.attributes["connection"] = connection
         command.upgrade(config, revision)

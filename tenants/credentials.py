@@ -12,21 +12,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from urllib.parse import urlsplit
 
 import orjson
-from sqlalchemy import ForeignKey, select, text, update
+from sqlalchemy import ForeignKey, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants import liveness, registry
-from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
+from tenants import settings as tenant_settings
+from tenants.db import Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Invalid, NotFound
 from tenants.sessions import RevokedToken
+from tenants.settings import is_origin
 from tenants.signing import Signer
 
 CLIENT_TOKEN_LIVES_S = 3600
 OLD_SECRET_LIVES = timedelta(days=1)
+CLIENT_ID = re.compile(r"[a-z][a-z0-9-]{1,62}\.[0-9a-f]{16}")
 NAME_MAX = 100
 MOST_ORIGINS = 50
 
@@ -104,8 +106,10 @@ def create_client(tx: Tx, *, name: str, scopes: Iterable[str], now: datetime) ->
     return NewSecret(client, secret)
 
 
-def list_clients(tx: Tx) -> list[Client]:
-    return list(tx.scalars(select(Client).where(Client.revoked_at.is_(None)).order_by(Client.created_at, Client.id)))
+def list_clients(tx: Tx, *, after: str | None = None, limit: int = 1000) -> list[Client]:
+    """Those that count, by id."""
+    wanted = select(Client).where(Client.revoked_at.is_(None), Client.id > (after or ""))
+    return list(tx.scalars(wanted.order_by(Client.id).limit(limit)))
 
 
 def rotate_client(tx: Tx, client_id: str, *, now: datetime) -> NewSecret:
@@ -130,24 +134,22 @@ def announce_client(tenant_id: str, client_id: str) -> None:
     liveness.revoked(tenant_id, [f"client:{client_id}"])
 
 
-def authenticate(client_id: str, *, now: datetime) -> Client | None:
+def find_client(client_id: str) -> Client | None:
     """The client that this id names, if it counts. Its secret is still to be checked."""
-    tenant_id = client_id.split(".", 1)[0]
-    if TENANT_ID.fullmatch(tenant_id) is None or len(client_id) > 128:
+    if CLIENT_ID.fullmatch(client_id) is None:
         return None
-    with tenant_tx(tenant_id) as tx:
+    with tenant_tx(client_id.split(".", 1)[0]) as tx:
         return tx.scalar(
-            update(Client)
-            .where(
-                Client.id == client_id,
-                Client.revoked_at.is_(None),
-                select(registry.Tenant.id)
-                .where(registry.Tenant.id == Client.tenant_id, registry.Tenant.deleted_at.is_(None))
-                .exists(),
-            )
-            .values(last_used_at=now)
-            .returning(Client)
+            select(Client)
+            .join(registry.Tenant, registry.Tenant.id == Client.tenant_id)
+            .where(Client.id == client_id, Client.revoked_at.is_(None), registry.Tenant.deleted_at.is_(None))
         )
+
+
+def used(client: Client, *, now: datetime) -> None:
+    """The client has shown its secret."""
+    with tenant_tx(client.tenant_id) as tx:
+        tx.execute(update(Client).where(Client.id == client.id).values(last_used_at=now))
 
 
 def client_token(client: Client, scopes: str, *, signer: Signer, now: datetime) -> str:
@@ -183,21 +185,16 @@ class ClientToken:
     jti: str
 
 
-def dead_tokens(tx: Tx, tokens: Iterable[ClientToken]) -> set[ClientToken]:
-    """Those that were revoked, or whose client was: asked inside the transaction of what they are used for."""
-    given = set(tokens)
-    rows = tx.execute(
-        text("""
-            SELECT t.client_id, t.jti
-            FROM unnest(CAST(:clients AS text[]), CAST(:jtis AS text[])) AS t(client_id, jti)
-            LEFT JOIN oauth_clients c ON c.tenant_id = :tenant AND c.id = t.client_id AND c.revoked_at IS NULL
-            LEFT JOIN tenants o ON o.id = c.tenant_id AND o.deleted_at IS NULL
-            LEFT JOIN revoked_tokens r ON r.tenant_id = :tenant AND r.jti = t.jti
-            WHERE o.id IS NULL OR r.jti IS NOT NULL
-        """),
-        {"tenant": tx.tenant, "clients": [t.client_id for t in given], "jtis": [t.jti for t in given]},
-    )
-    return {ClientToken(row.client_id, row.jti) for row in rows}
+# Those of the given tokens (:clients, :jtis) that were revoked, or whose client or tenant was. A part of a statement,
+# so that it can be asked inside the transaction of what they are used for.
+DEAD_TOKENS = """
+    SELECT t.client_id, t.jti
+    FROM unnest(CAST(:clients AS text[]), CAST(:jtis AS text[])) AS t(client_id, jti)
+    LEFT JOIN oauth_clients c ON c.tenant_id = :tenant AND c.id = t.client_id AND c.revoked_at IS NULL
+    LEFT JOIN tenants o ON o.id = c.tenant_id AND o.deleted_at IS NULL
+    LEFT JOIN revoked_tokens r ON r.tenant_id = :tenant AND r.jti = t.jti
+    WHERE o.id IS NULL OR r.jti IS NOT NULL
+"""
 
 
 def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:
@@ -224,9 +221,10 @@ def create_key(tx: Tx, *, name: str, origins: Iterable[str], now: datetime) -> P
     return row
 
 
-def list_keys(tx: Tx) -> list[PublishableKey]:
-    alive = PublishableKey.revoked_at.is_(None)
-    return list(tx.scalars(select(PublishableKey).where(alive).order_by(PublishableKey.created_at, PublishableKey.id)))
+def list_keys(tx: Tx, *, after: str | None = None, limit: int = 1000) -> list[PublishableKey]:
+    """Those that count, by id."""
+    wanted = select(PublishableKey).where(PublishableKey.revoked_at.is_(None), PublishableKey.id > (after or ""))
+    return list(tx.scalars(wanted.order_by(PublishableKey.id).limit(limit)))
 
 
 def revoke_key(tx: Tx, key_id: str, *, now: datetime) -> None:
@@ -263,7 +261,9 @@ def find_key(key_id: str) -> KeyInUse | None:
                     registry.Tenant.deleted_at.is_(None),
                 )
             )
-            return None if origins is None else orjson.dumps(origins).decode()
+            if origins is None:
+                return None
+            return orjson.dumps([*origins, *tenant_settings.read(tx)[0].allowed_origins]).decode()
 
     known = liveness.look_up(tenant_id, [f"key:{key_id}"], ask)
     return None if known is None else KeyInUse(tenant_id, key_id, frozenset(orjson.loads(known)))
@@ -272,24 +272,13 @@ def find_key(key_id: str) -> KeyInUse | None:
 def check_origins(origins: Iterable[str]) -> list[str]:
     """Origins as browsers send them: scheme, host and perhaps a port, in lower case."""
     given = list(dict.fromkeys(origins))
-    wrong = [origin for origin in given if not _is_origin(origin)]
+    wrong = [origin for origin in given if not is_origin(origin)]
     if wrong or not 0 < len(given) <= MOST_ORIGINS:
         message = f"1 to {MOST_ORIGINS} origins such as https://wiki.example (no path)"
         if wrong:
             message += f"; not {wrong[0][:80]!r}"
         raise Invalid(f"origins: {message}", errors={"origins": [message]})
     return given
-
-
-def _is_origin(origin: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-        port = parts.port
-    except ValueError:
-        return False
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        return False
-    return origin == f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port is not None else "")
 
 
 def _revoke(tx: Tx, table: type[Client] | type[PublishableKey], row_id: str, now: datetime) -> None:

@@ -8,19 +8,19 @@ Three doors, one for each database role:
 - `owner_tx()`: as the owner of the tables, for migrations, partitions, retention and tenant administration.
 
 Nothing here keeps session state, so it all works behind PgBouncer in transaction mode: role, tenant and timeouts are
-set with SET LOCAL as the transaction opens, in one round trip. `SET LOCAL plaudit.tenant` is a statement with a quoted
-literal, not `set_config()`, because only the statement travels to other nodes on Citus; a tenant id is checked against
+set with SET LOCAL as the transaction opens, all in one round trip. `SET LOCAL plaudit.tenant` is a statement with a
+quoted literal, not `set_config()`, because only the statement travels to other nodes on Citus; a tenant id is checked against
 its pattern before it is quoted.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from sqlalchemy import DateTime, Engine, MetaData, Text, create_engine, event
+from sqlalchemy import CursorResult, DateTime, Engine, MetaData, Text, TextClause, create_engine, event
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import (
@@ -69,6 +69,11 @@ class Tx(Session):
     """An open transaction. Writers take it first and never commit: the edge that opened it does."""
 
     tenant_id: str | None = None
+    raw: Connection
+
+    def run(self, statement: TextClause, parameters: Mapping[str, Any]) -> CursorResult[Any]:
+        """A statement as it is, past the ORM: for the busy paths, which name their tenant themselves."""
+        return self.raw.execute(statement, parameters)
 
     @property
     def tenant(self) -> str:
@@ -93,8 +98,9 @@ def configure(*, service_url: str | None, owner_url: str | None, pool_size: int 
     if service_url is None and owner_url is None:
         raise ValueError("a database address is needed")
     dispose()
-    owner = make_engine(owner_url, pool_size=2) if owner_url else None
-    service = make_engine(service_url or owner_url or "", pool_size=pool_size)
+    # We send BEGIN and COMMIT ourselves: BEGIN then shares a round trip with what follows it.
+    owner = make_engine(owner_url, pool_size=2, isolation_level="AUTOCOMMIT") if owner_url else None
+    service = make_engine(service_url or owner_url or "", pool_size=pool_size, isolation_level="AUTOCOMMIT")
     _engines = _Engines(service=service, owner=owner)
 
 
@@ -106,12 +112,16 @@ def dispose() -> None:
             _engines.owner.dispose()
 
 
-def make_engine(url: str, *, pool_size: int) -> Engine:
+def make_engine(
+    url: str, *, pool_size: int, isolation_level: Literal["READ COMMITTED", "AUTOCOMMIT"] = "READ COMMITTED"
+) -> Engine:
     address = make_url(url).set(drivername="postgresql+psycopg")
     return create_engine(
         address,
         pool_size=pool_size,
         max_overflow=0,
+        isolation_level=isolation_level,
+        hide_parameters=True,  # values never stand in an error that is logged
         pool_timeout=POOL_TIMEOUT_S,
         pool_recycle=1800,
         # Prepared statements outlive neither a migration nor a PgBouncer connection: none are made.
@@ -135,6 +145,7 @@ def shared_tx() -> Iterator[Callable[[str], Tx]]:
     For the group commit only. The tenant is set anew for each part; before the first, nothing is seen.
     """
     with _open(_configured().service, set_role(SERVICE_ROLE)) as connection, Tx(bind=connection) as tx:
+        tx.raw = connection
 
         def enter(tenant_id: str) -> Tx:
             tx.expunge_all()
@@ -194,32 +205,38 @@ def _configured() -> _Engines:
 
 @contextmanager
 def _open(engine: Engine, opening: str) -> Iterator[Connection]:
+    """A transaction on a connection of the pool: opened in one round trip, committed at the end."""
     connection = _begin(engine, opening)
     try:
         yield connection
-        connection.commit()
+        connection.exec_driver_sql("COMMIT")
+    except BaseException:
+        if not connection.invalidated:
+            connection.exec_driver_sql("ROLLBACK")
+        raise
     finally:
         connection.close()
 
 
 def _begin(engine: Engine, opening: str) -> Connection:
-    """A connection inside a transaction. The opening statement doubles as the check that the server is still there."""
+    """A connection inside a transaction. The opening doubles as the check that the server is still there."""
     connection = engine.connect()
     try:
-        connection.exec_driver_sql(opening)
+        connection.exec_driver_sql(f"BEGIN; {opening}")
     except DBAPIError as error:
         connection.close()
         if not error.connection_invalidated:
             raise
         # The server was restarted under the pool, which has now let all old connections go: a new one tells.
         connection = engine.connect()
-        connection.exec_driver_sql(opening)
+        connection.exec_driver_sql(f"BEGIN; {opening}")
     return connection
 
 
 def _session(connection: Connection, tenant_id: str | None) -> Iterator[Tx]:
     with Tx(bind=connection, expire_on_commit=False) as tx:
         tx.tenant_id = tenant_id
+        tx.raw = connection
         yield tx
         tx.flush()
 

@@ -3,28 +3,37 @@
 A revocation is committed in PostgreSQL, and then written to Redis as a tombstone, so it counts on the next call in
 every process. A good answer is kept for a few seconds only, and never over a tombstone (SET NX): a look-up that was
 under way while the revocation happened cannot bring the credential back. Without Redis every look-up goes to
-PostgreSQL. Only if Redis hangs during a revocation and then wakes up with old answers do those last, for GOOD_FOR_S.
+PostgreSQL. A tombstone is tried even when Redis seems to be away; one that could not be written is kept and written
+before this process asks Redis again. So only if Redis hangs during a revocation and wakes up with old answers can
+another process be told one of those, for GOOD_FOR_S at most.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
+
+from redis import Redis
+from redis.exceptions import RedisError
 
 from tenants.redis import RedisUnavailable, boards, key
 
 GOOD_FOR_S = 5
 # Longer than any access token lives.
 REVOKED_FOR_S = 2 * 3600
+# The name that stands for the tenant itself.
+TENANT = "tenant"
 _REVOKED = b"-"
 
 
 def look_up(tenant_id: str, names: Sequence[str], ask: Callable[[], str | None]) -> str | None:
     """What `ask` (PostgreSQL) says of this credential, from Redis when it is known there. None: it does not count.
 
-    `names` are all the things that must not be revoked; the first also holds the answer.
+    `names` are all the things that must not be revoked (the tenant is another); the first also holds the answer.
     """
-    keys = [key("cred", tenant_id, name) for name in names]
+    keys = [key("cred", tenant_id, name) for name in (*names, TENANT)]
     try:
         with boards().client() as redis:
+            _write_unwritten(redis)
             known = redis.mget(keys)
     except RedisUnavailable:
         return ask()
@@ -33,40 +42,51 @@ def look_up(tenant_id: str, names: Sequence[str], ask: Callable[[], str | None])
     if None not in known:
         return cast("bytes", known[0]).decode()
     answer = ask()
-    try:
-        with boards().client() as redis, redis.pipeline(transaction=False) as pipe:
-            if answer is None:
-                pipe.set(keys[-1], _REVOKED, ex=GOOD_FOR_S)
-            else:
+    if answer is not None:
+        try:
+            with boards().client() as redis, redis.pipeline(transaction=False) as pipe:
                 for name in keys:
                     pipe.set(name, answer, ex=GOOD_FOR_S, nx=True)
-            pipe.execute()
-    except RedisUnavailable:
-        pass
+                pipe.execute()
+        except RedisUnavailable:
+            pass
     return answer
 
 
 def revoked(tenant_id: str, names: Iterable[str]) -> None:
     """Tell every process, after the revocation was committed."""
-    _write(tenant_id, names, _REVOKED, REVOKED_FOR_S)
+    _write({key("cred", tenant_id, name): (_REVOKED, REVOKED_FOR_S) for name in names})
 
 
-def changed(tenant_id: str, names: Iterable[str]) -> None:
-    """Forget what is known of these, after a change that does not revoke them was committed."""
-    keys = [key("cred", tenant_id, name) for name in names]
-    try:
-        with boards().client() as redis:
-            if keys:
-                redis.delete(*keys)
-    except RedisUnavailable:
-        pass
+def changed(tenant_id: str, answers: Mapping[str, str]) -> None:
+    """Tell every process the new answers, after a change that revokes nothing was committed."""
+    _write({key("cred", tenant_id, name): (answer.encode(), GOOD_FOR_S) for name, answer in answers.items()})
 
 
-def _write(tenant_id: str, names: Iterable[str], value: bytes, seconds: int) -> None:
-    try:
-        with boards().client() as redis, redis.pipeline(transaction=False) as pipe:
-            for name in names:
-                pipe.set(key("cred", tenant_id, name), value, ex=seconds)
-            pipe.execute()
-    except RedisUnavailable:
-        pass
+def forget(tenant_id: str, names: Iterable[str]) -> None:
+    """Have PostgreSQL asked again, tombstones or not: a tenant of this id was made anew."""
+    with contextlib.suppress(RedisError, OSError):
+        boards().redis.delete(*(key("cred", tenant_id, name) for name in names))
+
+
+_unwritten: dict[str, tuple[bytes, int]] = {}
+
+
+def _write(values: dict[str, tuple[bytes, int]]) -> None:
+    _unwritten.update(values)
+    # Past the breaker: a revocation is worth a try, and half a second.
+    with contextlib.suppress(RedisError, OSError):
+        _write_unwritten(boards().redis)
+
+
+def _write_unwritten(redis: "Redis") -> None:
+    if not _unwritten:
+        return
+    waiting = dict(_unwritten)
+    with redis.pipeline(transaction=False) as pipe:
+        for name, (value, seconds) in waiting.items():
+            pipe.set(name, value, ex=seconds)
+        pipe.execute()
+    for name, written in waiting.items():
+        if _unwritten.get(name) == written:
+            _unwritten.pop(name, None)

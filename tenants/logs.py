@@ -18,7 +18,7 @@ Event = MutableMapping[str, Any]
 FIELDS = ("timestamp", "level", "service", "requestId", "userId", "tenantId", "action", "message", "data")
 # What must never reach a log even when a caller forgets: our own credentials, wherever they stand in a text.
 _SECRET = re.compile(
-    r"(?i)(bearer\s+)[\w.~+/=-]+|\b(?:pk|sk|rt|at|rst|tkt)_[\w-]{16,}|\beyJ[\w-]+\.[\w-]+\.[\w-]*|(://[^/\s:@]*:)[^/\s@]+(?=@)"
+    r"(?i)(bearer\s+)[\w.~+/=-]+|(?<![A-Za-z0-9])(?:pk|sk|rt|at|rst|tkt)_[\w-]{16,}|\beyJ[\w-]+\.[\w-]+\.[\w-]*|(://[^/\s:@]*:)[^/\s@]+(?=@)"
 )
 
 
@@ -65,6 +65,16 @@ def unbind() -> None:
     structlog.contextvars.clear_contextvars()
 
 
+def report_errors(sentry_dsn: str | None) -> None:
+    """Errors to Sentry, if one is named: without request bodies, local variables or anything personal."""
+    if sentry_dsn:
+        import sentry_sdk
+
+        sentry_sdk.init(
+            dsn=sentry_dsn, send_default_pii=False, max_request_body_size="never", include_local_variables=False
+        )
+
+
 def audit(action: str, **data: Any) -> None:
     """A change of credentials or rights, by whoever is bound: one line each, for those who look later."""
     structlog.get_logger().info(f"audit: {action}", action=f"audit.{action}", data=data)
@@ -83,22 +93,23 @@ def _shape(service: str) -> Any:
             "timestamp": event.pop("timestamp"),
             "level": event.pop("level"),
             "service": service,
-            "requestId": event.pop("requestId", None),
-            "userId": event.pop("userId", None),
+            "requestId": mask(event.pop("requestId", None)),
+            "userId": mask(event.pop("userId", None)),
             "tenantId": event.pop("tenantId", None),
             "action": event.pop("action", None),
-            "message": _mask(str(event.pop("event", ""))),
+            "message": mask(str(event.pop("event", ""))),
         }
         kept = {name: event[name] for name in ("_record", "_from_structlog") if name in event}
         if "exception" in event:
             data["exception"] = event.pop("exception")
-        line["data"] = {name: _mask(value) for name, value in data.items()}
+        line["data"] = {name: mask(value) for name, value in data.items()}
         return {**line, **kept}
 
     return shape
 
 
-def _mask(value: Any) -> Any:
+def mask(value: Any) -> Any:
+    """The text without any credential of ours."""
     return _SECRET.sub(lambda m: f"{m[1] or m[2] or ''}***", value) if isinstance(value, str) else value
 
 

@@ -1,6 +1,6 @@
 """The tenants themselves: who there is, made and deleted by operators.
 
-Deleting is two steps. `mark_deleted` shuts the tenant out at once; `purge_deleted`, a scheduled job, then removes its
+Deleting is two steps. `mark_deleted` shuts the tenant out at once; `purge`, run by a scheduled job, then removes its
 rows. So a delete answers quickly however much the tenant has, and can be run any number of times.
 """
 
@@ -89,11 +89,15 @@ def mark_deleted(tx: Tx, tenant_id: str, *, now: datetime) -> None:
         raise TenantNotFound(f"There is no tenant {tenant_id!r}")
 
 
-def purge_deleted(tx: Tx) -> list[str]:
-    """Remove every row of the tenants marked as deleted; the foreign keys take the rest along. As the owner."""
+def deleted(tx: Tx) -> list[str]:
+    """The tenants that are marked, and still have rows."""
+    return list(tx.scalars(select(Tenant.id).where(Tenant.deleted_at.is_not(None)).order_by(Tenant.id)))
+
+
+def purge(tx: Tx, tenant_id: str) -> None:
+    """Remove a marked tenant and, by the foreign keys, every row it has. As the owner."""
     tx.execute(text("SET LOCAL statement_timeout = 0"))
-    gone = tx.scalars(delete(Tenant).where(Tenant.deleted_at.is_not(None)).returning(Tenant.id))
-    return sorted(gone)
+    tx.execute(delete(Tenant).where(Tenant.id == tenant_id, Tenant.deleted_at.is_not(None)))
 
 
 def _check(tenant_id: str, name: str) -> None:

@@ -46,11 +46,13 @@ def create_roles() -> Iterator[str]:
                 END IF;
             EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
             END $$"""
-        # To take the role with SET ROLE one must be a member of it, unless one is a superuser.
+        # To take the role with SET ROLE one must be granted it, unless one is a superuser. Since PostgreSQL 16 having
+        # made a role is not enough: its maker may grant it, and must do so to itself.
         yield f"""
             DO $$ BEGIN
-                IF NOT pg_has_role(current_user, '{role}', 'MEMBER') THEN
+                IF NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
                     EXECUTE format('GRANT {role} TO %I', current_user);
                 END IF;
-            END $$"""
+            EXCEPTION WHEN insufficient_privilege THEN NULL;  -- another owner's role: they grant it, or have done so
+            END $$"""  # noqa: S608  the names above
         yield f"GRANT USAGE ON SCHEMA public TO {role}"

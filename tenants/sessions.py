@@ -1,10 +1,11 @@
 """Logins: a session row for each, short access tokens, and refresh tokens that are used once.
 
-A refresh token is `rt_<tenant>_<session>_<random>`; only its hash is kept. Using one that was replaced already means
-that two have it, so the session ends. Whether a session counts is looked up in Redis, then in PostgreSQL.
+A refresh token is `rt_<tenant>_<session>_<random>_<mac>`; only its hash is kept. Using one that was replaced already
+means that two have it, so the session ends. Whether a session counts is looked up in Redis, then in PostgreSQL.
 """
 
 import hashlib
+import hmac
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +15,7 @@ from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, Uuid, select, te
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import liveness, registry, users
+from tenants import liveness, logs, registry, users
 from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import NotFound, Unauthenticated
 from tenants.signing import Signer
@@ -95,7 +96,7 @@ class Tokens:
 def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Tokens:
     """A new session for a user who has shown who they are."""
     session_id = uuid4()
-    refresh = _refresh_token(tx.tenant, session_id)
+    refresh = _refresh_token(tx.tenant, session_id, signer)
     tx.add(
         Session(
             tenant_id=tx.tenant,
@@ -114,10 +115,10 @@ def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | No
 
 
 def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
-    """New tokens for an old refresh token; a used one ends its session."""
-    tenant_id, session_id = _parse_refresh(token)
+    """New tokens for an old refresh token; one that was used before ends its session."""
+    tenant_id, session_id = _parse_refresh(token, signer)
     with tenant_tx(tenant_id) as tx:
-        new = _refresh_token(tenant_id, session_id)
+        new = _refresh_token(tenant_id, session_id, signer)
         user_id = tx.scalar(
             update(Session)
             .where(
@@ -131,9 +132,13 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
         )
         if user_id is not None:
             return _tokens(tenant_id, user_id, session_id, new, signer, now)
-        reused = revoke(tx, session_id, now=now)
+        # A token of ours that is not the newest: somebody has a copy. (One that has run out is still the newest.)
+        is_newest = select(Session.id).where(Session.id == session_id, Session.refresh_hash == _hash(token))
+        reused = tx.scalar(is_newest) is None and revoke(tx, session_id, now=now)
     if reused:
         announce(tenant_id, [session_id])
+        logs.bind(tenant_id=tenant_id)
+        logs.audit("session.ended", session=str(session_id), why="a refresh token was used twice")
         raise BadRefreshToken("This refresh token was used before, so its session has ended: log in again")
     raise BadRefreshToken
 
@@ -170,6 +175,7 @@ def list_for(tx: Tx, user_id: UUID, *, now: datetime) -> list[Session]:
             select(Session)
             .where(Session.user_id == user_id, Session.revoked_at.is_(None), Session.expires_at > now)
             .order_by(Session.created_at.desc())
+            .limit(100)
         )
     )
 
@@ -205,8 +211,9 @@ def announce(tenant_id: str, session_ids: list[UUID]) -> None:
 
 
 def names_for(tx: Tx, user_id: UUID) -> list[str]:
-    """What `liveness` calls this user's sessions."""
-    return [f"session:{session_id}" for session_id in tx.scalars(select(Session.id).where(Session.user_id == user_id))]
+    """What `liveness` calls this user's sessions that count."""
+    alive = select(Session.id).where(Session.user_id == user_id, Session.revoked_at.is_(None))
+    return [f"session:{session_id}" for session_id in tx.scalars(alive)]
 
 
 def offer_reset(tx: Tx, user: User, *, now: datetime) -> tuple[str, datetime]:
@@ -226,8 +233,8 @@ def tenant_of_reset(token: str) -> str:
     return _tenant_part(token, "rst_", BadResetToken)
 
 
-def spend_reset(tx: Tx, token: str, password_hash: str, *, now: datetime) -> list[UUID]:
-    """Set the new password and end every session; these, after the commit, are to be announced."""
+def spend_reset(tx: Tx, token: str, password_hash: str, *, now: datetime) -> tuple[UUID, list[UUID]]:
+    """Set the new password and end every session: whose, and which are to be announced after the commit."""
     user_id = tx.scalar(
         update(PasswordReset)
         .where(
@@ -239,7 +246,7 @@ def spend_reset(tx: Tx, token: str, password_hash: str, *, now: datetime) -> lis
     if user_id is None:
         raise BadResetToken
     users.set_password(tx, user_id, password_hash, now=now)
-    return revoke_all(tx, user_id, now=now)
+    return user_id, revoke_all(tx, user_id, now=now)
 
 
 def get_own(tx: Tx, session_id: UUID, user_id: UUID) -> Session:
@@ -255,12 +262,17 @@ def _tokens(tenant_id: str, user_id: UUID, session_id: UUID, refresh: str, signe
     return Tokens(access, refresh, ACCESS_LIVES_S, session_id)
 
 
-def _refresh_token(tenant_id: str, session_id: UUID) -> str:
-    return f"rt_{tenant_id}_{session_id.hex}_{secrets.token_urlsafe(32)}"
+def _refresh_token(tenant_id: str, session_id: UUID, signer: Signer) -> str:
+    body = f"rt_{tenant_id}_{session_id.hex}_{secrets.token_hex(24)}"
+    return f"{body}_{signer.mac(body)}"
 
 
-def _parse_refresh(token: str) -> tuple[str, UUID]:
+def _parse_refresh(token: str, signer: Signer) -> tuple[str, UUID]:
+    """The tenant and session of a token that we made (which anyone who merely knows a session's id did not)."""
     tenant_id = _tenant_part(token, "rt_", BadRefreshToken)
+    body, _, mac = token.rpartition("_")
+    if not token.isascii() or not hmac.compare_digest(mac, signer.mac(body)):
+        raise BadRefreshToken
     try:
         return tenant_id, UUID(hex=token.split("_")[2])
     except (ValueError, IndexError):

@@ -1,10 +1,12 @@
 """What each tenant has decided: one typed object with defaults, kept as what differs from them."""
 
+import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import ForeignKey, select, text
 from sqlalchemy.dialects.postgresql import JSONB, insert
@@ -33,6 +35,8 @@ class TenantSettings:
     signup_open: bool = True
     share_public_pages: bool = False
     public_scoreboard: bool = False
+    # Origins from which every publishable key of the tenant counts, beside the key's own.
+    allowed_origins: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     retention: Retention = field(default_factory=Retention)
 
@@ -48,6 +52,7 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 
 
+MOST_ORIGINS = 50
 RECENT_S = 3.0
 MOST_RECENT = 10_000
 _recent: dict[str, tuple[float, TenantSettings]] = {}
@@ -69,7 +74,7 @@ def read(tx: Tx) -> tuple[TenantSettings, int]:
     row = tx.scalar(select(TenantSettingsRow))
     if row is None:
         return TenantSettings(), 0
-    return merge(TenantSettings(), row.overrides), row.version
+    return _merge(TenantSettings(), row.overrides, "", {}), row.version  # a newer release may know more: it is kept
 
 
 def recent(tenant_id: str) -> TenantSettings:
@@ -94,7 +99,8 @@ def change(
     if expected_version is not None and expected_version != version:
         raise Stale(f"The settings are at version {version} now")
     changed = merge(current, changes)
-    values = {"version": version + 1, "overrides": asdict(changed), "updated_at": now}
+    overrides = _combine(tx.scalar(select(TenantSettingsRow.overrides)) or {}, _differences(changed))
+    values = {"version": version + 1, "overrides": overrides, "updated_at": now}
     tx.execute(
         insert(TenantSettingsRow)
         .values(tenant_id=tx.tenant, **values)
@@ -113,7 +119,43 @@ def merge(current: TenantSettings, changes: Mapping[str, Any]) -> TenantSettings
     return settings
 
 
+def is_origin(origin: Any) -> bool:
+    """Whether it is an origin as browsers send it: scheme, host and perhaps a port, in lower case."""
+    try:
+        parts = urlsplit(origin)
+        port = parts.port
+    except (ValueError, AttributeError, TypeError):
+        return False
+    if not isinstance(origin, str) or parts.scheme not in {"http", "https"} or not parts.hostname:
+        return False
+    if re.fullmatch(r"[a-z0-9.-]+|[0-9a-f:]+", parts.hostname) is None:
+        return False
+    return origin == f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port is not None else "")
+
+
+def _differences(settings: Any) -> dict[str, Any]:
+    """What is not as the defaults are."""
+    default = type(settings)()
+    differing: dict[str, Any] = {}
+    for entry in fields(settings):
+        value, usual = getattr(settings, entry.name), getattr(default, entry.name)
+        if is_dataclass(value):
+            inner = _differences(value)
+            if inner:
+                differing[entry.name] = inner
+        elif value != usual:
+            differing[entry.name] = list(value) if isinstance(value, tuple) else value
+    return differing
+
+
+def _combine(stored: dict[str, Any], differing: dict[str, Any]) -> dict[str, Any]:
+    """What is stored now: our differences, and what only a newer release knows."""
+    known = {entry.name for entry in fields(TenantSettings)}
+    return {**{name: value for name, value in stored.items() if name not in known}, **differing}
+
+
 def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[str, list[str]]) -> Any:
+    """`current` with what of the changes is right; the rest is said in `errors`."""
     known = {entry.name for entry in fields(current)}
     values: dict[str, Any] = {}
     for name, value in changes.items():
@@ -122,19 +164,26 @@ def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[s
             errors[path] = [f"there is no such setting; there are {', '.join(sorted(known))}"]
             continue
         before = getattr(current, name)
-        if isinstance(before, bool):
-            if isinstance(value, bool):
-                values[name] = value
-            else:
-                errors[path] = ["true or false"]
-        elif isinstance(before, int):
-            least, most = RANGES[path]
-            if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
-                values[name] = value
-            else:
-                errors[path] = [f"a whole number from {least} to {most}"]
-        elif isinstance(value, Mapping):
+        if is_dataclass(before) and isinstance(value, Mapping):
             values[name] = _merge(before, value, f"{path}.", errors)
+            continue
+        wrong = _complaint(path, before, value)
+        if wrong:
+            errors[path] = [wrong]
         else:
-            errors[path] = ["an object"]
+            values[name] = tuple(dict.fromkeys(value)) if isinstance(before, tuple) else value
     return replace(current, **values)
+
+
+def _complaint(path: str, before: Any, value: Any) -> str | None:
+    """What is wrong with this value for a setting that is of the kind of `before`."""
+    if isinstance(before, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(before, int):
+        least, most = RANGES[path]
+        right = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+        return None if right else f"a whole number from {least} to {most}"
+    if isinstance(before, tuple):
+        right = isinstance(value, list) and len(value) <= MOST_ORIGINS and all(map(is_origin, value))
+        return None if right else f"at most {MOST_ORIGINS} origins such as https://wiki.example (no path)"
+    return "an object"

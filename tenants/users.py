@@ -206,10 +206,19 @@ def set_password(tx: Tx, user_id: UUID, password_hash: str, *, now: datetime) ->
     tx.execute(update(User).where(User.id == user_id).values(password_hash=password_hash, updated_at=now))
 
 
-def rehash(user: User, password: str) -> None:
-    """Store the password under today's parameters, if it is not yet."""
-    if user.password_hash is not None and passwords.needs_rehash(user.password_hash):
-        user.password_hash = passwords.hash_password(password)
+def better_hash(user: User, password: str) -> str | None:
+    """The password under today's parameters, if it is stored under older ones. Slow: outside of any transaction."""
+    if user.password_hash is None or not passwords.needs_rehash(user.password_hash):
+        return None
+    return passwords.hash_password(password)
+
+
+def still_the_same(tx: Tx, user: User) -> bool:
+    """Whether neither the password nor a suspension came between; and until the transaction is over, none can."""
+    now = tx.execute(
+        select(User.password_hash, User.suspended_at).where(User.id == user.id).with_for_update()
+    ).one_or_none()
+    return now is not None and now.suspended_at is None and now.password_hash == user.password_hash
 
 
 def check_external_id(external_id: str) -> None:
@@ -232,7 +241,7 @@ def _check(
         errors["email"] = [f"a valid address of at most {EMAIL_MAX} characters"]
     if segment is not None and SEGMENT.fullmatch(segment) is None:
         errors["segment"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
-    if avatar_url is not None and not avatar_url.startswith(("https://", "http://")):
+    if avatar_url is not None and re.fullmatch(r"https?://[\x21-\x7e]+", avatar_url) is None:
         errors["avatar_url"] = ["an address that starts with https:// or http://"]
     if errors:
         raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)

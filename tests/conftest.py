@@ -29,9 +29,8 @@ from tenants import db, logs, registry
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
 from tests import secrets_seen
+from tests.secrets_seen import LOG_FOLDER
 
-BUILD = Path(__file__).parents[1] / ".build"
-LOG_FOLDER = BUILD / "test-logs"
 LAST = "test_no_secret_in_any_log"
 
 

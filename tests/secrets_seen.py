@@ -1,5 +1,6 @@
 """Every secret that passes through the tests, so that the last of them can look for it in the logs."""
 
+from pathlib import Path
 from typing import Any
 
 from flask import Response, request
@@ -13,7 +14,12 @@ NAMES = {
     "reset_token",
     "action_token",
     "ticket",
+    "owner_password",
+    "service_password",
+    "redis_password",
+    "secret_key",
 }
+LOG_FOLDER = Path(__file__).parents[1] / ".build" / "test-logs"
 SEEN: set[str] = set()
 
 
@@ -23,6 +29,9 @@ def watch(response: Response) -> Response:
         look_at(request.get_json(silent=True))
     if response.is_json:
         look_at(response.get_json(silent=True))
+    if response.status_code >= 400:
+        with (LOG_FOLDER / "errors-told.txt").open("a") as told:
+            told.write(response.get_data(as_text=True) + "\n")
     return response
 
 

@@ -17,15 +17,15 @@ import requests
 from redis.exceptions import RedisError
 
 from tests import secrets_seen
+from tests.secrets_seen import LOG_FOLDER
 
 PLAUDIT = [sys.executable, "-m", "app.cli"]
 ROOT = Path(__file__).parents[1]
-LOG_FOLDER = ROOT / ".build" / "test-logs"
 
 
 def plaudit(*arguments: str, data_dir: Path, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
     """Run one command to its end."""
-    return subprocess.run(
+    done = subprocess.run(
         [*PLAUDIT, "--data-dir", str(data_dir), *arguments],
         capture_output=True,
         text=True,
@@ -34,6 +34,10 @@ def plaudit(*arguments: str, data_dir: Path, env: dict[str, str] | None = None) 
         timeout=120,
         env=own_servers_env() | (env or {}),
     )
+    LOG_FOLDER.mkdir(parents=True, exist_ok=True)
+    with (LOG_FOLDER / "commands.txt").open("a") as said:
+        said.write(done.stderr)
+    return done
 
 
 def own_servers_env() -> dict[str, str]:
@@ -59,9 +63,22 @@ class Service:
         self.ready: dict[str, Any] = json.loads(line)
         self.url = str(self.ready["url"])
         secrets_seen.look_at(self.ready)
+        secrets_seen.look_at(json.loads((data_dir / "secrets.json").read_text()))
 
     def get(self, path: str, **options: Any) -> requests.Response:
         return requests.get(self.url + path, timeout=10, **options)
+
+    def post(self, path: str, **options: Any) -> requests.Response:
+        answer = requests.post(self.url + path, timeout=10, **options)
+        if answer.headers.get("Content-Type") == "application/json":
+            secrets_seen.look_at(answer.json())
+        return answer
+
+    def token(self) -> str:
+        """An access token of the demo's client."""
+        auth = (self.ready["client_id"], self.ready["client_secret"])
+        answer = self.post("/oauth/token", data={"grant_type": "client_credentials"}, auth=auth)
+        return str(answer.json()["access_token"])
 
     def processes(self) -> dict[str, psutil.Process]:
         """The direct children, by name."""

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import structlog
 
-from tests.conftest import LOG_FOLDER
-from tests.secrets_seen import SEEN
+from tests.secrets_seen import LOG_FOLDER, SEEN
 
 
 def leaks(folder: Path) -> list[str]:

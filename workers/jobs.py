@@ -12,15 +12,16 @@ log = structlog.get_logger()
 def purge_deleted_tenants() -> None:
     """Remove the rows of tenants that were deleted."""
     with owner_tx() as tx:
-        purged = registry.purge_deleted(tx)
-    for tenant_id in purged:
-        log.info("tenant purged", action="tenant.purged", tenantId=tenant_id)
+        marked = registry.deleted(tx)
+    for tenant_id in marked:
+        with owner_tx() as tx:
+            registry.purge(tx, tenant_id)
+        log.info("tenant purged", action="audit.tenant.purged", tenantId=tenant_id)
 
 
 def purge_expired() -> None:
     """Remove sessions, reset tokens, revoked tokens and idempotent answers that nobody can use any more."""
-    with owner_tx() as tx:
-        purged = retention.purge_expired(tx, now=utcnow())
+    purged = retention.purge_expired(now=utcnow())
     if any(purged.values()):
         log.info("expired rows purged", action="retention.purged", data=purged)
 

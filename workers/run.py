@@ -13,7 +13,7 @@ from rq.exceptions import StopRequested
 from rq.serializers import JSONSerializer
 
 from app.settings import Settings
-from tenants import db
+from tenants import db, logs
 from tenants import redis as tenants_redis
 from workers import schedule
 
@@ -66,6 +66,7 @@ def tick(_settings: Settings) -> None:
 
 def connect(settings: Settings) -> None:
     db.configure(service_url=settings.service_database_url, owner_url=settings.database_url, pool_size=4)
+    logs.report_errors(settings.sentry_dsn)
     tenants_redis.configure(boards_url=settings.redis_url or _queue_url(settings), queue_url=_queue_url(settings))
 
 

@@ -20,6 +20,7 @@ QUEUE = "plaudit"
 # A scheduled job that no worker took in this time is dropped: the next one does its work.
 LEAST_TTL_S = 30
 TICK_S = 0.5
+LONGEST_JOB_S = 3600
 
 log = structlog.get_logger()
 
@@ -46,7 +47,7 @@ def enqueue(job: str, *args: str, ttl_s: int | None = None) -> None:
     """Ask a worker to run a job, by its name."""
     with redis.queue().client() as client:
         Queue(QUEUE, connection=client, serializer=JSONSerializer).enqueue(
-            job, *args, result_ttl=0, failure_ttl=86_400, ttl=ttl_s
+            job, *args, result_ttl=0, failure_ttl=86_400, ttl=ttl_s, job_timeout=LONGEST_JOB_S
         )
 
 

@@ -9,6 +9,7 @@ from flask_smorest import Blueprint as SmorestBlueprint
 from webargs.flaskparser import FlaskParser
 
 from app import body
+from tenants.credentials import Scope
 from tenants.errors import Invalid
 
 
@@ -29,6 +30,15 @@ class Schema(ma.Schema):
 
     class Meta:
         unknown = ma.RAISE
+
+
+class StrictBoolean(ma.fields.Boolean):
+    """true or false, and nothing that looks like them."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self.make_error("invalid", input=value)
+        return bool(super()._deserialize(value, attr, data, **kwargs))
 
 
 class PageIn(Schema):
@@ -56,6 +66,16 @@ class ProblemSchema(Schema):
     )
 
 
+SECURITY_SCHEMES: dict[str, dict[str, Any]] = {
+    "client": {
+        "type": "oauth2",
+        "flows": {"clientCredentials": {"tokenUrl": "/oauth/token", "scopes": {s.value: s.value for s in Scope}}},
+    },
+    "user": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-Plaudit-Key"},
+}
+
+
 class PlauditApi(Api):  # type: ignore[misc]
     ERROR_SCHEMA = ProblemSchema
 
@@ -72,6 +92,8 @@ class PlauditApi(Api):  # type: ignore[misc]
             },
         )
         super().__init__(app)
+        for name, scheme in SECURITY_SCHEMES.items():
+            self.spec.components.security_scheme(name, scheme)
 
     def _register_error_handlers(self) -> None:
         """None of flask-smorest's: app/errors.py answers every error."""

@@ -1,12 +1,14 @@
 """OAuth clients and publishable keys, for a tenant's admins."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import marshmallow as ma
 
-from app.api.blueprint import Blueprint, Schema
+from app import cursors
+from app.api.blueprint import Blueprint, PageIn, Schema
 from app.auth import May, current_actor, requires
-from app.transactions import actor_tx, after_commit, idempotent
+from app.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import credentials, logs
 from tenants.credentials import NewSecret, Scope
 from tenants.db import utcnow
@@ -59,11 +61,12 @@ class KeysOut(Schema):
 
 @blueprint.get("/clients")
 @requires(May.MANAGE_CREDENTIALS)
+@blueprint.arguments(PageIn, location="query")
 @blueprint.response(200, ClientsOut)
-def list_clients() -> Any:
-    """The clients that count, oldest first."""
+def list_clients(query: dict[str, Any]) -> Any:
+    """The clients that count, by id."""
     with actor_tx() as tx:
-        return {"items": credentials.list_clients(tx), "next_cursor": None}
+        return _page(query, lambda **where: credentials.list_clients(tx, **where))
 
 
 @blueprint.post("/clients")
@@ -98,16 +101,17 @@ def revoke_client(client_id: str) -> None:
     with actor_tx() as tx:
         credentials.revoke_client(tx, client_id, now=utcnow())
     after_commit(lambda: credentials.announce_client(current_actor().tenant_id, client_id))
-    logs.audit("client.revoked", client=client_id)
+    audit("client.revoked", client=client_id)
 
 
 @blueprint.get("/keys")
 @requires(May.MANAGE_CREDENTIALS)
+@blueprint.arguments(PageIn, location="query")
 @blueprint.response(200, KeysOut)
-def list_keys() -> Any:
-    """The publishable keys that count, oldest first."""
+def list_keys(query: dict[str, Any]) -> Any:
+    """The publishable keys that count, by id."""
     with actor_tx() as tx:
-        return {"items": credentials.list_keys(tx), "next_cursor": None}
+        return _page(query, lambda **where: credentials.list_keys(tx, **where))
 
 
 @blueprint.post("/keys")
@@ -119,7 +123,7 @@ def create_key(body: dict[str, Any]) -> Any:
     """A key that browsers may show, from these origins."""
     with actor_tx() as tx:
         made = credentials.create_key(tx, name=body["name"], origins=body["origins"], now=utcnow())
-    logs.audit("key.created", key=made.id[-6:], origins=made.origins)
+    audit("key.created", key=made.id[-6:], origins=made.origins)
     return made
 
 
@@ -132,7 +136,14 @@ def revoke_key(key_id: str) -> None:
     with actor_tx() as tx:
         credentials.revoke_key(tx, key_id, now=utcnow())
     after_commit(lambda: credentials.announce_key(current_actor().tenant_id, key_id))
-    logs.audit("key.revoked", key=key_id[-6:])
+    audit("key.revoked", key=key_id[-6:])
+
+
+def _page(query: dict[str, Any], find: Callable[..., Sequence[Any]]) -> dict[str, Any]:
+    after = cursors.decode(query["cursor"], str)[0] if query.get("cursor") else None
+    found = find(after=after, limit=query["limit"] + 1)
+    items = found[: query["limit"]]
+    return {"items": items, "next_cursor": cursors.encode(items[-1].id) if len(found) > len(items) else None}
 
 
 def _with_secret(made: NewSecret) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from analytics.pages import EXTERNAL_ID, PageNotFound
 from analytics.visitors import Visitors, is_bot
 from app import body, ingest
 from app.api.blueprint import Blueprint, Schema
-from app.auth import Actor, May, current_actor, current_key, public, publishable_key, requires
+from app.auth import Actor, May, caller_address, current_actor, current_key, public, publishable_key, requires
 from app.transactions import actor_tx, idempotent
 from tenants import settings as tenant_settings
 from tenants import throttle
@@ -126,7 +126,7 @@ def beacon() -> ResponseReturnValue:
     sent = body.parse_json(body.read_bytes(request)[: BEACON_MAX_BYTES + 1])
     if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
         raise Invalid("Send page or url", errors={"body": ["page, or url, and nothing else"]})
-    agent, address = request.headers.get("User-Agent", ""), request.remote_addr or ""
+    agent, address = request.headers.get("User-Agent", ""), caller_address() or ""
     if is_bot(agent):
         return refuse(key.tenant_id, Reason.BOT, "the user agent is a robot's")
     limit_address(key.tenant_id, address)

@@ -51,4 +51,5 @@ def check_database() -> tuple[str, str]:
             revision = tx.scalar(text("SELECT version_num FROM alembic_version"))
     except Exception:  # noqa: BLE001  whatever the reason is, the database is not ready
         return "unavailable", "unknown"
-    return "ok", "ok" if revision == head_revision() else f"at {revision}, needs {head_revision()}"
+    # A newer schema is fine: changes expand first, so that this release runs on while the next one is rolled out.
+    return "ok", "ok" if str(revision or "") >= head_revision() else f"at {revision}, needs {head_revision()}"

@@ -9,15 +9,16 @@ from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint, Schema
 from app.api.users import UserOut
-from app.auth import May, current_actor, public, requires, signer
-from app.transactions import actor_tx, after_commit, idempotent
+from app.auth import May, caller_address, current_actor, public, requires, signer
+from app.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, passwords, registry, sessions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
 from tenants.errors import Forbidden, NotFound
 from tenants.sessions import BadLogin, Tokens
 
-PER_ACCOUNT = throttle.per_minute(10)
+PER_ACCOUNT_HERE = throttle.per_minute(10)
+PER_ACCOUNT = throttle.per_minute(60)
 PER_ADDRESS = throttle.per_minute(100)
 
 blueprint = Blueprint("auth", __name__, url_prefix="/api/v1/auth", description="Logins of end users")
@@ -100,19 +101,26 @@ def register(body: dict[str, str]) -> Any:
 def login(body: dict[str, str]) -> Any:
     """Tokens for a username and password."""
     tenant_id, username = body["tenant"], body["username"]
-    _throttle_address("login")
+    _throttle_address("login-address")
+    account = (tenant_id[:64], username[:64].lower())
+    # From one address little; from all together more, so that a stranger cannot easily lock somebody out.
     throttle.require(
-        "login-account", PER_ACCOUNT, tenant_id[:64], username[:64].lower(), detail="Too many logins for this account"
+        "login", PER_ACCOUNT_HERE, *account, caller_address() or "", detail="Too many logins, wait a little"
     )
+    throttle.require("login-account", PER_ACCOUNT, *account, detail="Too many logins for this account")
     user = _find(tenant_id, username)
     right = passwords.verify_password(user.password_hash if user else None, body["password"][: passwords.MOST_LENGTH])
     if user is None or not right or user.suspended_at is not None:
         raise BadLogin
+    better = users.better_hash(user, body["password"])
     with tenant_tx(tenant_id) as tx:
-        user = users.get(tx, user.id)
-        users.rehash(user, body["password"])
+        # Checking took a while: a reset or a suspension in the meantime counts.
+        if not users.still_the_same(tx, user):
+            raise BadLogin
+        if better is not None:
+            users.set_password(tx, user.id, better, now=utcnow())
         agent = request.headers.get("User-Agent")
-        tokens = sessions.start(tx, user, signer=signer(), ip=request.remote_addr, agent=agent, now=utcnow())
+        tokens = sessions.start(tx, user, signer=signer(), ip=caller_address(), agent=agent, now=utcnow())
     logs.bind(tenant_id=tenant_id, user_id=str(user.id))
     logs.audit("session.started", session=str(tokens.session_id))
     return {**_tokens(tokens), "user": user}
@@ -145,7 +153,7 @@ def logout() -> None:
 @requires(May.KEEP_OWN_SESSIONS)
 @blueprint.response(200, SessionsOut)
 def list_sessions() -> Any:
-    """One's own sessions, newest first."""
+    """One's own sessions, newest first: the latest hundred."""
     actor = current_actor()
     with actor_tx() as tx:
         rows = sessions.list_for(tx, actor.user_id, now=utcnow())
@@ -170,7 +178,7 @@ def end_session(session_id: UUID) -> None:
         sessions.get_own(tx, session_id, actor.user_id)
         sessions.revoke(tx, session_id, now=utcnow(), user_id=actor.user_id)
     after_commit(lambda: sessions.announce(actor.tenant_id, [session_id]))
-    logs.audit("session.ended", session=str(session_id))
+    audit("session.ended", session=str(session_id))
 
 
 @blueprint.post("/reset")
@@ -183,10 +191,10 @@ def reset(body: dict[str, str]) -> ResponseReturnValue:
     tenant_id = sessions.tenant_of_reset(body["reset_token"])
     hashed = passwords.hash_password(body["password"])
     with tenant_tx(tenant_id) as tx:
-        ended = sessions.spend_reset(tx, body["reset_token"], hashed, now=utcnow())
+        user_id, ended = sessions.spend_reset(tx, body["reset_token"], hashed, now=utcnow())
     sessions.announce(tenant_id, ended)
-    logs.bind(tenant_id=tenant_id)
-    logs.audit("password.reset", sessions_ended=len(ended))
+    logs.bind(tenant_id=tenant_id, user_id=str(user_id))
+    logs.audit("password.reset", user=str(user_id), sessions_ended=len(ended))
     return ""
 
 
@@ -209,7 +217,7 @@ def _known_tenant(tenant_id: str) -> str:
 
 
 def _throttle_address(what: str) -> None:
-    throttle.require(what, PER_ADDRESS, request.remote_addr or "", detail="Too many tries from this address")
+    throttle.require(what, PER_ADDRESS, caller_address() or "", detail="Too many tries from this address")
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:

@@ -3,18 +3,20 @@
 Errors here are RFC 6749's (`error`, `error_description`), as every OAuth library expects, with our own fields beside.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 from authlib.integrations.flask_oauth2 import AuthorizationServer
-from authlib.oauth2.rfc6749 import ClientMixin, InvalidScopeError, grants
+from authlib.integrations.flask_oauth2.requests import FlaskOAuth2Payload, FlaskOAuth2Request
+from authlib.oauth2.rfc6749 import ClientMixin, InvalidScopeError, OAuth2Request, grants
 from authlib.oauth2.rfc7009 import RevocationEndpoint
 from flask import Flask, Response, current_app, g, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint
-from app.auth import public, signer
+from app.auth import caller_address, public, signer
 from app.settings import Settings
 from tenants import credentials, logs, throttle
 from tenants.credentials import Client, Scope
@@ -46,6 +48,14 @@ class OAuthClient(ClientMixin):  # type: ignore[misc]
 
     def check_grant_type(self, grant_type: str) -> bool:
         return bool(grant_type == "client_credentials")
+
+
+class Nobody(OAuthClient):
+    def __init__(self) -> None:
+        return
+
+    def check_client_secret(self, client_secret: str) -> bool:  # noqa: ARG002
+        return False
 
 
 class ClientCredentials(grants.ClientCredentialsGrant):  # type: ignore[misc]
@@ -83,7 +93,36 @@ class IssuedToken:
         return bool(self.claims.get("client_id") == client.client.id)
 
 
+class FormPayload(FlaskOAuth2Payload):  # type: ignore[misc]
+    """Parameters from the body only: a secret in an address would end up in somebody's log."""
+
+    @property
+    def data(self) -> Any:
+        return self._request.form
+
+
+class PlauditOAuth2Request(FlaskOAuth2Request):  # type: ignore[misc]
+    def __init__(self) -> None:
+        # Whether the way here is secure is for the operator to say (a proxy, a private network), not the Host header:
+        # authlib would refuse plain http to anything but loopback.
+        OAuth2Request.__init__(
+            self, method=request.method, uri="https://plaudit.invalid" + request.path, headers=request.headers
+        )
+        self._request = request
+        self.payload = FormPayload(request)
+
+
 class PlauditAuthorizationServer(AuthorizationServer):  # type: ignore[misc]
+    def create_oauth2_request(self, _request: Any) -> PlauditOAuth2Request:
+        return PlauditOAuth2Request()
+
+    def answer(self, make: Callable[[], Response]) -> Response:
+        """authlib's answer; what it cannot even read (a Basic header that is not text) is a bad client."""
+        try:
+            return make()
+        except ValueError:
+            return self.handle_response(401, {"error": "invalid_client"}, [("Content-Type", "application/json")])
+
     def handle_response(self, status_code: int, payload: Any, headers: Any) -> Response:
         if isinstance(payload, dict) and "error" in payload:
             g.problem_code = payload["error"]
@@ -134,8 +173,8 @@ def install(app: Flask) -> None:
 @public
 def token() -> ResponseReturnValue:
     _throttle()
-    answer: Response = current_app.extensions["plaudit-oauth"].create_token_response()
-    return answer
+    server = _server()
+    return server.answer(server.create_token_response)
 
 
 @blueprint.post("/oauth/revoke")
@@ -146,8 +185,8 @@ def token() -> ResponseReturnValue:
 @public
 def revoke() -> ResponseReturnValue:
     _throttle()
-    answer: Response = current_app.extensions["plaudit-oauth"].create_endpoint_response("revocation")
-    return answer
+    server = _server()
+    return server.answer(lambda: server.create_endpoint_response("revocation"))
 
 
 @blueprint.get("/.well-known/jwks.json")
@@ -182,19 +221,26 @@ def metadata() -> ResponseReturnValue:
     )
 
 
+def _server() -> PlauditAuthorizationServer:
+    server: PlauditAuthorizationServer = current_app.extensions["plaudit-oauth"]
+    return server
+
+
 def _throttle() -> None:
     throttle.require(
-        "oauth", TRIES_PER_MINUTE, request.remote_addr or "", detail="Too many token requests from this address"
+        "oauth", TRIES_PER_MINUTE, caller_address() or "", detail="Too many token requests from this address"
     )
 
 
-def _query_client(client_id: str) -> OAuthClient | None:
-    client = credentials.authenticate(client_id, now=utcnow())
-    return OAuthClient(client) if client is not None else None
+def _query_client(client_id: str) -> OAuthClient:
+    """The client; for one that is not there, one that accepts no secret: both are refused in the same words."""
+    client = credentials.find_client(client_id)
+    return OAuthClient(client) if client is not None else Nobody()
 
 
 def _generate_token(*, grant_type: str, client: OAuthClient, scope: str | None = None, **_rest: Any) -> dict[str, Any]:  # noqa: ARG001
     granted = client.get_allowed_scope(scope or "")
+    credentials.used(client.client, now=utcnow())
     return {
         "token_type": "Bearer",
         "access_token": credentials.client_token(client.client, granted, signer=signer(), now=utcnow()),

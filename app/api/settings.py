@@ -4,14 +4,11 @@ from dataclasses import asdict
 from typing import Any
 
 import marshmallow as ma
-from flask import after_this_request
-from flask.wrappers import Response
 
 from app.api.blueprint import Blueprint, Schema
 from app.auth import May, requires
 from app.conditional import expected_version
-from app.transactions import actor_tx, idempotent
-from tenants import logs
+from app.transactions import actor_tx, audit, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
 from tenants.settings import TenantSettings
@@ -35,6 +32,7 @@ class SettingsOut(Schema):
     signup_open = ma.fields.Boolean()
     share_public_pages = ma.fields.Boolean()
     public_scoreboard = ma.fields.Boolean()
+    allowed_origins = ma.fields.List(ma.fields.String())
     limits = ma.fields.Nested(LimitsOut)
     retention = ma.fields.Nested(RetentionOut)
 
@@ -48,6 +46,7 @@ class SettingsIn(Schema):
     signup_open = ma.fields.Raw(metadata={"type": "boolean"})
     share_public_pages = ma.fields.Raw(metadata={"type": "boolean"})
     public_scoreboard = ma.fields.Raw(metadata={"type": "boolean"})
+    allowed_origins = ma.fields.Raw(metadata={"type": "array"})
     limits = ma.fields.Raw(metadata={"type": "object"})
     retention = ma.fields.Raw(metadata={"type": "object"})
 
@@ -70,14 +69,9 @@ def change_settings(changes: dict[str, Any]) -> Any:
     """Change some; the rest stays. With `If-Match`, only if nobody was quicker."""
     with actor_tx() as tx:
         changed = tenant_settings.change(tx, changes, now=utcnow(), expected_version=expected_version())
-    logs.audit("settings.changed", changed=sorted(changes))
+    audit("settings.changed", changed=changes)
     return _answer(*changed)
 
 
-def _answer(settings: TenantSettings, version: int) -> dict[str, Any]:
-    @after_this_request
-    def tag(response: Response) -> Response:
-        response.headers.setdefault("ETag", f'"{version}"')
-        return response
-
-    return asdict(settings)
+def _answer(settings: TenantSettings, version: int) -> tuple[dict[str, Any], int, dict[str, str]]:
+    return asdict(settings), 200, {"ETag": f'"{version}"'}

@@ -8,12 +8,12 @@ import marshmallow as ma
 from flask.typing import ResponseReturnValue
 
 from app import cursors
-from app.api.blueprint import Blueprint, PageIn, Schema
+from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
 from app.auth import Actor, May, current_actor, requires
-from app.transactions import actor_tx, after_commit, idempotent
+from app.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import liveness, logs, sessions, users
 from tenants.db import Tx, utcnow
-from tenants.errors import Conflict
+from tenants.errors import Conflict, Forbidden
 from tenants.users import Role, User
 
 blueprint = Blueprint("users", __name__, url_prefix="/api/v1", description="Users")
@@ -51,12 +51,12 @@ class UsersOut(Schema):
 
 class UserChangeIn(Schema):
     role = ma.fields.String(validate=ma.validate.OneOf([role.value for role in Role]))
-    suspended = ma.fields.Boolean(truthy={True}, falsy={False})
+    suspended = StrictBoolean()
     segment = ma.fields.String(allow_none=True)
     avatar_url = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=2048))
     bio = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=1000))
     wallet = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=128))
-    email_verified = ma.fields.Boolean(truthy={True}, falsy={False})
+    email_verified = StrictBoolean()
 
 
 class ResetTokenOut(Schema):
@@ -133,11 +133,11 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
             raise LastAdmin
         changed = users.change(tx, found, changes, now=now)
         ended = sessions.revoke_all(tx, found.id, now=now) if changes.get("suspended") else []
-        names = sessions.names_for(tx, found.id) if "role" in changes else []
+        alive = sessions.names_for(tx, found.id) if "role" in changes else []
     after_commit(lambda: sessions.announce(actor.tenant_id, ended))
-    if not ended:
-        after_commit(lambda: liveness.changed(actor.tenant_id, names))
-    logs.audit("user.changed", user=str(found.id), changed=sorted(changes))
+    after_commit(lambda: liveness.changed(actor.tenant_id, dict.fromkeys(alive, changed.role)))
+    rights = {name: value for name, value in changes.items() if name in {"role", "suspended", "segment"}}
+    audit("user.changed", user=str(found.id), changed=sorted(changes), **rights)
     return changed
 
 
@@ -148,6 +148,8 @@ def offer_reset(user: str) -> ResponseReturnValue:
     """A token, good once and for an hour, with which the user sets a new password. Deliver it yourself."""
     with actor_tx() as tx:
         found = resolve(tx, user, current_actor())
+        if found.role == Role.ADMIN and not current_actor().is_admin:
+            raise Forbidden("Only an admin may reset an admin's password")
         token, expires_at = sessions.offer_reset(tx, found, now=utcnow())
     logs.audit("password.reset_offered", user=str(found.id))
     return {"reset_token": token, "expires_at": expires_at}

@@ -19,9 +19,10 @@ def register(cli: click.Group) -> None:
 def backup(data_dir: Path, file: Path, as_json: bool) -> None:
     """Write everything in PostgreSQL to FILE, consistent as of one moment, while the service runs."""
     from app import dumps
+    from tenants import db
 
     with database(data_dir) as env:
-        size = dumps.write(env["DATABASE_URL"], file)
+        size = dumps.write(env["DATABASE_URL"], file, db.owner_engine())
     show({"file": str(file), "bytes": size}, as_json=as_json, text=f"Wrote {file} ({size:,} bytes).")
 
 

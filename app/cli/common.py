@@ -68,16 +68,31 @@ def migrated_database(data_dir: Path) -> Iterator[dict[str, str]]:
 @contextlib.contextmanager
 def inside_tenant(data_dir: Path, tenant_id: str) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
     """A way to open transactions inside an existing tenant, with Redis at hand to tell of what changed."""
-    from tenants import redis as tenants_redis
     from tenants import registry
     from tenants.db import tenant_tx
 
     with migrated_database(data_dir) as env:
-        redis_url = env.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
-        tenants_redis.configure(boards_url=redis_url, queue_url=env.get("PLAUDIT_QUEUE_REDIS_URL") or redis_url)
+        connect_redis(env)
         with tenant_tx(tenant_id) as tx:
             registry.get(tx, tenant_id)
         yield lambda: tenant_tx(tenant_id)
+
+
+def connect_redis(env: Mapping[str, str]) -> None:
+    """Point this process at Redis, to tell the others of what changed."""
+    from tenants import redis as tenants_redis
+
+    redis_url = env.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
+    tenants_redis.configure(boards_url=redis_url, queue_url=env.get("PLAUDIT_QUEUE_REDIS_URL") or redis_url)
+
+
+def audit(action: str, tenant_id: str, **data: Any) -> None:
+    """The audit line, as every other process writes it, on standard error: standard output is for the result."""
+    from tenants import logs
+
+    logs.configure(service="cli", log_format="json", stream=sys.stderr)
+    logs.bind(tenant_id=tenant_id or None, user_id="command line")
+    logs.audit(action, **data)
 
 
 def show(result: Mapping[str, Any], *, as_json: bool, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from app.cli.common import inside_tenant, json_option, migrated_database, show, show_table
+from app.cli.common import audit, inside_tenant, json_option, migrated_database, show, show_table
 
 ALL_SCOPES = "pages:write,events:write,events:backfill,stats:read,users:write,actions:write,quests:write,admin"
 
@@ -26,13 +26,6 @@ def inside(data_dir: Path, tenant_id: str) -> Iterator[tuple[Any, Callable[[Call
             yield tx, afterwards.append
         for action in afterwards:
             action()
-
-
-def audit(action: str, tenant_id: str, **data: Any) -> None:
-    """The audit line, on standard error: standard output is for the result."""
-    import json
-
-    click.echo(json.dumps({"action": f"audit.{action}", "tenantId": tenant_id, "by": "command line", **data}), err=True)
 
 
 @click.group()
@@ -268,9 +261,9 @@ def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str
             raise users.UserNotFound(f"There is no user {username!r} in {tenant_id}")
         changed = users.change(tx, found, changes, now=utcnow())
         ended = sessions.revoke_all(tx, found.id, now=utcnow()) if changes.get("suspended") else []
-        names = sessions.names_for(tx, found.id) if "role" in changes else []
+        alive = sessions.names_for(tx, found.id) if "role" in changes else []
         after(lambda: sessions.announce(tenant_id, ended))
-        after(lambda: liveness.changed(tenant_id, names))
+        after(lambda: liveness.changed(tenant_id, dict.fromkeys(alive, changed.role)))
     audit("user.changed", tenant_id, user=str(changed.id), **changes)
     show(
         {"id": str(changed.id), "username": username, "role": changed.role, "suspended": bool(changed.suspended_at)},

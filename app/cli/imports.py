@@ -105,10 +105,22 @@ class _progress:  # noqa: N801  reads as a statement
 
     def __init__(self, lines: int, done: int, *, quiet: bool) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            ProgressColumn,
+            Task,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+        from rich.text import Text
 
-        rate = TextColumn("{task.speed:>10,.0f} lines/s") if lines else TextColumn("")
-        columns = (TextColumn("Importing"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+        class Rate(ProgressColumn):
+            def render(self, task: Task) -> Text:
+                return Text(f"{task.speed or 0:>10,.0f} lines/s")
+
+        columns = (TextColumn("Importing"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
         self._progress = Progress(*columns, console=Console(stderr=True), disable=quiet)
         self._task = self._progress.add_task("import", total=lines, completed=done)
 

@@ -11,22 +11,32 @@ from app.cli.common import data_dir_option, database, json_option, show
 
 
 def register(cli: click.Group) -> None:
-    for command in (up, web, live, worker, cron, migrate):
+    for command in (up, web, live, worker, cron, migrate, demo_traffic):
         cli.add_command(command)
 
 
 @click.command()
-@click.option("--demo", is_flag=True, help="Make the tenant `demo`.")
+@click.option("--demo", is_flag=True, help="Make the tenant `demo`, with pages, a month of history and live traffic.")
+@click.option("--no-traffic", is_flag=True, help="With --demo: only the tenant and its credentials.")
 @click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_PORT", default=8000, show_default=True)
 @data_dir_option
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="RQ worker processes.")
 @json_option
 @click.pass_obj
-def up(data_dir: Path, demo: bool, port: int, own_data_dir: Path | None, workers: int, as_json: bool) -> None:
+def up(
+    data_dir: Path, demo: bool, no_traffic: bool, port: int, own_data_dir: Path | None, workers: int, as_json: bool
+) -> None:
     """Run everything in this terminal: servers, API, sockets, workers. Ctrl-C stops all of it."""
     from app.up import run
 
-    run(own_data_dir or data_dir, demo=demo, port=port, workers=workers, as_json=as_json)
+    run(
+        own_data_dir or data_dir,
+        demo=demo,
+        traffic=demo and not no_traffic,
+        port=port,
+        workers=workers,
+        as_json=as_json,
+    )
 
 
 @click.command()
@@ -63,6 +73,16 @@ def worker(data_dir: Path) -> None:
 def cron(data_dir: Path) -> None:
     """Put scheduled jobs on the queue. Two at once do no harm."""
     become_workers_process(data_dir, "cron")
+
+
+@click.command("demo-traffic", hidden=True)
+@click.pass_obj
+def demo_traffic(data_dir: Path) -> None:
+    """Fill the demo tenant and keep it busy, through the API."""
+    from app.demo_traffic import run
+
+    url, client_id, secret = (os.environ[f"PLAUDIT_DEMO_{name}"] for name in ("URL", "CLIENT_ID", "CLIENT_SECRET"))
+    run(url, client_id, secret, marker=data_dir / "demo-seeded")
 
 
 @click.command()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.common import json_option, migrated_database, show, show_table
+from app.cli.common import audit, connect_redis, json_option, migrated_database, show, show_table
 
 
 def register(cli: click.Group) -> None:
@@ -23,11 +23,15 @@ def tenant() -> None:
 @click.pass_obj
 def create(data_dir: Path, tenant_id: str, name: str, as_json: bool) -> None:
     """Make the tenant ID (2 to 63 of a-z, 0-9 and -, starting with a letter)."""
-    from tenants import registry
+    from tenants import liveness, registry
     from tenants.db import owner_tx, utcnow
 
-    with migrated_database(data_dir), owner_tx() as tx:
-        made = registry.create(tx, tenant_id, name=name, now=utcnow())
+    with migrated_database(data_dir) as env:
+        with owner_tx() as tx:
+            made = registry.create(tx, tenant_id, name=name, now=utcnow())
+        connect_redis(env)
+        liveness.forget(tenant_id, [liveness.TENANT])
+    audit("tenant.created", tenant_id)
     show(
         {"id": made.id, "name": made.name, "created_at": made.created_at.isoformat()},
         as_json=as_json,
@@ -63,12 +67,17 @@ def list_(data_dir: Path, as_json: bool) -> None:
 @click.pass_obj
 def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
     """Delete the tenant ID with everything it has. It is shut out at once; its rows go within minutes."""
-    from tenants import registry
+    from tenants import liveness, registry
     from tenants.db import owner_tx, utcnow
 
-    with migrated_database(data_dir), owner_tx() as tx:
-        found = registry.get(tx, tenant_id)
+    with migrated_database(data_dir) as env:
+        with owner_tx() as tx:
+            found = registry.get(tx, tenant_id)
         if not yes:
             click.confirm(f"Delete {found.id} ({found.name}) and all its data?", abort=True)
-        registry.mark_deleted(tx, tenant_id, now=utcnow())
+        with owner_tx() as tx:
+            registry.mark_deleted(tx, tenant_id, now=utcnow())
+        connect_redis(env)
+        liveness.revoked(tenant_id, [liveness.TENANT])
+    audit("tenant.deleted", tenant_id)
     show({"id": tenant_id, "deleted": True}, as_json=as_json, text=f"Tenant {tenant_id} is deleted.")

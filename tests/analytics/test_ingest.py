@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError
 
-from analytics import ingest, outbox, pages
+from analytics import ingest, pages, views
 from analytics.ingest import Does, GroupCommit, Item, Outcome, Part, Result
 from app.settings import Settings
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -66,17 +66,17 @@ def test_a_part_that_fails_fails_its_own_callers_only(
 ) -> None:
     make_pages(tenant, "a", "poison")
     make_pages(other_tenant, "a")
-    real = outbox.mark_stale
+    real = views.count
 
-    def fail_on_poison(tx: Any, kind: Any, members: Any) -> None:
-        members = list(members)
-        real(tx, kind, members)
+    def fail_on_poison(tx: Any, counted: Any, **more: Any) -> None:
+        real(tx, counted, **more)
+        members = [page_id for page_id, _ in counted]
         if tx.scalar(
             text("SELECT 1 FROM pages WHERE external_id = 'poison' AND id = ANY(CAST(:m AS bigint[]))"), {"m": members}
         ):
             tx.execute(text("SELECT 1/0"))
 
-    monkeypatch.setattr(outbox, "mark_stale", fail_on_poison)
+    monkeypatch.setattr(views, "count", fail_on_poison)
     group = GroupCommit()
     where = [(tenant, "a"), (tenant, "poison"), (other_tenant, "a")] * 5
     results: Counter[str] = Counter()

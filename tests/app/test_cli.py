@@ -1,12 +1,18 @@
 """The commands, as a stranger runs them: servers are started for the moment."""
 
 import json
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import psycopg
 import pytest
+from psycopg import sql
+from sqlalchemy.engine import make_url
 
+from app.datadir import Addresses
+from app.embedded import running
 from app.settings import Settings
 from tests.conftest import reachable_folder
 from tests.service import plaudit
@@ -48,11 +54,24 @@ def test_migrate_says_what_it_did(folder: Path) -> None:
     assert json.loads(plaudit("migrate", "--json", data_dir=folder).stdout)["after"]
 
 
+def rows_of(url: str) -> dict[str, list[str]]:
+    """Every row of every table, seen as the owner."""
+    with psycopg.connect(url) as connection:
+        tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        return {
+            name: sorted(row[0] for row in connection.execute(f"SELECT x::text FROM {name} x").fetchall())
+            for (name,) in tables
+        }
+
+
 def test_backup_wipe_restore_gives_the_same_data(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "plaudit.backup"
     for tenant_id in ("one", "two"):
         assert plaudit("tenant", "create", tenant_id, "--name", tenant_id, data_dir=folder).returncode == 0
-    before = plaudit("tenant", "list", "--json", data_dir=folder).stdout
+        assert plaudit("user", "create", tenant_id, "somebody", data_dir=folder).returncode == 0
+    with running(folder) as addresses:
+        before = rows_of(addresses.database_url)
+    assert len(before["users"]) == 2
     wrote = plaudit("backup", str(file), data_dir=folder)
     assert wrote.returncode == 0, wrote.stderr
     assert file.stat().st_mode & 0o077 == 0, "a backup is private"
@@ -61,10 +80,47 @@ def test_backup_wipe_restore_gives_the_same_data(folder: Path, tmp_path: Path) -
     assert plaudit("tenant", "create", "stray", "--name", "stray", data_dir=wiped).returncode == 0
     restored = plaudit("restore", str(file), "--yes", data_dir=wiped)
     assert restored.returncode == 0, restored.stderr
-    assert plaudit("tenant", "list", "--json", data_dir=wiped).stdout == before
-
+    with running(wiped) as addresses:
+        assert rows_of(addresses.database_url) == before
     made = plaudit("tenant", "create", "three", "--name", "3", data_dir=wiped)
     assert made.returncode == 0, "the restored database takes writes"
+
+
+def test_a_backup_is_whole_under_another_owner_too(
+    folder: Path, tmp_path: Path, servers: Addresses, settings: Settings
+) -> None:
+    """An ordinary owner, as managed databases have them: no superuser, and another name than the backup's."""
+    owner, file = f"owner_{secrets.token_hex(4)}", tmp_path / "b"
+    plaudit("tenant", "create", "one", "--name", "One", data_dir=folder)
+    plaudit("user", "create", "one", "owner_test", data_dir=folder)
+    assert plaudit("backup", str(file), data_dir=folder).returncode == 0
+    with psycopg.connect(servers.database_url, autocommit=True) as server:
+        server.execute(sql.SQL("CREATE ROLE {} LOGIN CREATEROLE PASSWORD 'pw'").format(sql.Identifier(owner)))
+        server.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(owner)))
+        grant = "GRANT plaudit_service, plaudit_platform TO {} WITH ADMIN OPTION"
+        server.execute(sql.SQL(grant).format(sql.Identifier(owner)))
+        server.execute(sql.SQL("CREATE DATABASE {0} OWNER {0}").format(sql.Identifier(owner)))
+    url = make_url(servers.database_url).set(username=owner, password="pw", database=owner)
+    env = {"DATABASE_URL": url.render_as_string(hide_password=False), "REDIS_URL": servers.redis_url}
+    try:
+        for _ in range(2):  # and a backup of that, restored again
+            done = plaudit("restore", str(file), "--yes", data_dir=tmp_path, env=env)
+            assert done.returncode == 0, done.stderr
+            rows = rows_of(env["DATABASE_URL"])
+            assert rows["tenants"]
+            assert rows["users"]
+            made = plaudit("client", "create", "one", "--scopes", "admin", data_dir=tmp_path, env=env)
+            assert made.returncode == 0, made.stderr
+            file.unlink()
+            again = plaudit("backup", str(file), data_dir=tmp_path, env=env)
+            assert again.returncode == 0, again.stderr
+    finally:
+        with psycopg.connect(servers.database_url, autocommit=True) as server:
+            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(owner)))
+            server.execute(
+                sql.SQL("REVOKE plaudit_service, plaudit_platform FROM {} CASCADE").format(sql.Identifier(owner))
+            )
+            server.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(owner)))
 
 
 def test_a_file_that_is_no_backup_changes_nothing(folder: Path, tmp_path: Path) -> None:

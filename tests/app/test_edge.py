@@ -1,11 +1,11 @@
 """What every answer has."""
 
 import pytest
-from flask import Flask, request
+from flask import Flask
 from flask.testing import FlaskClient
 from openapi_spec_validator import validate
 
-from app.auth import public
+from app.auth import caller_address, public
 from app.settings import Settings
 from app.web import create_app
 
@@ -81,8 +81,24 @@ def test_the_callers_address_is_taken_from_as_many_proxies_as_are_ours(
 ) -> None:
     client = with_settings(settings, proxy_hops=hops)
     assert isinstance(client.application, Flask)
-    client.application.add_url_rule("/whoami", view_func=public(lambda: str(request.remote_addr)), endpoint="whoami")
+    client.application.add_url_rule("/whoami", view_func=public(lambda: str(caller_address())), endpoint="whoami")
     assert client.get("/whoami", headers={"X-Forwarded-For": forwarded}).text == seen
+
+
+def test_an_odd_address_is_never_redirected(client: FlaskClient) -> None:
+    for path in ("/api//v1/me", "//api/v1/me", "/api/v1/me/", "/health//live"):
+        answer = client.get(path, base_url="http://evil.example")
+        assert answer.status_code in {401, 404}, path
+        assert "Location" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "forwarded", ["", "\xff, 8.8.8.8", "junk", "1.2.3.4:5678", "[2001:db8::1]:80", "fe80::1%eth0", ","]
+)
+def test_a_garbled_forwarded_address_never_passes_for_the_proxy(settings: Settings, forwarded: str) -> None:
+    for hops in (0, 1, 2):
+        answer = with_settings(settings, proxy_hops=hops).get("/metrics", headers={"X-Forwarded-For": forwarded})
+        assert answer.status_code == 403, (hops, forwarded)
 
 
 def test_metrics_are_for_this_machine_or_the_token(settings: Settings) -> None:
@@ -92,14 +108,22 @@ def test_metrics_are_for_this_machine_or_the_token(settings: Settings) -> None:
     assert client.get("/metrics", environ_base={"REMOTE_ADDR": "10.1.2.3"}).status_code == 403
     assert client.get("/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 403
     locked = with_settings(settings, metrics_token="sesame-" * 5)
-    assert locked.get("/metrics").status_code == 403
-    assert locked.get("/metrics", headers={"Authorization": "Bearer " + "sesame-" * 5}).status_code == 200
+    assert locked.get("/metrics").status_code == 200, "from loopback, or with the token"
+    away = {"REMOTE_ADDR": "10.1.2.3"}
+    assert locked.get("/metrics", environ_base=away).status_code == 403
+    assert (
+        locked.get("/metrics", environ_base=away, headers={"Authorization": "Bearer " + "sesame-" * 5}).status_code
+        == 200
+    )
 
 
 def test_the_contract_is_valid_openapi_and_readable(client: FlaskClient) -> None:
     spec = client.get("/api/openapi.json").get_json()
     assert spec["openapi"].startswith("3.1")
     validate(spec)
+    assert spec["paths"]["/api/v1/clients"]["get"]["security"] == [{"client": ["admin"]}, {"user": []}]
+    assert spec["paths"]["/api/v1/beacon"]["post"]["security"] == [{"key": []}]
+    assert spec["paths"]["/health/live"]["get"]["security"] == []
     page = client.get("/api/docs")
     assert page.content_type.startswith("text/html")
     for path in spec["paths"]:

@@ -97,7 +97,7 @@ def test_logins_are_throttled_per_account(client: FlaskClient, tenant: str) -> N
     limited = client.post("/api/v1/auth/login", json=body, headers={"X-Forwarded-For": "1.2.3.4"})
     assert limited.status_code == 429
     assert 1 <= int(limited.headers["Retry-After"]) <= 60
-    assert limited.headers["RateLimit-Policy"] == '"login-account";q=10;w=60'
+    assert limited.headers["RateLimit-Policy"] == '"login";q=10;w=60'
     other = {**body, "username": "somebody_else"}
     assert client.post("/api/v1/auth/login", json=other).status_code == 401
 
@@ -169,6 +169,63 @@ def test_refreshing_gives_new_tokens_and_the_old_session(client: FlaskClient, te
     assert answer["refresh_token"] != user.refresh_token
     user.token = answer["access_token"]
     assert len(user("GET", "/api/v1/auth/sessions").get_json()["items"]) == 1
+
+
+def test_who_knows_a_sessions_id_cannot_end_it(client: FlaskClient, tenant: str) -> None:
+    user = user_of(client, tenant)
+    prefix = "_".join(user.refresh_token.split("_")[:3])
+    for forged in (f"{prefix}_x", f"{prefix}_{'0' * 48}_{'0' * 32}", user.refresh_token[:-1] + "é"):
+        assert client.post("/api/v1/auth/refresh", json={"refresh_token": forged}).status_code == 401
+    assert user("GET", "/api/v1/me").status_code == 200
+    assert client.post("/api/v1/auth/refresh", json={"refresh_token": user.refresh_token}).status_code == 200
+
+
+@pytest.mark.parametrize("meanwhile", ["reset", "suspend"])
+def test_a_login_that_overlaps_a_reset_or_a_suspension_gets_no_session(
+    client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    user = user_of(client, tenant, username="slow")
+    real = passwords.verify_password
+
+    def slowly(stored: str | None, password: str) -> bool:
+        right = real(stored, password)
+        with tenant_tx(tenant) as tx:
+            found = users.find(tx, user.id)
+            if meanwhile == "reset":
+                users.set_password(tx, found.id, "another hash", now=utcnow())
+            else:
+                users.change(tx, found, {"suspended": True}, now=utcnow())
+        return right
+
+    monkeypatch.setattr(passwords, "verify_password", slowly)
+    body = {"tenant": tenant, "username": "slow", "password": PASSWORD}
+    assert client.post("/api/v1/auth/login", json=body).status_code == 401
+
+
+def test_a_session_that_ran_out_is_not_called_reused(client: FlaskClient, tenant: str) -> None:
+    user = user_of(client, tenant)
+    with tenant_tx(tenant) as tx:
+        tx.execute(text("UPDATE sessions SET expires_at = now() - interval '1 minute'"))
+    answer = client.post("/api/v1/auth/refresh", json={"refresh_token": user.refresh_token})
+    assert answer.status_code == 401
+    assert "used before" not in answer.text
+
+
+def test_only_an_admin_gets_an_admins_reset_token(client: FlaskClient, tenant: str) -> None:
+    admin = user_of(client, tenant, role=Role.ADMIN)
+    app, boss = client_of(client, tenant, "users:write"), client_of(client, tenant)
+    assert app("POST", f"/api/v1/users/{admin.id}/password-reset").status_code == 403
+    assert boss("POST", f"/api/v1/users/{admin.id}/password-reset").status_code == 201
+
+
+def test_a_forwarded_address_that_is_none_does_no_harm(settings: Settings, tenant: str) -> None:
+    http = create_app(replace(settings, proxy_hops=1)).test_client()
+    user_of(http, tenant, username="proxied")
+    body = {"tenant": tenant, "username": "proxied", "password": PASSWORD}
+    for forwarded in ("1.2.3.4:5678", "unknown", "::1, nonsense", "1.2.3.4"):
+        answer = http.post("/api/v1/auth/login", json=body, headers={"X-Forwarded-For": forwarded})
+        assert answer.status_code == 200, forwarded
+        assert http.get("/metrics", headers={"X-Forwarded-For": forwarded}).status_code == 403
 
 
 def test_a_reused_refresh_token_ends_the_newest_one_too(client: FlaskClient, tenant: str) -> None:

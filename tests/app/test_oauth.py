@@ -21,7 +21,7 @@ from tests.service import Service, running_service
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with reachable_folder() as folder, running_service(folder / "data", "--demo") as running:
+    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
         yield running
 
 
@@ -59,7 +59,7 @@ def test_the_demo_shows_the_same_credentials_again(service: Service) -> None:
     assert requests.post(f"{service.url}/api/v1/auth/login", json=login, timeout=10).status_code == 200
     before = service.ready
     service.stop()
-    again = Service(service.data_dir, "--demo")
+    again = Service(service.data_dir, "--demo", "--no-traffic")
     try:
         for name in ("tenant", "client_id", "client_secret", "admin_username", "admin_password"):
             assert again.ready[name] == before[name]
@@ -73,6 +73,7 @@ def test_the_demo_shows_the_same_credentials_again(service: Service) -> None:
         ({"grant_type": "client_credentials"}, None, 401, "invalid_client"),
         ({"grant_type": "client_credentials"}, ("{id}", "wrong"), 401, "invalid_client"),
         ({"grant_type": "client_credentials"}, ("nobody.123", "{secret}"), 401, "invalid_client"),
+        ({"grant_type": "client_credentials", "client_id": "x.1", "client_secret": "y"}, None, 401, "invalid_client"),
         ({"grant_type": "client_credentials"}, ("'; DROP", "{secret}"), 401, "invalid_client"),
         ({"grant_type": "client_credentials", "scope": "everything"}, ("{id}", "{secret}"), 400, "invalid_scope"),
         ({"grant_type": "client_credentials", "scope": "admin"}, ("{id}", "{secret}"), 400, "invalid_scope"),
@@ -90,6 +91,39 @@ def test_a_bad_token_request_is_refused_as_the_rfc_says(
     body = answer.get_json()
     assert body["error"] == body["code"] == error
     assert body["request_id"]
+
+
+def test_the_token_route_works_at_any_address_and_whatever_the_header(client: FlaskClient, tenant: str) -> None:
+    import base64
+
+    app = client_of(client, tenant)
+    data = {"grant_type": "client_credentials"}
+    for base_url in ("http://10.0.0.5:8000", "http://plaudit.internal", "https://plaudit.example"):
+        assert client.post("/oauth/token", data=data, auth=(app.id, app.secret), base_url=base_url).status_code == 200
+    for raw in (b"\xff\xfe:x", b"\x00:\x00", f"{tenant}.\x00x:y".encode(), b"no colon", b"", "é:é".encode()):
+        headers = {"Authorization": "Basic " + base64.b64encode(raw).decode()}
+        assert client.post("/oauth/token", data=data, headers=headers).status_code == 401, raw
+    assert (
+        client.post(
+            "/oauth/token", data=data, headers={"Authorization": "Basic é".encode().decode("latin-1")}
+        ).status_code
+        == 401
+    )
+    for client_id in (f"{tenant}.%00", f"{tenant}.\x00x", "a" * 5000):
+        assert (
+            client.post("/oauth/token", data={**data, "client_id": client_id, "client_secret": "x"}).status_code == 401
+        )
+    in_address = f"/oauth/token?grant_type=client_credentials&client_id={app.id}&client_secret={app.secret}"
+    assert client.post(in_address).status_code in {400, 401}, "a secret in an address is not taken"
+
+
+def test_a_wrong_secret_is_not_a_use(client: FlaskClient, tenant: str) -> None:
+    with tenant_tx(tenant) as tx:
+        made = credentials.create_client(tx, name="x", scopes=["stats:read"], now=utcnow())
+    data = {"grant_type": "client_credentials"}
+    assert client.post("/oauth/token", data=data, auth=(made.client.id, "wrong")).status_code == 401
+    with tenant_tx(tenant) as tx:
+        assert credentials.list_clients(tx)[0].last_used_at is None
 
 
 def test_a_scope_can_be_narrowed(client: FlaskClient, tenant: str) -> None:

@@ -29,7 +29,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path) -> None:
-    with running_service(folder, "--demo") as service:
+    with running_service(folder, "--demo", "--no-traffic") as service:
         assert service.ready["tenant"] == "demo"
         assert service.ready["url"].startswith("http://127.0.0.1:")
         assert is_ready(service)
@@ -42,7 +42,7 @@ def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path
         assert service.stop(signal.SIGINT) == 0
         assert time.monotonic() - began < 10
         assert gone(everything)
-    with running_service(folder, "--demo") as service:
+    with running_service(folder, "--demo", "--no-traffic") as service:
         listed = plaudit("tenant", "list", "--json", data_dir=folder)
         assert '"kept"' in listed.stdout
         assert '"demo"' in listed.stdout
@@ -71,7 +71,7 @@ def test_killed_with_9_it_leaves_no_process_and_the_next_start_recovers(folder: 
     service.process.kill()
     service.process.wait()
     eventually(lambda: gone(everything), within_s=15)
-    with running_service(folder, "--demo") as again:
+    with running_service(folder, "--demo", "--no-traffic") as again:
         assert is_ready(again)
 
 

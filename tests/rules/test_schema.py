@@ -89,3 +89,32 @@ def test_migrations_are_one_numbered_line(engine: Engine) -> None:
 
 def test_migrating_again_changes_nothing(engine: Engine, settings: Settings) -> None:
     assert migrate(engine, service_url=settings.service_database_url) == (head_revision(), head_revision())
+
+
+def test_every_policy_says_what_it_should_and_foreign_keys_lead_with_the_tenant(engine: Engine) -> None:
+    with engine.connect() as connection:
+        policies = connection.execute(text("SELECT * FROM pg_policies WHERE schemaname = 'public'")).all()
+        keys = connection.execute(
+            text("""
+                SELECT c.conname AS name, t.relname AS "table", a.attname AS leads
+                FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid
+                JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1]
+                WHERE c.contype = 'f' AND t.relnamespace = 'public'::regnamespace
+            """)
+        ).all()
+    assert policies
+    for policy in policies:
+        if policy.policyname == "tenant":
+            column = "id" if policy.tablename == "tenants" else "tenant_id"
+            expected = f"({column} = NULLIF(current_setting('plaudit.tenant'::text, true), ''::text))"
+            assert (policy.roles, policy.cmd, policy.qual, policy.with_check) == (
+                ["plaudit_service"],
+                "ALL",
+                expected,
+                expected,
+            ), policy.tablename
+        elif policy.policyname == "owner":
+            assert not {"public", "plaudit_service", "plaudit_platform"} & set(policy.roles)
+        else:
+            assert (policy.roles, policy.policyname) == (["plaudit_platform"], f"platform_{policy.cmd.lower()}")
+    assert {key.name: key.leads for key in keys if key.leads != "tenant_id"} == {}

@@ -15,6 +15,7 @@ from tenants import redis as tenants_redis
 from tenants import registry
 from tenants.db import owner_tx, utcnow
 from tests.conftest import reachable_folder
+from tests.secrets_seen import LOG_FOLDER
 from tests.service import ROOT, eventually
 from workers import jobs, schedule
 
@@ -54,7 +55,8 @@ def processes() -> Iterator[list["subprocess.Popen[bytes]"]]:
 
 
 def start(name: str, env: dict[str, str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-m", "workers", name], cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
+    with (LOG_FOLDER / "workers.txt").open("a") as log:
+        return subprocess.Popen([sys.executable, "-m", "workers", name], cwd=ROOT, env=env, stdout=log)
 
 
 def test_the_job_is_safe_to_run_twice(tenant: str) -> None:

@@ -1,0 +1,71 @@
+"""Load as tenants put it on: `make loadtest`, or `locust -f loadtests/locustfile.py --host http://127.0.0.1:8000`.
+
+Credentials come from PLAUDIT_CLIENT_ID and PLAUDIT_CLIENT_SECRET. Loopback only.
+"""
+
+import os
+import random
+import uuid
+from urllib.parse import urlsplit
+
+from locust import FastHttpUser, between, events, task
+
+PAGES = 500
+READERS = 5000
+
+
+@events.init.add_listener
+def only_loopback(environment, **_kwargs):  # type: ignore[no-untyped-def]
+    host = urlsplit(environment.host or "").hostname
+    if host not in {"127.0.0.1", "localhost", "::1"}:
+        raise SystemExit("Load tests go to loopback only: --host http://127.0.0.1:8000")
+
+
+def popular_page() -> str:
+    """A few pages have most of the readers."""
+    return f"load-{min(int(random.paretovariate(0.8)) - 1, PAGES - 1)}"
+
+
+class TenantApp(FastHttpUser):  # type: ignore[misc]
+    """A wiki's server: single views, some likes, now and then a batch."""
+
+    wait_time = between(0.0, 0.02)
+
+    def on_start(self) -> None:
+        answer = self.client.post(
+            "/oauth/token",
+            data={
+                "grant_type": "client_credentials",
+                "client_id": os.environ["PLAUDIT_CLIENT_ID"],
+                "client_secret": os.environ["PLAUDIT_CLIENT_SECRET"],
+            },
+        )
+        self.headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
+        for number in random.sample(range(PAGES), 50):
+            body = {"space": f"space-{number % 5}", "title": f"Page {number}", "url": f"/load/{number}"}
+            self.client.put(f"/api/v1/pages/load-{number}", json=body, headers=self.headers, name="PUT page")
+
+    @task(20)
+    def view(self) -> None:
+        with self.client.post(
+            f"/api/v1/pages/{popular_page()}/views",
+            json={"id": uuid.uuid4().hex},
+            headers=self.headers,
+            name="POST view",
+            catch_response=True,
+        ) as answer:
+            if answer.status_code == 404:  # nobody has made this page yet
+                answer.success()
+
+    @task(4)
+    def like(self) -> None:
+        method = self.client.put if random.random() < 0.8 else self.client.delete
+        path = f"/api/v1/pages/{popular_page()}/likes/reader-{random.randrange(READERS)}"
+        with method(path, headers=self.headers, name="PUT/DELETE like", catch_response=True) as answer:
+            if answer.status_code == 404:
+                answer.success()
+
+    @task(1)
+    def batch(self) -> None:
+        batch = [{"type": "view", "page": popular_page(), "id": uuid.uuid4().hex} for _ in range(100)]
+        self.client.post("/api/v1/events", json={"events": batch}, headers=self.headers, name="POST events x100")

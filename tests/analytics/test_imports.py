@@ -1,0 +1,111 @@
+"""`plaudit import`: streams, goes on after an interruption, and never counts twice."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from analytics import imports
+from analytics.events import Ages
+from app.settings import Settings
+from tenants.db import tenant_tx, utcnow
+from tests.analytics.conftest import make_page, views_of
+from tests.people import Caller
+from tests.service import PLAUDIT, ROOT, own_servers_env, plaudit
+
+Run = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture
+def env(settings: Settings) -> dict[str, str]:
+    named = {"DATABASE_URL": settings.database_url or "", "REDIS_URL": settings.redis_url or ""}
+    if settings.service_database_url:
+        named["PLAUDIT_SERVICE_DATABASE_URL"] = settings.service_database_url
+    return named
+
+
+def write(file: Path, lines: list[object]) -> Path:
+    file.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return file
+
+
+def test_a_file_is_counted_once_and_its_bad_lines_are_kept(
+    sender: Caller, tenant: str, page: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    long_ago = (utcnow() - timedelta(days=300)).isoformat()
+    lines: list[object] = [{"type": "view", "page": page, "occurred_at": long_ago} for _ in range(2500)]
+    lines[7] = "this is not JSON"
+    lines[1999] = {"type": "view", "page": "nowhere"}
+    file = write(tmp_path / "history.ndjson", lines)
+    done = plaudit("import", tenant, str(file), "--json", data_dir=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["accepted"], told["rejected"], told["lines"]) == (2498, 2, 2500)
+    rejects = [json.loads(line) for line in Path(told["rejects"]).read_text().splitlines()]
+    assert [(r["line"], r["code"]) for r in rejects] == [(8, "invalid"), (2000, "unknown_page")]
+    assert views_of(tenant) == 2498
+
+    again = plaudit("import", tenant, str(file), data_dir=tmp_path, env=env)
+    assert "nothing was added" in again.stdout
+    renamed = file.rename(tmp_path / "other-name.ndjson")
+    assert "nothing was added" in plaudit("import", tenant, str(renamed), data_dir=tmp_path, env=env).stdout
+    assert views_of(tenant) == 2498
+
+
+def test_an_interrupted_import_goes_on_where_it_stopped(
+    sender: Caller, tenant: str, page: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    total = 60_000
+    file = write(tmp_path / "big.ndjson", [{"type": "view", "page": page}] * (total - 1) + ["bad"])
+    command = [*PLAUDIT, "--data-dir", str(tmp_path), "import", tenant, str(file)]
+    interrupted = 0
+    for _ in range(4):
+        before = views_of(tenant)
+        process = subprocess.Popen(command, cwd=ROOT, env=own_servers_env() | env, stderr=subprocess.DEVNULL)
+        while process.poll() is None and views_of(tenant) < before + 3000:
+            pass
+        interrupted += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert interrupted >= 2
+    done = plaudit("import", tenant, str(file), "--json", data_dir=tmp_path, env=env)
+    told = json.loads(done.stdout)
+    assert (told["accepted"], told["rejected"]) == (total - 1, 1)
+    assert views_of(tenant) == total - 1
+    assert len(Path(told["rejects"]).read_text().splitlines()) == 1
+
+
+def test_two_imports_of_one_file_at_once_do_not_count_twice(
+    tenant: str, sender: Caller, page: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "f.ndjson", [{"type": "view", "page": page}] * 3000)
+    file_hash, lines = imports.hash_file(file)
+    assert lines == 3000
+    now = utcnow()
+    with tenant_tx(tenant) as tx:
+        imports.begin(tx, file_hash, name="f", now=now)
+    ages = Ages.for_caller(now, backfill_days=400)
+    one = imports.run(tenant, file, file_hash, lines_done=0, ages=ages, now=now)
+    two = imports.run(tenant, file, file_hash, lines_done=0, ages=ages, now=now)
+    next(one)
+    with pytest.raises(imports.ImportRunning):
+        next(two)
+    assert [chunk.lines_done for chunk in one] == [2000, 3000]
+    assert views_of(tenant) == 3000
+
+
+def test_odd_files(tenant: str, sender: Caller, tmp_path: Path, env: dict[str, str]) -> None:
+    make_page(sender, "home")
+    empty = write(tmp_path / "empty.ndjson", [])
+    assert "0 accepted" in plaudit("import", tenant, str(empty), data_dir=tmp_path, env=env).stdout
+    no_newline = tmp_path / "n.ndjson"
+    no_newline.write_bytes(b'{"type":"view","page":"home"}\r\n\n{"type":"view","page":"home"}')
+    told = json.loads(plaudit("import", tenant, str(no_newline), "--json", data_dir=tmp_path, env=env).stdout)
+    assert (told["accepted"], told["rejected"], told["lines"]) == (2, 1, 3)
+    assert plaudit("import", "nobody", str(empty), data_dir=tmp_path, env=env).returncode == 1
+    assert plaudit("import", tenant, str(tmp_path / "none"), data_dir=tmp_path, env=env).returncode == 2

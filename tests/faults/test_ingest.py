@@ -1,0 +1,150 @@
+"""P1, P2 and P3 for views and likes, with processes that die and servers that go away."""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+import requests
+
+from app.datadir import read_state
+from tests.conftest import reachable_folder
+from tests.service import Service, eventually, running_service
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
+        headers = {"Authorization": f"Bearer {running.token()}"}
+        for number in range(10):
+            body = {"space": "s", "title": "t", "url": f"https://w.example/{number}"}
+            put = requests.put(f"{running.url}/api/v1/pages/p{number}", json=body, headers=headers, timeout=10)
+            assert put.status_code == 201
+        yield running
+
+
+def counted(service: Service) -> int:
+    state = read_state(service.data_dir)
+    assert state is not None
+    with psycopg.connect(state["addresses"]["database_url"]) as connection:
+        row = connection.execute(
+            "SELECT coalesce(sum(v.views), 0) FROM page_views_hour v JOIN pages p ON p.id = v.page_id"
+            " WHERE p.external_id LIKE 'p_'"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_thousand_views_through_three_kills_are_a_thousand(service: Service) -> None:
+    """32 connections, the web process killed three times, clients that retry with the same ids."""
+    rng = random.Random(20261116)
+    headers = {"Authorization": f"Bearer {service.token()}"}
+    done = threading.Semaphore(0)
+    progress = [0]
+
+    def send(number: int) -> int:
+        page, tries = rng.randrange(10), 0
+        while True:
+            tries += 1
+            try:
+                answer = requests.post(
+                    f"{service.url}/api/v1/pages/p{page}/views", json={"id": f"v{number}"}, headers=headers, timeout=5
+                )
+                if answer.status_code == 202:
+                    progress[0] += 1
+                    done.release()
+                    return tries
+            except requests.RequestException:
+                pass
+            time.sleep(0.05)
+
+    def kill_thrice() -> None:
+        for threshold in (150, 400, 700):
+            while progress[0] < threshold:
+                done.acquire(timeout=60)
+            web = service.processes()["web"]
+            for process in [*web.children(recursive=True), web]:
+                process.send_signal(signal.SIGKILL)
+            killed = web.pid
+            eventually(lambda: "web" in service.processes() and service.processes()["web"].pid != killed)  # noqa: B023
+
+    killer = threading.Thread(target=kill_thrice)
+    killer.start()
+    with ThreadPoolExecutor(32) as pool:
+        tries = list(pool.map(send, range(1000)))
+    killer.join()
+    assert sum(tries) > 1000, "something was cut off and sent again"
+    assert counted(service) == 1000
+
+
+def test_without_postgres_it_says_so_quickly_and_comes_back_quickly(service: Service) -> None:
+    headers = {"Authorization": f"Bearer {service.token()}"}
+
+    def view() -> requests.Response:
+        return requests.post(f"{service.url}/api/v1/pages/p1/views", headers=headers, timeout=10)
+
+    assert view().status_code == 202
+    postgres = service.processes()["postgres"]
+    # Its replacement must not come at once: keep the supervisor busy restarting a server that cannot start.
+    supervisor = service.process
+    supervisor.send_signal(signal.SIGSTOP)
+    try:
+        postgres.send_signal(signal.SIGINT)
+        eventually(lambda: not postgres.is_running() or postgres.status() == "zombie")
+        slowest = 0.0
+        for _ in range(5):
+            began = time.monotonic()
+            answer = view()
+            slowest = max(slowest, time.monotonic() - began)
+            assert answer.status_code == 503
+            assert answer.headers["Content-Type"] == "application/problem+json"
+            assert answer.json()["code"] == "database_unavailable"
+            assert "Retry-After" in answer.headers
+        assert slowest < 4, "promised within 2 s; slack for a busy machine"
+    finally:
+        supervisor.send_signal(signal.SIGCONT)
+    eventually(lambda: service.get("/health/ready").status_code == 200, within_s=30)
+    eventually(lambda: view().status_code == 202, within_s=10)
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_without_redis_everything_is_still_answered(service: Service, how: signal.Signals) -> None:
+    headers = {"Authorization": f"Bearer {service.token()}"}
+    admin = {"tenant": "demo", "username": service.ready["admin_username"], "password": service.ready["admin_password"]}
+    user = {"Authorization": f"Bearer {service.post('/api/v1/auth/login', json=admin).json()['access_token']}"}
+    key = service.post("/api/v1/keys", json={"origins": ["https://w.example"]}, headers=headers).json()["key"]
+    browser = {"Origin": "https://w.example", "User-Agent": "Mozilla/5.0 Firefox/130.0", "Content-Type": "text/plain"}
+    page = {"space": "s", "title": "t", "url": "/new"}
+    calls = [
+        ("POST", "/api/v1/pages/p1/views", headers, None),
+        ("POST", "/api/v1/events", headers, {"events": [{"type": "view", "page": "p2"}]}),
+        ("PUT", "/api/v1/pages/p3/likes/u-1", headers, None),
+        ("DELETE", "/api/v1/pages/p3/likes/u-1", headers, None),
+        ("PUT", "/api/v1/pages/p4/like", user, None),
+        ("PUT", "/api/v1/pages/new", headers, page),
+        ("GET", "/api/v1/pages/new", headers, None),
+        ("GET", "/api/v1/pages?space=s", headers, None),
+        ("POST", f"/api/v1/beacon?key={key}", browser, {"page": "p5"}),
+        ("DELETE", "/api/v1/pages/new", headers, None),
+    ]
+    valkey = service.processes()["valkey"]
+    if how is signal.SIGKILL:
+        service.process.send_signal(signal.SIGSTOP)  # so that it is not started again at once
+    valkey.send_signal(how)
+    try:
+        times: list[float] = []
+        for _ in range(10):
+            for method, path, who, body in calls:
+                began = time.monotonic()
+                answer = requests.request(method, service.url + path, headers=who, json=body, timeout=10)
+                times.append(time.monotonic() - began)
+                assert answer.status_code < 300, (method, path, answer.text)
+        times.sort()
+        assert times[int(len(times) * 0.99)] < 1.5, "promised under 0.5 s; slack for a busy machine"
+    finally:
+        valkey.send_signal(signal.SIGCONT) if how is signal.SIGSTOP else None
+        service.process.send_signal(signal.SIGCONT)

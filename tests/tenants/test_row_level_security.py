@@ -1,0 +1,81 @@
+"""P5 on every table: raw SQL as the service's role, with one tenant set, against another tenant's rows."""
+
+from datetime import timedelta
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from analytics import imports
+from tenants import credentials
+from tenants.db import owner_tx, tenant_tx, utcnow
+from tests.people import client_of, user_of
+
+
+@pytest.fixture
+def full_tenant(client: FlaskClient, other_tenant: str) -> str:
+    """A tenant with a row in every table there is."""
+    admin, user = client_of(client, other_tenant), user_of(client, other_tenant)
+    admin("PATCH", "/api/v1/settings", json={"signup_open": False})
+    admin("POST", "/api/v1/keys", json={"origins": ["https://a.example"]}, headers={"Idempotency-Key": "k"})
+    admin("POST", f"/api/v1/users/{user.id}/password-reset")
+    admin("PUT", "/api/v1/pages/p", json={"space": "s", "title": "t", "url": "/p"})
+    user("PUT", "/api/v1/pages/p/like")
+    events = [{"type": "view", "page": "p", "id": "e"}, {"type": "nonsense"}]
+    admin("POST", "/api/v1/events", json={"events": events})
+    credentials.revoke_token(other_tenant, "some-jti", expires_at=utcnow() + timedelta(hours=1))
+    with tenant_tx(other_tenant) as tx:
+        imports.begin(tx, "hash", name="file", now=utcnow())
+    return other_tenant
+
+
+def tenant_tables() -> list[str]:
+    with owner_tx() as tx:
+        return sorted(
+            tx.scalars(
+                text(
+                    "SELECT c.table_name FROM information_schema.columns c JOIN information_schema.tables t"
+                    " USING (table_schema, table_name) WHERE c.table_schema = 'public' AND c.column_name = 'tenant_id'"
+                    " AND t.table_type = 'BASE TABLE'"
+                )
+            )
+        )
+
+
+def test_another_tenants_rows_are_neither_seen_nor_changed_nor_made(tenant: str, full_tenant: str) -> None:
+    tables = tenant_tables()
+    assert len(tables) > 10
+    for table in tables:
+        with owner_tx() as tx:
+            theirs = tx.execute(
+                text(f"SELECT to_jsonb(x) FROM {table} x WHERE tenant_id = :t LIMIT 1"), {"t": full_tenant}
+            ).scalar()
+        assert theirs is not None, f"give {table} a row in the fixture"
+        with tenant_tx(tenant) as tx:
+            assert tx.execute(text(f"SELECT count(*) FROM {table} WHERE tenant_id = '{full_tenant}'")).scalar_one() == 0
+        refused_or_nothing(tenant, f"UPDATE {table} SET tenant_id = tenant_id WHERE tenant_id = '{full_tenant}'")
+        refused_or_nothing(tenant, f"DELETE FROM {table} WHERE tenant_id = '{full_tenant}'")
+        with pytest.raises(DBAPIError, match=r"row-level security|permission denied"), tenant_tx(tenant) as tx:
+            tx.execute(
+                text(
+                    f"INSERT INTO {table} OVERRIDING SYSTEM VALUE"
+                    f" SELECT (jsonb_populate_record(NULL::{table}, CAST(:row AS jsonb))).*"
+                ),
+                {"row": __import__("json").dumps(theirs)},
+            )
+
+
+def refused_or_nothing(tenant: str, statement: str) -> None:
+    try:
+        with tenant_tx(tenant) as tx:
+            assert tx.execute(text(f"{statement} RETURNING 1")).all() == []
+    except DBAPIError as error:
+        assert "permission denied" in str(error.orig)
+
+
+def test_nobodys_rows_are_seen_when_no_tenant_is_set(tenant: str, full_tenant: str) -> None:
+    for table in tenant_tables():
+        with tenant_tx(tenant) as tx:
+            tx.execute(text("RESET plaudit.tenant"))
+            assert tx.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() == 0
