@@ -52,5 +52,6 @@ _COUNT = text("""
              AS w(page_id, bucket_hour, views)
         ON CONFLICT (tenant_id, page_id, bucket_hour) DO UPDATE SET views = b.views + EXCLUDED.views
     )
-    INSERT INTO outbox (tenant_id, kind, member) SELECT :tenant, :kind, member FROM unnest(CAST(:stale AS text[])) AS member
+    INSERT INTO outbox (tenant_id, kind, member)
+    SELECT :tenant, :kind, member FROM unnest(CAST(:stale AS text[])) AS member
 """)

@@ -8,45 +8,63 @@ import zlib
 from typing import Any
 
 import orjson
-from flask import Request, current_app, request
-from werkzeug.exceptions import RequestEntityTooLarge
+from flask import Request, request
 
 from tenants.errors import Invalid, Malformed, TooLarge, WrongType
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_DEPTH = 32
+TOO_LARGE = f"A body may have at most {MAX_BODY_BYTES} bytes"
 CUT_OFF = "The body ended before it was complete"
 _NUL_ESCAPE = b"\\u0000"
 
 
 def read_json(req: Request | None = None) -> Any:
     """The body of the current request, which must be JSON."""
-    req = req or request
-    if not req.is_json:
+    req = req or request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001
+    kind = req.environ.get("CONTENT_TYPE", "")
+    if kind != "application/json" and not req.is_json:
         raise WrongType("Send JSON with Content-Type: application/json")
     return parse_json(read_bytes(req))
 
 
 def read_bytes(req: Request) -> bytes:
-    """The whole body, unpacked if it came as gzip."""
-    limit = req.max_content_length or current_app.config["MAX_CONTENT_LENGTH"] or MAX_BODY_BYTES
+    """The whole body, unpacked if it came as gzip. Read once, and kept for whoever asks again."""
+    kept: bytes | None = req.environ.get("plaudit.body")
+    if kept is None:
+        kept = req.environ["plaudit.body"] = _unpacked(req, _read(req.environ))
+    return kept
+
+
+def _read(environ: dict[str, Any]) -> bytes:
+    """What the client sent, straight from the server's stream."""
+    said = environ.get("CONTENT_LENGTH") or ""
+    if not said:
+        # Chunked: one byte more than the limit tells whether it goes on.
+        body: bytes = environ["wsgi.input"].read(MAX_BODY_BYTES + 1) if "HTTP_TRANSFER_ENCODING" in environ else b""
+        if len(body) > MAX_BODY_BYTES:
+            raise TooLarge(TOO_LARGE)
+        return body
+    if not said.isascii() or not said.isdigit():
+        raise Malformed("Content-Length is not a number")
+    length = int(said)
+    if length > MAX_BODY_BYTES:
+        raise TooLarge(TOO_LARGE)
     try:
-        body = req.get_data(cache=True)
-    except RequestEntityTooLarge:
-        raise TooLarge(f"A body may have at most {limit} bytes") from None
+        body = environ["wsgi.input"].read(length)
     except OSError:
         raise Malformed(CUT_OFF) from None
-    if req.content_length is None:
-        # Chunked: what is over the limit has not been read yet.
-        if len(body) >= limit and req.environ["wsgi.input"].read(1):
-            raise TooLarge(f"A body may have at most {limit} bytes")
-    elif len(body) < req.content_length:
+    if len(body) < length:
         raise Malformed(CUT_OFF)
-    match req.headers.get("Content-Encoding", "identity").lower():
-        case "identity":
+    return body
+
+
+def _unpacked(req: Request, body: bytes) -> bytes:
+    match req.environ.get("HTTP_CONTENT_ENCODING", "identity").lower():
+        case "identity" | "":
             return body
         case "gzip" | "x-gzip":
-            return _gunzip(body, limit)
+            return _gunzip(body, MAX_BODY_BYTES)
         case other:
             raise WrongType(f"Content-Encoding {other[:40]!r} is not accepted; send gzip or nothing")
 

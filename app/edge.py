@@ -2,10 +2,11 @@
 
 import re
 import time
-from uuid import uuid4
+from functools import cache
+from secrets import token_hex
 
 import structlog
-from flask import Flask, Response, g, request
+from flask import Flask, Request, Response, g, request
 from prometheus_client import Counter, Histogram
 
 from tenants import logs
@@ -44,37 +45,52 @@ CORS_ALLOWED_HEADERS = (
     "If-Match, If-None-Match, X-Plaudit-Key, X-Request-Id"
 )
 CORS_EXPOSED_HEADERS = "ETag, Idempotent-Replay, Location, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id"
-API_CSP = "default-src 'none'; frame-ancestors 'none'"
+CORS_PATHS = ("/api/", "/oauth/", "/.well-known/")
+DEFAULT_HEADERS = (
+    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+)
 
 
 def install(app: Flask, *, https: bool) -> None:
-    app.before_request(begin)
-    app.before_request(answer_preflight)
-    app.after_request(add_cors)
+    always = [("X-Content-Type-Options", "nosniff")]
+    if https:
+        always.append(("Strict-Transport-Security", "max-age=31536000"))
 
+    app.before_request(begin)
+
+    # One function each way: a busy route spends a good part of its time around itself.
     @app.after_request
     def finish(response: Response) -> Response:
-        add_security_headers(response, https=https)
-        return record(response)
+        req = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  the request behind the proxy
+        headers = response.headers
+        headers.extend([*always, ("X-Request-Id", g.request_id)])
+        for name, value in DEFAULT_HEADERS:
+            if name not in headers:
+                headers.add(name, value)
+        if "HTTP_ORIGIN" in req.environ and req.path.startswith(CORS_PATHS):
+            headers["Access-Control-Allow-Origin"] = "*"
+            headers["Access-Control-Expose-Headers"] = CORS_EXPOSED_HEADERS
+        record(req, response)
+        return response
 
-    @app.teardown_request
-    def forget(_error: BaseException | None) -> None:
-        logs.unbind()
 
-
-def begin() -> None:
+def begin() -> Response | None:
+    req = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001
+    environ = req.environ
     g.started = time.perf_counter()
-    logs.unbind()
-    given = request.headers.get("X-Request-Id", "")
-    g.request_id = given if REQUEST_ID.fullmatch(given) else uuid4().hex
-    logs.bind(request_id=g.request_id)
-    if "\x00" in request.path or b"%00" in request.query_string:
+    given = environ.get("HTTP_X_REQUEST_ID", "")
+    g.request_id = given if given and REQUEST_ID.fullmatch(given) else token_hex(16)
+    logs.begin(request_id=g.request_id)
+    if "\x00" in environ.get("PATH_INFO", "") or "%00" in environ.get("QUERY_STRING", ""):
         raise Malformed("An address may not contain the NUL character")
+    return answer_preflight(req) if req.method == "OPTIONS" else None
 
 
-def answer_preflight() -> Response | None:
+def answer_preflight(req: Request) -> Response | None:
     """Any page may ask (no cookie is ever sent along); what a publishable key may do depends on its origins."""
-    if request.method != "OPTIONS" or "Access-Control-Request-Method" not in request.headers:
+    if "Access-Control-Request-Method" not in req.headers:
         return None
     response = Response(status=204)
     response.headers["Access-Control-Allow-Methods"] = "GET, HEAD, POST, PUT, PATCH, DELETE"
@@ -83,35 +99,23 @@ def answer_preflight() -> Response | None:
     return response
 
 
-def add_cors(response: Response) -> Response:
-    if "Origin" in request.headers and request.path.startswith(("/api/", "/oauth/", "/.well-known/")):
-        response.headers["Access-Control-Allow-Origin"] = "*"
-        response.headers["Access-Control-Expose-Headers"] = CORS_EXPOSED_HEADERS
-    return response
-
-
-def add_security_headers(response: Response, *, https: bool) -> None:
-    headers = response.headers
-    headers["X-Request-Id"] = g.request_id
-    headers["X-Content-Type-Options"] = "nosniff"
-    headers.setdefault("Content-Security-Policy", API_CSP)
-    headers.setdefault("Referrer-Policy", "no-referrer")
-    headers.setdefault("Cache-Control", "no-store")
-    if https:
-        headers["Strict-Transport-Security"] = "max-age=31536000"
-
-
-def record(response: Response) -> Response:
+def record(req: Request, response: Response) -> None:
+    """Count the request, and log it unless it is one of many that went well."""
     seconds = time.perf_counter() - g.started
-    route = request.url_rule.rule if request.url_rule else "(none)"
+    known = req.url_rule is not None
+    route = req.url_rule.rule if req.url_rule is not None else "(none)"
     status = response.status_code
-    REQUESTS.labels(request.method if request.url_rule else "(any)", route, str(status)).inc()
-    SECONDS.labels(route).observe(seconds)
-    if status >= 400 or seconds > SLOW_S or request.endpoint not in QUIET:
+    requests_of(req.method if known else "(any)", route, str(status)).inc()
+    seconds_of(route).observe(seconds)
+    if status >= 400 or seconds > SLOW_S or req.endpoint not in QUIET:
         write = log.error if status >= 500 else log.info
         write(
-            f"{request.method} {route if request.url_rule else logs.mask(request.path)[:200]!r} {status}",
+            f"{req.method} {route if known else logs.mask(req.path)[:200]!r} {status}",
             action="request",
             data={"ms": round(seconds * 1000, 1), "code": g.get("problem_code")},
         )
-    return response
+
+
+# The routes are few, so their counters are looked up once.
+requests_of = cache(REQUESTS.labels)
+seconds_of = cache(SECONDS.labels)

@@ -15,9 +15,6 @@ from app.settings import Settings
 from tenants import logs
 
 LIVE_CONNECTIONS = 10_000
-# A thread back from the database waits for the interpreter this long at most. Python's own 5 ms, for each of a commit's
-# round trips, would be most of a commit.
-SWITCH_INTERVAL_S = 0.0005
 
 
 def serve_web(settings: Settings) -> None:
@@ -48,7 +45,6 @@ def serve_web(settings: Settings) -> None:
 def _load(settings: Settings, parent: int) -> Any:
     """Runs in each of granian's processes."""
     die_with_parent(parent)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     logs.configure(service="web", log_format=settings.log_format)
     from app.web import create_app
 

@@ -98,7 +98,7 @@ def measure_bare(seconds: float) -> Result:
 
 
 def measure_raw_sql(service: Service, seconds: float) -> float:
-    """What PostgreSQL takes of the same rows when nothing stands before it: ids remembered, buckets moved, committed."""
+    """What PostgreSQL takes of the same rows with nothing before it: ids remembered, buckets moved, committed."""
     state = read_state(service.data_dir)
     assert state is not None
     url, done = state["addresses"]["database_url"], [0, 0]

@@ -9,8 +9,8 @@ Three doors, one for each database role:
 
 Nothing here keeps session state, so it all works behind PgBouncer in transaction mode: role, tenant and timeouts are
 set with SET LOCAL as the transaction opens, all in one round trip. `SET LOCAL plaudit.tenant` is a statement with a
-quoted literal, not `set_config()`, because only the statement travels to other nodes on Citus; a tenant id is checked against
-its pattern before it is quoted.
+quoted literal, not `set_config()`, because only the statement travels to other nodes on Citus; a tenant id is checked
+against its pattern before it is quoted.
 """
 
 import re

@@ -1,13 +1,15 @@
 """Log lines: JSON on standard output for any shipper, readable ones on a terminal.
 
-Every line has timestamp, level, service, requestId, userId, tenantId, action, message and data. `bind()` sets the
-first three ids for whatever the current request or job logs; `data` holds what belongs to one line only.
+Every line has timestamp, level, service, requestId, userId, tenantId, action, message and data. `begin()` and
+`bind()` set the ids for whatever the current request or job logs; `data` holds what belongs to one line only.
 """
 
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import IO, Any, Literal
 
 import orjson
@@ -28,7 +30,7 @@ def configure(
     """Send structlog's and the standard library's lines the same way."""
     use_json = (log_format or ("console" if sys.stdout.isatty() else "json")) == "json"
     shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
+        _add_ids,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
@@ -55,14 +57,29 @@ def configure(
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def bind(*, request_id: str | None = None, user_id: str | None = None, tenant_id: str | None = None) -> None:
-    """Name the request, user and tenant that the following lines are about."""
-    ids = {"requestId": request_id, "userId": user_id, "tenantId": tenant_id}
-    structlog.contextvars.bind_contextvars(**{name: value for name, value in ids.items() if value is not None})
+# requestId, userId and tenantId of the current request or job. A new mapping for each change: contexts share them.
+_ids: ContextVar[Mapping[str, str]] = ContextVar("plaudit_log_ids", default=MappingProxyType({}))
 
 
-def unbind() -> None:
-    structlog.contextvars.clear_contextvars()
+def begin(*, request_id: str) -> None:
+    """A new request: its lines have this id, and nothing of the one before."""
+    _ids.set({"requestId": request_id})
+
+
+def bind(*, user_id: str | None = None, tenant_id: str | None = None) -> None:
+    """Name the user and tenant that the following lines are about."""
+    ids = {**_ids.get()}
+    if user_id is not None:
+        ids["userId"] = user_id
+    if tenant_id is not None:
+        ids["tenantId"] = tenant_id
+    _ids.set(ids)
+
+
+def _add_ids(_logger: object, _method: str, event: Event) -> Event:
+    for name, value in _ids.get().items():
+        event.setdefault(name, value)
+    return event
 
 
 def report_errors(sentry_dsn: str | None) -> None:

@@ -6,6 +6,7 @@ rotating breaks no token, in no verifier that looks at the JWKS once in a few mi
 """
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -102,17 +103,20 @@ class Signer:
     def verify(self, token: str) -> dict[str, Any]:
         """The claims of a token of ours that is valid now. Whether it was revoked is another question."""
         known = self._verified.get(token)
-        if known is None:
-            known = self._decode(token)
-            self._verified[token] = known
-            while len(self._verified) > _CACHED_TOKENS:
-                self._verified.popitem(last=False)
-        try:
-            self._claims.validate(known)
-        except (JoseError, ValueError, TypeError) as error:
+        if known is not None:
+            if known["exp"] > time.time():  # all else stays as it was
+                return known
             self._verified.pop(token, None)
+        claims = self._decode(token)
+        try:
+            self._claims.validate(claims)
+        except (JoseError, ValueError, TypeError) as error:
             raise BadToken(f"The access token is not valid: {getattr(error, 'error', 'malformed')}") from None
-        return known
+        self._verified[token] = claims
+        while len(self._verified) > _CACHED_TOKENS:
+            with contextlib.suppress(KeyError):  # another thread was quicker
+                self._verified.popitem(last=False)
+        return claims
 
     def mac(self, text: str) -> str:
         """Proof that this text is ours, for tokens that are looked up before they are checked."""

@@ -30,6 +30,7 @@ from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
 from tests import secrets_seen
 from tests.secrets_seen import LOG_FOLDER
+from tests.service import Service, running_service
 
 LAST = "test_no_secret_in_any_log"
 
@@ -141,6 +142,13 @@ def tenant(connected: None) -> str:
 @pytest.fixture
 def other_tenant(connected: None) -> str:
     return make_tenant()
+
+
+@pytest.fixture(scope="session")
+def demo_service() -> Iterator[Service]:
+    """A whole Plaudit with the demo tenant, shared by tests that leave it as they found it."""
+    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
+        yield running
 
 
 def make_tenant() -> str:

@@ -1,6 +1,6 @@
 """Views and events: one at a time, in batches, and from browsers."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ blueprint = Blueprint("events", __name__, url_prefix="", description="Views and 
 
 BEACON_MAX_BYTES = 4096
 SCRIPT = Path(__file__).parents[1] / "static" / "plaudit.js"
+ONE_ACCEPTED = orjson.dumps(Tally(1, 0, []).as_json())
+ONE_DUPLICATE = orjson.dumps(Tally(0, 1, []).as_json())
 TALLY = {"description": "accepted, duplicates, and rejected: [{index, code, detail}]"}
 
 
@@ -62,17 +64,28 @@ class RejectionsOut(Schema):
     responses={"202": TALLY},
 )
 def send_view(external_id: str) -> ResponseReturnValue:
-    actor = current_actor()
-    sent = body.read_json() if request.content_length or request.headers.get("Transfer-Encoding") else {}
+    actor, now = current_actor(), utcnow()
+    req = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001
+    has_body = req.environ.get("CONTENT_LENGTH", "0") not in {"", "0"} or "HTTP_TRANSFER_ENCODING" in req.environ
+    sent = body.read_json(req) if has_body else {}
     if not isinstance(sent, dict) or "type" in sent or "page" in sent:
         raise Invalid("The body may have user, id and occurred_at", errors={"body": ["user, id, occurred_at"]})
-    batch = batch_of(actor, [{**sent, "type": "view", "page": external_id}])
-    tally = batch.tally(ingest.write(batch.part))
-    for rejection in tally.rejected:
-        if rejection.code is Reason.UNKNOWN_PAGE or EXTERNAL_ID.fullmatch(external_id) is None:
-            raise PageNotFound
-        raise BadView(rejection.code, rejection.detail)
-    return answer(tally)
+    if EXTERNAL_ID.fullmatch(external_id) is None:
+        raise PageNotFound
+    try:
+        item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
+    except events.Refused as refused:
+        record(actor.tenant_id, refused.code)
+        raise BadView(refused.code, refused.detail) from None
+    result = ingest.write(Part(actor.tenant_id, [item], now, token=actor.unchecked_token))[0].result
+    if result is Result.UNKNOWN_PAGE:
+        events.reject(actor.tenant_id, Reason.UNKNOWN_PAGE)
+        raise PageNotFound
+    if result is Result.DUPLICATE:
+        events.DUPLICATES.labels(actor.tenant_id).inc()
+        return Response(ONE_DUPLICATE, status=202, content_type="application/json")
+    events.EVENTS.labels(actor.tenant_id, "view").inc()
+    return Response(ONE_ACCEPTED, status=202, content_type="application/json")
 
 
 @blueprint.post("/api/v1/events")
@@ -176,10 +189,13 @@ def rejections(query: dict[str, str]) -> Any:
 
 def batch_of(actor: Actor, raw: list[Any]) -> Batch:
     now = utcnow()
+    return Batch(actor.tenant_id, raw, now=now, ages=ages_of(actor, now), token=actor.unchecked_token)
+
+
+def ages_of(actor: Actor, now: datetime) -> Ages:
     backfill = Scope.EVENTS_BACKFILL in actor.scopes or actor.is_admin
     days = tenant_settings.recent(actor.tenant_id).retention.hourly_buckets_days if backfill else None
-    ages = Ages.for_caller(now, backfill_days=days)
-    return Batch(actor.tenant_id, raw, now=now, ages=ages, token=actor.unchecked_token)
+    return Ages.for_caller(now, backfill_days=days)
 
 
 def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:

@@ -11,7 +11,8 @@ SCRIPT = """
 import logging, structlog
 from tenants import logs
 logs.configure(service="test", log_format="{format}")
-logs.bind(request_id="r1", tenant_id="demo", user_id="u1")
+logs.begin(request_id="r1")
+logs.bind(tenant_id="demo", user_id="u1")
 structlog.get_logger().info("hello", action="test.said", data={{"n": 1, "auth": "Bearer abc.def.ghi"}})
 logging.getLogger("elsewhere").warning("from %s at postgresql://me:hunter2@host/db", "a library")
 try:

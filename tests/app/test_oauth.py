@@ -1,12 +1,10 @@
 """OAuth for tenant apps, used through libraries that know nothing of us."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import jwt as pyjwt
 import pytest
-import requests
 from authlib.integrations.requests_client import OAuth2Session as AuthlibSession
 from flask.testing import FlaskClient
 from oauthlib.oauth2 import BackendApplicationClient
@@ -14,15 +12,13 @@ from requests_oauthlib import OAuth2Session
 
 from tenants import credentials
 from tenants.db import tenant_tx, utcnow
-from tests.conftest import reachable_folder
 from tests.people import client_of, token_of
-from tests.service import Service, running_service
+from tests.service import Service
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
-        yield running
+@pytest.fixture
+def service(demo_service: Service) -> Service:
+    return demo_service
 
 
 def test_requests_oauthlib_and_pyjwt_work_unmodified(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,19 +48,6 @@ def test_authlibs_client_works_with_basic_and_body(service: Service) -> None:
         )
         session.fetch_token(f"{service.url}/oauth/token", grant_type="client_credentials")
         assert session.get(f"{service.url}/api/v1/me").json()["scopes"] == ["stats:read"]
-
-
-def test_the_demo_shows_the_same_credentials_again(service: Service) -> None:
-    login = {"tenant": "demo", "username": service.ready["admin_username"], "password": service.ready["admin_password"]}
-    assert requests.post(f"{service.url}/api/v1/auth/login", json=login, timeout=10).status_code == 200
-    before = service.ready
-    service.stop()
-    again = Service(service.data_dir, "--demo", "--no-traffic")
-    try:
-        for name in ("tenant", "client_id", "client_secret", "admin_username", "admin_password"):
-            assert again.ready[name] == before[name]
-    finally:
-        again.stop()
 
 
 @pytest.mark.parametrize(

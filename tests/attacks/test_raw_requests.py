@@ -1,18 +1,15 @@
 """Bodies as no client library sends them, over a real socket to the real server."""
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import reachable_folder
-from tests.service import Service, running_service
+from tests.service import Service
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
-        yield running
+def service(demo_service: Service) -> Service:
+    return demo_service
 
 
 def exchange(service: Service, head: str, body: bytes, *, hang_up: bool = False) -> tuple[int, str]:

@@ -9,16 +9,14 @@ import pytest
 import requests
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from tests.conftest import reachable_folder
-from tests.service import Service, eventually, running_service
+from tests.service import Service, eventually
 
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130.0 Safari/537.36"  # headless ones are robots
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
-        yield running
+def service(demo_service: Service) -> Service:
+    return demo_service
 
 
 @pytest.fixture(scope="module")

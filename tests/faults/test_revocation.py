@@ -2,21 +2,18 @@
 
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 import requests
 
-from tests.conftest import reachable_folder
-from tests.service import Service, eventually, running_service
+from tests.service import Service, eventually
 
 CALLS = 24  # enough to meet every web process
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
-        yield running
+def service(demo_service: Service) -> Service:
+    return demo_service
 
 
 def log_in(service: Service) -> dict[str, str]:

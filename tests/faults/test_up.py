@@ -30,7 +30,10 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path) -> None:
     with running_service(folder, "--demo", "--no-traffic") as service:
-        assert service.ready["tenant"] == "demo"
+        first = service.ready
+        assert first["tenant"] == "demo"
+        login = {"tenant": "demo", "username": first["admin_username"], "password": first["admin_password"]}
+        assert service.post("/api/v1/auth/login", json=login).status_code == 200
         assert service.ready["url"].startswith("http://127.0.0.1:")
         assert is_ready(service)
         assert service.get("/api/docs").status_code == 200
@@ -43,6 +46,8 @@ def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path
         assert time.monotonic() - began < 10
         assert gone(everything)
     with running_service(folder, "--demo", "--no-traffic") as service:
+        for name in ("client_id", "client_secret", "admin_username", "admin_password"):
+            assert service.ready[name] == first[name], "the demo's credentials are shown again"
         listed = plaudit("tenant", "list", "--json", data_dir=folder)
         assert '"kept"' in listed.stdout
         assert '"demo"' in listed.stdout
