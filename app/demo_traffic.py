@@ -27,17 +27,21 @@ SPACES = {
     "engineering": (
         ["Deploying", "Debugging", "Scaling", "Monitoring", "Testing", "Migrating", "Reviewing", "Securing"],
         ["the search service", "PostgreSQL", "our message queue", "the mobile apps", "feature flags", "the billing API",
-         "CI pipelines", "Kubernetes clusters", "the design system", "on-call rotations"],
+         "CI pipelines", "Kubernetes clusters", "the design system", "on-call rotations", "the data warehouse",
+         "our public SDKs"],
     ),
     "support": (
-        ["How to reset", "Troubleshooting", "Setting up", "Explaining", "Refunding", "Exporting"],
+        ["How to reset", "Troubleshooting", "Setting up", "Explaining", "Restoring", "Exporting", "Escalating",
+         "Removing"],
         ["two-factor login", "a stuck import", "single sign-on", "an invoice", "a shared workspace", "e-mail delivery",
-         "the desktop client", "webhooks", "user permissions", "a deleted project"],
+         "the desktop client", "webhooks", "user permissions", "a deleted project", "API tokens", "a trial account"],
     ),
     "handbook": (
-        ["Welcome to", "A guide to", "Notes on", "The story of", "Checklist for"],
+        ["Welcome to", "A guide to", "Notes on", "The story of", "Checklist for", "Questions about", "Principles of",
+         "Planning"],
         ["your first week", "travel and expenses", "running retrospectives", "writing well", "hiring interviews",
-         "parental leave", "the annual offsite", "remote work", "giving feedback", "quarterly planning"],
+         "parental leave", "the annual offsite", "remote work", "giving feedback", "quarterly goals", "mentoring",
+         "our values"],
     ),
 }  # fmt: skip
 

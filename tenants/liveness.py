@@ -20,6 +20,7 @@ from tenants.redis import RedisUnavailable, boards, key
 GOOD_FOR_S = 5
 # Longer than any access token lives.
 REVOKED_FOR_S = 2 * 3600
+MOST_UNWRITTEN = 100_000
 # The name that stands for the tenant itself.
 TENANT = "tenant"
 _REVOKED = b"-"
@@ -73,7 +74,8 @@ _unwritten: dict[str, tuple[bytes, int]] = {}
 
 
 def _write(values: dict[str, tuple[bytes, int]]) -> None:
-    _unwritten.update(values)
+    if len(_unwritten) < MOST_UNWRITTEN:  # beyond, what is left is GOOD_FOR_S
+        _unwritten.update(values)
     # Past the breaker: a revocation is worth a try, and half a second.
     with contextlib.suppress(RedisError, OSError):
         _write_unwritten(boards().redis)

@@ -40,5 +40,20 @@ def main() -> None:
     if "PLAUDIT_PARENT_PID" in os.environ:
         die_with_parent(int(os.environ.pop("PLAUDIT_PARENT_PID")))
     with clear_errors():
-        cli(prog_name="plaudit")
+        cli(_data_dir_first(sys.argv[1:]), prog_name="plaudit")
     sys.exit(0)
+
+
+def _data_dir_first(arguments: list[str]) -> list[str]:
+    """`--data-dir` counts wherever it stands: people write it after the command as often as before it."""
+    first: list[str] = []
+    rest: list[str] = []
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--":
+            rest += [argument, *waiting]
+        elif argument == "--data-dir":
+            first += [argument, *[value for value in [next(waiting, None)] if value is not None]]
+        else:
+            (first if argument.startswith("--data-dir=") else rest).append(argument)
+    return [*first, *rest]

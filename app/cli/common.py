@@ -17,16 +17,6 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
-def data_dir_option(command: Command) -> Command:
-    """`--data-dir` after the command too, where people look for it."""
-    return click.option(
-        "--data-dir",
-        "own_data_dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Where the embedded servers keep their data.",
-    )(command)
-
-
 @contextlib.contextmanager
 def database(data_dir: Path, *, keep_old_version: bool = False) -> Iterator[dict[str, str]]:
     """Point this process at the database: DATABASE_URL's, or the embedded one. Yields the addresses' environment."""

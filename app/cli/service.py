@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from app.cli.common import data_dir_option, database, json_option, show
+from app.cli.common import database, json_option, show
 
 
 def register(cli: click.Group) -> None:
@@ -19,18 +19,18 @@ def register(cli: click.Group) -> None:
 @click.option("--demo", is_flag=True, help="Make the tenant `demo`, with pages, a month of history and live traffic.")
 @click.option("--no-traffic", is_flag=True, help="With --demo: only the tenant and its credentials.")
 @click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_PORT", default=8000, show_default=True)
-@data_dir_option
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="RQ worker processes.")
 @json_option
 @click.pass_obj
-def up(
-    data_dir: Path, demo: bool, no_traffic: bool, port: int, own_data_dir: Path | None, workers: int, as_json: bool
-) -> None:
-    """Run everything in this terminal: servers, API, sockets, workers. Ctrl-C stops all of it."""
+def up(data_dir: Path, demo: bool, no_traffic: bool, port: int, workers: int, as_json: bool) -> None:
+    """Run everything in this terminal: servers, API, sockets, workers. Ctrl-C stops all of it.
+
+    `--data-dir D` (before or after the command) keeps its data elsewhere than in .plaudit.
+    """
     from app.up import run
 
     run(
-        own_data_dir or data_dir,
+        data_dir,
         demo=demo,
         traffic=demo and not no_traffic,
         port=port,

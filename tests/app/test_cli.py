@@ -35,6 +35,9 @@ def test_every_command_has_help(folder: Path) -> None:
 
 def test_tenants_are_made_listed_and_deleted(folder: Path) -> None:
     assert "no tenant yet" in plaudit("tenant", "list", data_dir=folder).stdout
+    elsewhere = plaudit("tenant", "list", "--data-dir", str(folder), data_dir=folder.with_name("not-this-one"))
+    assert "no tenant yet" in elsewhere.stdout, "--data-dir counts after the command too"
+    assert not folder.with_name("not-this-one").exists()
     made = plaudit("tenant", "create", "acme", "--name", "Acme <wiki>", "--json", data_dir=folder)
     assert json.loads(made.stdout)["id"] == "acme", made.stderr
     again = plaudit("tenant", "create", "acme", "--name", "Acme", data_dir=folder)
