@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import psycopg
 import pytest
@@ -39,6 +40,12 @@ def counted(service: Service) -> int:
     return int(row[0])
 
 
+def replaced(service: Service, killed_pid: int) -> bool:
+    """Whether another web process has taken the killed one's place."""
+    web = service.processes().get("web")
+    return web is not None and web.pid != killed_pid
+
+
 def test_a_thousand_views_through_three_kills_are_a_thousand(service: Service) -> None:
     """32 connections, the web process killed three times, clients that retry with the same ids."""
     rng = random.Random(20261116)
@@ -69,8 +76,7 @@ def test_a_thousand_views_through_three_kills_are_a_thousand(service: Service) -
             web = service.processes()["web"]
             for process in [*web.children(recursive=True), web]:
                 process.send_signal(signal.SIGKILL)
-            killed = web.pid
-            eventually(lambda: "web" in service.processes() and service.processes()["web"].pid != killed)  # noqa: B023
+            eventually(partial(replaced, service, web.pid))
 
     killer = threading.Thread(target=kill_thrice)
     killer.start()
