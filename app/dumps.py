@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sqlalchemy import Engine, inspect, text
@@ -17,7 +18,11 @@ from app.embedded import wheel_binaries
 from tenants.errors import Conflict, Invalid, Unavailable
 from tenants.rls import create_roles
 
-_UNWANTED = re.compile(r"(CREATE SCHEMA public;|SET transaction_timeout = 0;|COMMENT ON SCHEMA public .*;)\n?")
+_UNWANTED = re.compile(
+    r"(CREATE SCHEMA public;|SET transaction_timeout = 0;|COMMENT ON SCHEMA public .*;"
+    # Options of single columns: we set none, and some servers keep marks of their own there.
+    r"|ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \([^()]*\);)\n?"
+)
 _OWNERS_POLICY = re.compile(r"^(CREATE POLICY owner ON \S+ TO )\S+( USING )")
 
 
@@ -58,7 +63,7 @@ def read(database_url: str, file: Path, engine: Engine) -> None:
         portable = script.with_name("portable.sql")
         with script.open() as lines, portable.open("w") as out:
             out.write("SET lock_timeout = '10s';\nDROP SCHEMA public CASCADE;\nCREATE SCHEMA public;\n")
-            out.writelines(_portable(line) for line in lines)
+            out.writelines(_portable(lines))
         options = ["--no-psqlrc", "--quiet", "--single-transaction", "-v", "ON_ERROR_STOP=1"]
         _run([str(tool.with_name("psql")), *options, "-f", str(portable)], database_url)
     with engine.begin() as connection:
@@ -73,12 +78,17 @@ def holds_data(engine: Engine) -> bool:
         return bool(connection.scalar(text("SELECT EXISTS (SELECT FROM tenants)")))
 
 
-def _portable(line: str) -> str:
-    """The line, for whoever restores it: the owner's policies are the new owner's, and what a fresh schema has
-    already or an older server does not know is left out."""
-    if _UNWANTED.fullmatch(line):
-        return ""
-    return _OWNERS_POLICY.sub(r"\1CURRENT_USER\2", line)
+def _portable(lines: Iterable[str]) -> Iterator[str]:
+    """The script for whoever restores it: the owner's policies are the new owner's, and what a fresh schema has
+    already, or another server does not know, is left out. Rows pass as they are."""
+    inside_rows = False
+    for line in lines:
+        if inside_rows:
+            inside_rows = line != "\\.\n"
+            yield line
+        elif not _UNWANTED.fullmatch(line):
+            inside_rows = line.startswith("COPY ") and line.endswith(" FROM stdin;\n")
+            yield _OWNERS_POLICY.sub(r"\1CURRENT_USER\2", line)
 
 
 def _refuse_partial(engine: Engine) -> None:

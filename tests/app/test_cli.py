@@ -12,6 +12,7 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from app.datadir import Addresses
+from app.dumps import _portable
 from app.embedded import running
 from app.settings import Settings
 from tests.conftest import reachable_folder
@@ -124,6 +125,14 @@ def test_a_backup_is_whole_under_another_owner_too(
                 sql.SQL("REVOKE plaudit_service, plaudit_platform FROM {} CASCADE").format(sql.Identifier(owner))
             )
             server.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(owner)))
+
+
+def test_a_script_of_another_server_is_made_portable_and_rows_are_left_alone() -> None:
+    mark = "ALTER TABLE ONLY public.pages ALTER COLUMN id SET (pg_attver=494);\n"
+    policy = "CREATE POLICY owner ON public.pages TO somebody USING (true) WITH CHECK (true);\n"
+    rows = ["COPY public.x (t) FROM stdin;\n", mark, "CREATE SCHEMA public;\n", "\\.\n"]
+    script = ["SET transaction_timeout = 0;\n", mark, policy, *rows, mark]
+    assert list(_portable(script)) == [policy.replace("somebody", "CURRENT_USER"), *rows]
 
 
 def test_a_file_that_is_no_backup_changes_nothing(folder: Path, tmp_path: Path) -> None:

@@ -62,12 +62,33 @@ CASES: dict[str, Case | None] = {
 }
 
 
-def guarded_routes(app: Flask) -> set[str]:
+# Routes without a tenant's token: what each goes by, and so why it can name nobody else's thing.
+OPEN_ROUTES = {
+    "POST /oauth/token": "the client's own secret",
+    "POST /oauth/revoke": "the client's own secret, and a token of that client",
+    "GET /.well-known/jwks.json": "public keys",
+    "GET /.well-known/oauth-authorization-server": "addresses",
+    "POST /api/v1/auth/register": "a new name in the tenant that is named (test_logins)",
+    "POST /api/v1/auth/login": "the user's own password (test_logins)",
+    "POST /api/v1/auth/refresh": "a refresh token, which names its tenant and is signed",
+    "POST /api/v1/auth/reset": "a reset token, which names its tenant",
+    "POST /api/v1/beacon": "a key, which names its tenant",
+    "GET /plaudit.js": "a file",
+    "GET /static/<path:filename>": "files",
+    "GET /api/openapi.json": "the contract",
+    "GET /api/docs": "the contract",
+    "GET /health/live": "nothing",
+    "GET /health/ready": "nothing",
+    "GET /metrics": "for operators",
+}
+
+
+def routes(app: Flask, *, open_ones: bool) -> set[str]:
     return {
         f"{method} {rule.rule}"
         for rule in app.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
-        if not isinstance(declared(app.view_functions[rule.endpoint]), Access)
+        if isinstance(declared(app.view_functions[rule.endpoint]), Access) is open_ones
     }
 
 
@@ -97,7 +118,30 @@ def victim(client: FlaskClient, other_tenant: str) -> Victim:
 
 
 def test_every_route_has_a_case(app: Flask) -> None:
-    assert guarded_routes(app) == set(CASES), "a new route needs a case here"
+    assert routes(app, open_ones=False) == set(CASES), "a new route needs a case here"
+    assert routes(app, open_ones=True) == set(OPEN_ROUTES), "a new open route needs its reason here"
+
+
+def test_open_routes_reach_nothing_of_another_tenant(
+    client: FlaskClient, tenant: str, other_tenant: str, victim: Victim
+) -> None:
+    attacker, owner = client_of(client, tenant), client_of(client, other_tenant)
+    user = user_of(client, other_tenant)
+    reset = owner("POST", f"/api/v1/users/{victim.user}/password-reset").get_json()["reset_token"]
+    before = everything_of(other_tenant)
+    revoke = client.post("/oauth/revoke", data={"token": owner.token}, auth=(attacker.id, attacker.secret))
+    assert revoke.status_code == 400
+    swapped = [token.replace(f"_{other_tenant}_", f"_{tenant}_") for token in (user.refresh_token, reset)]
+    for refresh in (swapped[0], f"rt_{other_tenant}_{victim.session_id.replace('-', '')}_x"):
+        assert client.post("/api/v1/auth/refresh", json={"refresh_token": refresh}).status_code == 401
+    spent = client.post("/api/v1/auth/reset", json={"reset_token": swapped[1], "password": "a new password"})
+    assert spent.status_code == 401
+    key = victim.key_id.replace(f"_{other_tenant}_", f"_{tenant}_")
+    headers = {"Origin": "https://victim.example", "User-Agent": "Mozilla/5.0 Firefox/130.0"}
+    assert client.post(f"/api/v1/beacon?key={key}", data='{"page": "victim-page"}', headers=headers).status_code == 401
+    assert everything_of(other_tenant) == before
+    assert owner("GET", "/api/v1/me").status_code == 200
+    assert user("GET", "/api/v1/me").status_code == 200
 
 
 @pytest.mark.parametrize("who", ["client", "admin"])
