@@ -62,7 +62,7 @@ class May(Enum):
 class Actor:
     """Who calls."""
 
-    kind: Literal["client", "user", "key"]
+    kind: Literal["client", "user"]
     tenant_id: str
     id: str
     scopes: frozenset[str] = frozenset()

@@ -7,8 +7,10 @@ means that two have it, so the session ends. Whether a session counts is looked 
 import hashlib
 import hmac
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, Uuid, select, text, update
@@ -210,10 +212,19 @@ def announce(tenant_id: str, session_ids: list[UUID]) -> None:
     liveness.revoked(tenant_id, [f"session:{session_id}" for session_id in session_ids])
 
 
-def names_for(tx: Tx, user_id: UUID) -> list[str]:
-    """What `liveness` calls this user's sessions that count."""
-    alive = select(Session.id).where(Session.user_id == user_id, Session.revoked_at.is_(None))
-    return [f"session:{session_id}" for session_id in tx.scalars(alive)]
+def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> tuple[User, Callable[[], None]]:
+    """Change a user, and what to do after the commit so that a new role or a suspension counts at once everywhere."""
+    changed = users.change(tx, user, changes, now=now)
+    ended = revoke_all(tx, user.id, now=now) if changes.get("suspended") else []
+    alive = select(Session.id).where(Session.user_id == user.id, Session.revoked_at.is_(None))
+    roles = {f"session:{session_id}": changed.role for session_id in tx.scalars(alive)} if "role" in changes else {}
+    tenant_id = tx.tenant
+
+    def tell() -> None:
+        announce(tenant_id, ended)
+        liveness.changed(tenant_id, roles)
+
+    return changed, tell
 
 
 def offer_reset(tx: Tx, user: User, *, now: datetime) -> tuple[str, datetime]:

@@ -11,14 +11,12 @@ from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
 from app.auth import Actor, May, current_actor, requires
 from app.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import liveness, logs, sessions, users
+from tenants import logs, sessions, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
 from tenants.users import Role, User
 
 blueprint = Blueprint("users", __name__, url_prefix="/api/v1", description="Users")
-
-PROFILE = ("segment", "avatar_url", "bio", "wallet", "email_verified")
 
 
 class UserOut(Schema):
@@ -73,7 +71,7 @@ class MeOut(Schema):
     user = ma.fields.Nested(UserOut)
 
 
-class LastAdmin(Conflict):
+class OwnRights(Conflict):
     code = "own_rights"
     title = "Nobody takes away their own rights"
 
@@ -130,12 +128,9 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
         found = resolve(tx, user, actor)
         own = actor.kind == "user" and found.id == actor.user_id
         if own and (changes.get("suspended") or changes.get("role") == Role.MEMBER):
-            raise LastAdmin
-        changed = users.change(tx, found, changes, now=now)
-        ended = sessions.revoke_all(tx, found.id, now=now) if changes.get("suspended") else []
-        alive = sessions.names_for(tx, found.id) if "role" in changes else []
-    after_commit(lambda: sessions.announce(actor.tenant_id, ended))
-    after_commit(lambda: liveness.changed(actor.tenant_id, dict.fromkeys(alive, changed.role)))
+            raise OwnRights
+        changed, tell = sessions.change_user(tx, found, changes, now=now)
+    after_commit(tell)
     rights = {name: value for name, value in changes.items() if name in {"role", "suspended", "segment"}}
     audit("user.changed", user=str(found.id), changed=sorted(changes), **rights)
     return changed

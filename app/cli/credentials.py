@@ -252,18 +252,15 @@ def user_role(data_dir: Path, tenant_id: str, username: str, role: str, as_json:
 
 
 def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str, Any], *, as_json: bool) -> None:
-    from tenants import liveness, sessions, users
+    from tenants import sessions, users
     from tenants.db import utcnow
 
     with inside(data_dir, tenant_id) as (tx, after):
         found = users.by_username(tx, username)
         if found is None:
             raise users.UserNotFound(f"There is no user {username!r} in {tenant_id}")
-        changed = users.change(tx, found, changes, now=utcnow())
-        ended = sessions.revoke_all(tx, found.id, now=utcnow()) if changes.get("suspended") else []
-        alive = sessions.names_for(tx, found.id) if "role" in changes else []
-        after(lambda: sessions.announce(tenant_id, ended))
-        after(lambda: liveness.changed(tenant_id, dict.fromkeys(alive, changed.role)))
+        changed, tell = sessions.change_user(tx, found, changes, now=utcnow())
+        after(tell)
     audit("user.changed", tenant_id, user=str(changed.id), **changes)
     show(
         {"id": str(changed.id), "username": username, "role": changed.role, "suspended": bool(changed.suspended_at)},

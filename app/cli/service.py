@@ -3,11 +3,14 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.common import database, json_option, show
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 
 def register(cli: click.Group) -> None:
@@ -46,8 +49,7 @@ def web(data_dir: Path, port: int) -> None:
     """Serve the API and the dashboard."""
     from app.servers import serve_web
 
-    with process(data_dir, "web", PLAUDIT_PORT=str(port)) as settings:
-        serve_web(settings)
+    serve_web(prepare_process(data_dir, "web", PLAUDIT_PORT=str(port)))
 
 
 @click.command()
@@ -57,8 +59,7 @@ def live(data_dir: Path, port: int) -> None:
     """Serve the sockets and Server-Sent Events."""
     from app.servers import serve_live
 
-    with process(data_dir, "live", PLAUDIT_LIVE_PORT=str(port)) as settings:
-        serve_live(settings)
+    serve_live(prepare_process(data_dir, "live", PLAUDIT_LIVE_PORT=str(port)))
 
 
 @click.command()
@@ -103,29 +104,20 @@ def migrate(data_dir: Path, as_json: bool) -> None:
     show({"before": before, "after": after}, as_json=as_json, text=text)
 
 
-class process:  # noqa: N801  reads as a statement
+def prepare_process(data_dir: Path, name: str, **env: str) -> "Settings":
     """One process of the service: its environment complete, its logging set up, its settings read."""
+    from app.settings import Settings
+    from app.up import complete_environment
+    from tenants import logs
 
-    def __init__(self, data_dir: Path, name: str, **env: str) -> None:
-        self.data_dir = data_dir
-        self.name = name
-        os.environ.update(env)
-
-    def __enter__(self) -> Any:
-        from app.settings import Settings
-        from app.up import complete_environment
-        from tenants import logs
-
-        complete_environment(self.data_dir)
-        settings = Settings.from_env()
-        logs.configure(service=self.name, log_format=settings.log_format)
-        return settings
-
-    def __exit__(self, *_error: object) -> None:
-        return
+    os.environ.update(env)
+    complete_environment(data_dir)
+    settings = Settings.from_env()
+    logs.configure(service=name, log_format=settings.log_format)
+    return settings
 
 
 def become_workers_process(data_dir: Path, name: str) -> None:
     """The workers are a package of their own, which this one does not import."""
-    with process(data_dir, name):
-        os.execv(sys.executable, [sys.executable, "-m", "workers", name])
+    prepare_process(data_dir, name)
+    os.execv(sys.executable, [sys.executable, "-m", "workers", name])
