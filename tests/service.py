@@ -95,7 +95,14 @@ class Service:
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(how)
-        return self.process.wait(15)
+        status = self.process.wait(15)
+        self.close()
+        return status
+
+    def close(self) -> None:
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.log.close()
 
     def said(self) -> str:
         return Path(self.log.name).read_text(errors="replace")
@@ -109,7 +116,7 @@ def running_service(data_dir: Path, *options: str, env: dict[str, str] | None = 
     finally:
         if service.process.poll() is None:
             service.stop()
-        service.log.close()
+        service.close()
 
 
 def eventually(what: Callable[[], Any], *, within_s: float = 20, every_s: float = 0.05) -> Any:

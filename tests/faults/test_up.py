@@ -75,6 +75,7 @@ def test_killed_with_9_it_leaves_no_process_and_the_next_start_recovers(folder: 
     everything = service.everything()
     service.process.kill()
     service.process.wait()
+    service.close()
     eventually(lambda: gone(everything), within_s=15)
     with running_service(folder, "--demo", "--no-traffic") as again:
         assert is_ready(again)
