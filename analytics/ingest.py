@@ -7,14 +7,15 @@ There is no thread of its own. The first caller to come leads: it takes what wai
 and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
 the server by letting requests end has drained it.
 
-Everything is written in one order (tenant, then pages, users, event ids, counters, likes, buckets; each by key), so
+Everything is written in one order (tenant, then pages, event ids, buckets, users, counters, likes; each by key), so
 commits of different processes cannot deadlock. If a shared transaction fails all the same, its parts are tried one by
 one: a part that fails fails its own callers and nobody else.
 """
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import Enum
@@ -27,7 +28,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from analytics import likes, outbox, views
 from analytics.likes import Wish
 from analytics.outbox import Kind
-from tenants import credentials, users
+from tenants import users
 from tenants.credentials import ClientToken
 from tenants.db import Base, TenantOwned, Tx, shared_tx
 from tenants.errors import Unavailable
@@ -95,9 +96,6 @@ class SeenEvent(TenantOwned, Base):
     __tablename__ = "seen_events"
     __table_args__ = (Index("ix_seen_events_seen_on", "seen_on"),)
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     event_key: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
     seen_on: Mapped[date] = mapped_column(Date)
 
@@ -221,9 +219,24 @@ def _commit_together(parts: Sequence[Part]) -> None:
     for part in parts:
         part.outcomes, part.error = [], None
         by_tenant.setdefault(part.tenant_id, []).append(part)
-    with shared_tx() as enter:
-        for tenant_id in sorted(by_tenant):
+    tenant_ids = sorted(by_tenant)
+    with shared_tx(tenant_ids[0]) as enter:
+        for tenant_id in tenant_ids:
             apply(enter(tenant_id), by_tenant[tenant_id])
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What became of the items of one call of record_events."""
+
+    pages: dict[str, int]
+    accepted: AbstractSet[int]
+    dead: AbstractSet[str] | None = None
+
+    def result(self, item: Item, place: int) -> Result:
+        if place in self.accepted:
+            return Result.ACCEPTED
+        return Result.DUPLICATE if item.page in self.pages else Result.UNKNOWN_PAGE
 
 
 class _Writer:
@@ -233,65 +246,53 @@ class _Writer:
         self.tx = tx
 
     def write(self, parts: Sequence[Part]) -> None:
-        pages, live = self._look_up(parts)
-        flat = [(part, item) for part in live for item in part.items]
-        outcomes = [Outcome(Result.ACCEPTED if item.page in pages else Result.UNKNOWN_PAGE) for _, item in flat]
-        self._drop_duplicates(flat, outcomes)
-        accepted = [
-            (item, outcome)
-            for (_, item), outcome in zip(flat, outcomes, strict=True)
-            if outcome.result is Result.ACCEPTED
-        ]
-        liked = [pair for pair in accepted if pair[0].does is not Does.VIEW]
-        moved = self._likes(liked, pages, now=parts[0].now)
-        self._views([item for item, _ in accepted if item.does is Does.VIEW], pages, also_stale=moved)
-        for (part, _), outcome in zip(flat, outcomes, strict=True):
-            part.outcomes.append(outcome)
-        self._count_rejections(live)
-
-    def _look_up(self, parts: Sequence[Part]) -> tuple[dict[str, int], list[Part]]:
-        """The ids of the pages (which cannot be deleted before the commit), and the parts whose token counts."""
         tokens = {part.token for part in parts if part.token is not None}
-        rows = self.tx.run(
-            _LOOK_UP,
+        flat = [(part, item) for part in parts for item in part.items]
+        recorded = self._record([item for _, item in flat], tokens, today=parts[0].now.date())
+        if recorded.dead is not None:
+            self._refuse(parts, recorded.dead)
+            return
+        liked: list[tuple[Item, Outcome]] = []
+        for place, (part, item) in enumerate(flat, 1):
+            outcome = Outcome(recorded.result(item, place))
+            part.outcomes.append(outcome)
+            if item.does is not Does.VIEW and outcome.result is Result.ACCEPTED:
+                liked.append((item, outcome))
+        if liked:
+            moved = self._likes(liked, recorded.pages, now=parts[0].now)
+            outbox.mark_stale(self.tx, Kind.PAGE, moved)
+        self._count_rejections(parts)
+
+    def _record(self, items: Sequence[Item], tokens: AbstractSet[ClientToken], *, today: date) -> _Recorded:
+        """Everything but the likes: tokens checked, pages found and held, ids remembered, views counted."""
+        names = {name: place for place, name in enumerate(dict.fromkeys(item.page for item in items), 1)}
+        row = self.tx.run(
+            _RECORD,
             {
                 "tenant": self.tx.tenant,
-                "pages": list({item.page for part in parts for item in part.items}),
+                "names": list(names),
+                "items": _array(names[item.page] for item in items),
+                "hours": _array(int(item.at.timestamp()) // 3600 for item in items),
+                "keys": _array(item.event_key.hex if item.event_key else "NULL" for item in items),
+                "views": _array("t" if item.does is Does.VIEW else "f" for item in items),
                 "clients": [token.client_id for token in tokens],
                 "jtis": [token.jti for token in tokens],
+                "today": today,
             },
-        )
-        pages: dict[str, int] = {}
-        dead: set[ClientToken | None] = set()
-        for row in rows:
-            if row.id is not None:
-                pages[row.a] = row.id
-            else:
-                dead.add(ClientToken(row.a, row.b))
-        for part in parts:
-            if part.token in dead:
-                part.error = BadToken()
-        return pages, [part for part in parts if part.error is None]
+        ).one()
+        if row.dead is not None:
+            return _Recorded({}, frozenset(), dead=frozenset(row.dead))
+        pages = {name: page_id for name, page_id in zip(names, row.ids or (), strict=True) if page_id is not None}
+        return _Recorded(pages, frozenset(row.accepted or ()))
 
-    def _drop_duplicates(self, flat: Sequence[tuple[Part, Item]], outcomes: Sequence[Outcome]) -> None:
-        """Mark the items whose id was seen before, here or in an earlier commit."""
-        first: dict[UUID, int] = {}
-        for index, ((_, item), outcome) in enumerate(zip(flat, outcomes, strict=True)):
-            if item.event_key is None or outcome.result is not Result.ACCEPTED:
-                continue
-            if first.setdefault(item.event_key, index) != index:
-                outcome.result = Result.DUPLICATE
-        if not first:
-            return
-        keys = sorted(first)
-        rows = self.tx.run(
-            _REMEMBER,
-            {"tenant": self.tx.tenant, "today": flat[0][0].now.date(), "keys": keys},
-        )
-        new = {row.event_key for row in rows if row.new}
-        for key, index in first.items():
-            if key not in new:
-                outcomes[index].result = Result.DUPLICATE
+    def _refuse(self, parts: Sequence[Part], dead: AbstractSet[str]) -> None:
+        """Nothing was written, since some tokens do not count any more: tell their callers, and write the others."""
+        for part in parts:
+            if part.token is not None and part.token.jti in dead:
+                part.error = BadToken()
+        live = [part for part in parts if part.error is None]
+        if live:
+            self.write(live)
 
     def _likes(self, wanted: Sequence[tuple[Item, Outcome]], pages: dict[str, int], now: datetime) -> set[int]:
         if not wanted:
@@ -314,14 +315,6 @@ class _Writer:
         for outcome, count in zip(granted, after, strict=True):
             outcome.likes = count
         return moved
-
-    def _views(self, items: Sequence[Item], pages: dict[str, int], *, also_stale: set[int]) -> None:
-        """Count the views, and tell the projector of every page that moved."""
-        counted: Counter[tuple[int, datetime]] = Counter((pages[item.page], views.hour_of(item.at)) for item in items)
-        if counted:
-            views.count(self.tx, counted, also_stale=also_stale)
-        else:
-            outbox.mark_stale(self.tx, Kind.PAGE, also_stale)
 
     def _count_rejections(self, parts: Sequence[Part]) -> None:
         counts: Counter[tuple[datetime, str]] = Counter()
@@ -351,25 +344,17 @@ class _Writer:
             )
 
 
-# Pages are locked in the order of their ids; then which tokens were revoked, or whose client or tenant was.
-_LOOK_UP = text(f"""
-    WITH known AS MATERIALIZED (
-        SELECT external_id, id FROM pages
-        WHERE tenant_id = :tenant AND external_id = ANY(CAST(:pages AS text[]))
-        ORDER BY id FOR KEY SHARE
-    )
-    SELECT external_id AS a, NULL AS b, id FROM known
-    UNION ALL
-    SELECT client_id, jti, NULL FROM ({credentials.DEAD_TOKENS}) dead
-""")  # noqa: S608  a constant of ours
-
-_REMEMBER = text("""
-    INSERT INTO seen_events AS s (tenant_id, event_key, seen_on)
-    SELECT :tenant, event_key, :today FROM unnest(CAST(:keys AS uuid[])) AS event_key
-    ON CONFLICT (tenant_id, event_key) DO UPDATE SET seen_on = EXCLUDED.seen_on
-    WHERE s.seen_on < EXCLUDED.seen_on
-    RETURNING event_key, xmax = 0 AS new
+# See migrations/versions/0004_ingest.py. A function, because its plans are kept: planning was half of a commit's cost.
+_RECORD = text("""
+    SELECT dead, ids, accepted FROM record_events(
+        :tenant, CAST(:names AS text[]), CAST(:items AS int[]), CAST(:hours AS int[]), CAST(:keys AS uuid[]),
+        CAST(:views AS boolean[]), CAST(:clients AS text[]), CAST(:jtis AS text[]), :today)
 """)
+
+
+def _array(values: Iterable[object]) -> str:
+    """An array as PostgreSQL writes it, for values that need no quotes: quicker than one parameter for each."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 def rejections(tx: Tx, *, since: datetime) -> dict[str, int]:

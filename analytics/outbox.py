@@ -6,7 +6,7 @@ Append-only, so a writer never waits for the projector: rows are read, deduplica
 from collections.abc import Iterable
 from enum import StrEnum
 
-from sqlalchemy import BigInteger, ForeignKey, Identity, text
+from sqlalchemy import BigInteger, Identity, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, TenantOwned, Tx
@@ -19,9 +19,6 @@ class Kind(StrEnum):
 class Outbox(TenantOwned, Base):
     __tablename__ = "outbox"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     kind: Mapped[str]
     member: Mapped[str]

@@ -171,7 +171,7 @@ def requires(may: May, *, checks_token: bool = False) -> Callable[[View], View]:
         @wraps(view)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             actor = authenticate(check_token=not checks_token or "Idempotency-Key" in request.headers)
-            if not _allowed(actor, may):
+            if not allowed(actor, may):
                 raise InsufficientScope(may)
             return view(*args, **kwargs)
 
@@ -219,18 +219,22 @@ def signer() -> Signer:
 
 def authenticate(*, check_token: bool = True) -> Actor:
     """The caller, by the token they show. Looks up every time whether it still counts."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    actor = actor_showing(request.environ.get("HTTP_AUTHORIZATION", ""), signer(), check_token=check_token)
+    g.actor = actor
+    logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
+    return actor
+
+
+def actor_showing(authorization: str, signer: Signer, *, check_token: bool) -> Actor:
+    scheme, _, token = authorization.partition(" ")
     if not token:
         raise NoCredentials("Send an access token: Authorization: Bearer …")
     if scheme.lower() != "bearer":
         raise NoCredentials("Only bearer tokens are taken here")
     try:
-        actor = _actor_of(signer().verify(token.strip()), check_token=check_token)
+        return _actor_of(signer.verify(token.strip()), check_token=check_token)
     except BadToken:
         raise BadCredentials from None
-    g.actor = actor
-    logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
-    return actor
 
 
 def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
@@ -261,7 +265,7 @@ def _check_origin(key: KeyInUse) -> None:
         raise OriginNotAllowed
 
 
-def _allowed(actor: Actor, may: May) -> bool:
+def allowed(actor: Actor, may: May) -> bool:
     if actor.kind == "user":
         return actor.role in may.roles
     return bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))

@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 import orjson
-from flask import Request, request
+from flask import Request
 
 from tenants.errors import Invalid, Malformed, TooLarge, WrongType
 
@@ -19,24 +19,31 @@ CUT_OFF = "The body ended before it was complete"
 _NUL_ESCAPE = b"\\u0000"
 
 
-def read_json(req: Request | None = None) -> Any:
-    """The body of the current request, which must be JSON."""
-    req = req or request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001
-    kind = req.environ.get("CONTENT_TYPE", "")
-    if kind != "application/json" and not req.is_json:
+Environ = dict[str, Any]
+
+
+def read_json(environ: Environ) -> Any:
+    """The body of the request, which must be JSON."""
+    kind = environ.get("CONTENT_TYPE", "")
+    if kind != "application/json" and not Request(environ).is_json:
         raise WrongType("Send JSON with Content-Type: application/json")
-    return parse_json(read_bytes(req))
+    return parse_json(read_bytes(environ))
 
 
-def read_bytes(req: Request) -> bytes:
+def is_there(environ: Environ) -> bool:
+    """Whether the client sent a body, be it an empty one in chunks."""
+    return environ.get("CONTENT_LENGTH", "0") not in {"", "0"} or "HTTP_TRANSFER_ENCODING" in environ
+
+
+def read_bytes(environ: Environ) -> bytes:
     """The whole body, unpacked if it came as gzip. Read once, and kept for whoever asks again."""
-    kept: bytes | None = req.environ.get("plaudit.body")
+    kept: bytes | None = environ.get("plaudit.body")
     if kept is None:
-        kept = req.environ["plaudit.body"] = _unpacked(req, _read(req.environ))
+        kept = environ["plaudit.body"] = _unpacked(environ, _read(environ))
     return kept
 
 
-def _read(environ: dict[str, Any]) -> bytes:
+def _read(environ: Environ) -> bytes:
     """What the client sent, straight from the server's stream."""
     said = environ.get("CONTENT_LENGTH") or ""
     if not said:
@@ -59,8 +66,8 @@ def _read(environ: dict[str, Any]) -> bytes:
     return body
 
 
-def _unpacked(req: Request, body: bytes) -> bytes:
-    match req.environ.get("HTTP_CONTENT_ENCODING", "identity").lower():
+def _unpacked(environ: Environ, body: bytes) -> bytes:
+    match environ.get("HTTP_CONTENT_ENCODING", "identity").lower():
         case "identity" | "":
             return body
         case "gzip" | "x-gzip":

@@ -4,6 +4,7 @@ import re
 import time
 from functools import cache
 from secrets import token_hex
+from typing import Any
 
 import structlog
 from flask import Flask, Request, Response, g, request
@@ -54,9 +55,7 @@ DEFAULT_HEADERS = (
 
 
 def install(app: Flask, *, https: bool) -> None:
-    always = [("X-Content-Type-Options", "nosniff")]
-    if https:
-        always.append(("Strict-Transport-Security", "max-age=31536000"))
+    always = always_headers(https=https)
 
     app.before_request(begin)
 
@@ -76,12 +75,22 @@ def install(app: Flask, *, https: bool) -> None:
         return response
 
 
+def always_headers(*, https: bool) -> list[tuple[str, str]]:
+    hsts = [("Strict-Transport-Security", "max-age=31536000")] if https else []
+    return [("X-Content-Type-Options", "nosniff"), *hsts]
+
+
+def request_id_of(environ: dict[str, Any]) -> str:
+    """The caller's own id for the request, or one we make."""
+    given = environ.get("HTTP_X_REQUEST_ID", "")
+    return given if given and REQUEST_ID.fullmatch(given) else token_hex(16)
+
+
 def begin() -> Response | None:
     req = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001
     environ = req.environ
     g.started = time.perf_counter()
-    given = environ.get("HTTP_X_REQUEST_ID", "")
-    g.request_id = given if given and REQUEST_ID.fullmatch(given) else token_hex(16)
+    g.request_id = request_id_of(environ)
     logs.begin(request_id=g.request_id)
     if "\x00" in environ.get("PATH_INFO", "") or "%00" in environ.get("QUERY_STRING", ""):
         raise Malformed("An address may not contain the NUL character")
@@ -105,15 +114,19 @@ def record(req: Request, response: Response) -> None:
     known = req.url_rule is not None
     route = req.url_rule.rule if req.url_rule is not None else "(none)"
     status = response.status_code
-    requests_of(req.method if known else "(any)", route, str(status)).inc()
-    seconds_of(route).observe(seconds)
+    measure(req.method if known else "(any)", route, status, seconds)
     if status >= 400 or seconds > SLOW_S or req.endpoint not in QUIET:
-        write = log.error if status >= 500 else log.info
-        write(
-            f"{req.method} {route if known else logs.mask(req.path)[:200]!r} {status}",
-            action="request",
-            data={"ms": round(seconds * 1000, 1), "code": g.get("problem_code")},
-        )
+        tell(req.method, route if known else logs.mask(req.path)[:200], status, seconds, code=g.get("problem_code"))
+
+
+def measure(method: str, route: str, status: int, seconds: float) -> None:
+    requests_of(method, route, str(status)).inc()
+    seconds_of(route).observe(seconds)
+
+
+def tell(method: str, route: str, status: int, seconds: float, *, code: str | None = None) -> None:
+    write = log.error if status >= 500 else log.info
+    write(f"{method} {route!r} {status}", action="request", data={"ms": round(seconds * 1000, 1), "code": code})
 
 
 # The routes are few, so their counters are looked up once.

@@ -40,7 +40,11 @@ def idempotent(view: View) -> View:
         if key is None:
             return run_and_tell(view, *args, **kwargs)
         claimed = idempotency.claim(
-            caller=current_actor().caller, method=request.method, path=request.path, key=key, body=read_bytes(request)
+            caller=current_actor().caller,
+            method=request.method,
+            path=request.path,
+            key=key,
+            body=read_bytes(request.environ),
         )
         now = utcnow()
         with tenant_tx(current_actor().tenant_id) as tx:

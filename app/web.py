@@ -10,6 +10,7 @@ from flask.json.provider import JSONProvider
 from analytics.ingest import GroupCommit
 from analytics.visitors import Visitors
 from app import api, body, edge, errors
+from app.fast_lane import FastLane
 from app.settings import Settings, SettingsError
 from tenants import db, logs
 from tenants import redis as tenants_redis
@@ -38,6 +39,7 @@ def create_app(settings: Settings) -> Flask:
     app.extensions["plaudit-ingest"] = GroupCommit()
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
     api.install(app)
+    app.wsgi_app = FastLane(app, app.wsgi_app)  # type: ignore[method-assign]
     return app
 
 

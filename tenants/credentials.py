@@ -179,22 +179,10 @@ def client_token_counts(tenant_id: str, client_id: str, jti: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClientToken:
-    """A client's access token, by what can be revoked of it."""
+    """A client's access token, by what can be revoked of it: `record_events` checks it where it is used."""
 
     client_id: str
     jti: str
-
-
-# Those of the given tokens (:clients, :jtis) that were revoked, or whose client or tenant was. A part of a statement,
-# so that it can be asked inside the transaction of what they are used for.
-DEAD_TOKENS = """
-    SELECT t.client_id, t.jti
-    FROM unnest(CAST(:clients AS text[]), CAST(:jtis AS text[])) AS t(client_id, jti)
-    LEFT JOIN oauth_clients c ON c.tenant_id = :tenant AND c.id = t.client_id AND c.revoked_at IS NULL
-    LEFT JOIN tenants o ON o.id = c.tenant_id AND o.deleted_at IS NULL
-    LEFT JOIN revoked_tokens r ON r.tenant_id = :tenant AND r.jti = t.jti
-    WHERE o.id IS NULL OR r.jti IS NOT NULL
-"""
 
 
 def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:

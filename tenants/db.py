@@ -139,18 +139,20 @@ def tenant_tx(tenant_id: str) -> Iterator[Tx]:
 
 
 @contextmanager
-def shared_tx() -> Iterator[Callable[[str], Tx]]:
+def shared_tx(first: str) -> Iterator[Callable[[str], Tx]]:
     """One transaction for several tenants' parts: `enter(tenant_id)` confines what follows to that tenant.
 
-    For the group commit only. The tenant is set anew for each part; before the first, nothing is seen.
+    For the group commit only. The tenant is set anew for each part; the first is set as the transaction opens.
     """
-    with _open(_configured().service, set_role(SERVICE_ROLE)) as connection, Tx(bind=connection) as tx:
-        tx.raw = connection
+    opening = set_role(SERVICE_ROLE) + set_tenant(first)
+    with _open(_configured().service, opening) as connection, Tx(bind=connection) as tx:
+        tx.raw, tx.tenant_id = connection, first
 
         def enter(tenant_id: str) -> Tx:
-            tx.expunge_all()
-            connection.exec_driver_sql(set_tenant(tenant_id))
-            tx.tenant_id = tenant_id
+            if tenant_id != tx.tenant_id:
+                tx.expunge_all()
+                connection.exec_driver_sql(set_tenant(tenant_id))
+                tx.tenant_id = tenant_id
             return tx
 
         yield enter

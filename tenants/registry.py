@@ -95,9 +95,20 @@ def deleted(tx: Tx) -> list[str]:
 
 
 def purge(tx: Tx, tenant_id: str) -> None:
-    """Remove a marked tenant and, by the foreign keys, every row it has. As the owner."""
+    """Remove a marked tenant and every row it has: by the foreign keys, and then where there is none. As the owner."""
     tx.execute(text("SET LOCAL statement_timeout = 0"))
-    tx.execute(delete(Tenant).where(Tenant.id == tenant_id, Tenant.deleted_at.is_not(None)))
+    gone = tx.scalar(delete(Tenant).where(Tenant.id == tenant_id, Tenant.deleted_at.is_not(None)).returning(Tenant.id))
+    if gone is None:
+        return
+    for table in tx.scalars(_TENANT_TABLES).all():
+        tx.execute(text(f"DELETE FROM {table} WHERE tenant_id = :tenant"), {"tenant": gone})  # noqa: S608  quoted
+
+
+_TENANT_TABLES = text("""
+    SELECT quote_ident(c.relname) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+      AND a.attname = 'tenant_id' ORDER BY 1
+""")
 
 
 def _check(tenant_id: str, name: str) -> None:

@@ -15,7 +15,7 @@ from tenants.errors import Invalid
 
 class StrictParser(FlaskParser):
     def _raw_load_json(self, req: Request) -> Any:
-        value = body.read_json(req)
+        value = body.read_json(req.environ)
         if not isinstance(value, dict):
             raise Invalid("The body must be a JSON object", errors={"body": ["must be a JSON object"]})
         return value

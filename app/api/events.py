@@ -64,28 +64,38 @@ class RejectionsOut(Schema):
     responses={"202": TALLY},
 )
 def send_view(external_id: str) -> ResponseReturnValue:
-    actor, now = current_actor(), utcnow()
-    req = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001
-    has_body = req.environ.get("CONTENT_LENGTH", "0") not in {"", "0"} or "HTTP_TRANSFER_ENCODING" in req.environ
-    sent = body.read_json(req) if has_body else {}
+    actor = current_actor()
+    try:
+        part = view_part(actor, external_id, request.environ)
+    except events.Refused as refused:
+        record(actor.tenant_id, refused.code)
+        raise BadView(refused.code, refused.detail) from None
+    result = ingest.write(part)[0].result
+    if result is Result.UNKNOWN_PAGE:
+        events.reject(actor.tenant_id, Reason.UNKNOWN_PAGE)
+        raise PageNotFound
+    return Response(tell_view(actor.tenant_id, result), status=202, content_type="application/json")
+
+
+def view_part(actor: Actor, external_id: str, environ: dict[str, Any]) -> Part:
+    """What a single view's request wants written."""
+    now = utcnow()
+    sent = body.read_json(environ) if body.is_there(environ) else {}
     if not isinstance(sent, dict) or "type" in sent or "page" in sent:
         raise Invalid("The body may have user, id and occurred_at", errors={"body": ["user, id, occurred_at"]})
     if EXTERNAL_ID.fullmatch(external_id) is None:
         raise PageNotFound
-    try:
-        item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
-    except events.Refused as refused:
-        record(actor.tenant_id, refused.code)
-        raise BadView(refused.code, refused.detail) from None
-    result = ingest.write(Part(actor.tenant_id, [item], now, token=actor.unchecked_token))[0].result
-    if result is Result.UNKNOWN_PAGE:
-        events.reject(actor.tenant_id, Reason.UNKNOWN_PAGE)
-        raise PageNotFound
+    item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
+    return Part(actor.tenant_id, [item], now, token=actor.unchecked_token)
+
+
+def tell_view(tenant_id: str, result: Result) -> bytes:
+    """Count a view that was written, or was before; the answer's body."""
     if result is Result.DUPLICATE:
-        events.DUPLICATES.labels(actor.tenant_id).inc()
-        return Response(ONE_DUPLICATE, status=202, content_type="application/json")
-    events.EVENTS.labels(actor.tenant_id, "view").inc()
-    return Response(ONE_ACCEPTED, status=202, content_type="application/json")
+        events.DUPLICATES.labels(tenant_id).inc()
+        return ONE_DUPLICATE
+    events.EVENTS.labels(tenant_id, "view").inc()
+    return ONE_ACCEPTED
 
 
 @blueprint.post("/api/v1/events")
@@ -117,7 +127,7 @@ def send_view(external_id: str) -> ResponseReturnValue:
     responses={"202": TALLY},
 )
 def send_events() -> ResponseReturnValue:
-    sent = body.read_json()
+    sent = body.read_json(request.environ)
     raw = sent.get("events") if isinstance(sent, dict) and set(sent) == {"events"} else None
     if not isinstance(raw, list) or not 1 <= len(raw) <= events.MOST_ITEMS:
         message = f"a list of 1 to {events.MOST_ITEMS} events, and nothing beside it"
@@ -136,7 +146,7 @@ def send_events() -> ResponseReturnValue:
 )
 def beacon() -> ResponseReturnValue:
     key, now = current_key(), utcnow()
-    sent = body.parse_json(body.read_bytes(request)[: BEACON_MAX_BYTES + 1])
+    sent = body.parse_json(body.read_bytes(request.environ)[: BEACON_MAX_BYTES + 1])
     if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
         raise Invalid("Send page or url", errors={"body": ["page, or url, and nothing else"]})
     agent, address = request.headers.get("User-Agent", ""), caller_address() or ""
