@@ -124,6 +124,8 @@ def make_engine(
         hide_parameters=True,  # values never stand in an error that is logged
         pool_timeout=POOL_TIMEOUT_S,
         pool_recycle=1800,
+        # `_open` ends every transaction itself; the pool's own ROLLBACK would be one more thing to do for each.
+        pool_reset_on_return=None if isolation_level == "AUTOCOMMIT" else "rollback",
         # Prepared statements outlive neither a migration nor a PgBouncer connection: none are made.
         connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "prepare_threshold": None},
     )

@@ -1,0 +1,99 @@
+"""Nobody can tell the fast lane from the route but by its speed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from prometheus_client import REGISTRY
+
+from analytics import pages
+from app.fast_lane import FastLane
+from tenants.db import tenant_tx, utcnow
+from tests.analytics.conftest import views_of
+from tests.people import client_of
+
+VIEWS = "/api/v1/pages/a/views"
+OF_THIS_ANSWER = {"X-Request-Id"}
+
+
+@pytest.fixture
+def flask_routes(app: Flask, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that came as far as Flask."""
+    lane: Any = app.wsgi_app
+    assert isinstance(lane, FastLane)
+    seen: list[str] = []
+    through = lane._through
+
+    def watched(environ: dict[str, Any], start_response: Any) -> Any:
+        seen.append(environ["PATH_INFO"])
+        return through(environ, start_response)
+
+    monkeypatch.setattr(lane, "_through", watched)
+    return seen
+
+
+@pytest.fixture
+def sender(client: FlaskClient, tenant: str) -> Callable[..., Any]:
+    with tenant_tx(tenant) as tx:
+        pages.put(tx, "a", space="s", title="t", url="/a", now=utcnow())
+    return client_of(client, tenant, "events:write")
+
+
+def answers(sender: Callable[..., Any], path: str, **options: Any) -> tuple[int, dict[str, str], Any]:
+    answer = sender("POST", path, **options)
+    headers = {name: value for name, value in answer.headers.items() if name not in OF_THIS_ANSWER}
+    said = answer.get_json()
+    return answer.status_code, headers, {name: value for name, value in said.items() if name != "request_id"}
+
+
+def test_a_plain_view_never_comes_as_far_as_flask(
+    sender: Callable[..., Any], tenant: str, flask_routes: list[str]
+) -> None:
+    labels = {"method": "POST", "route": "/api/v1/pages/<external_id>/views", "status": "202"}
+    before = REGISTRY.get_sample_value("plaudit_http_requests_total", labels) or 0
+    flask_routes.clear()
+    assert sender("POST", VIEWS, json={"id": "1"}).get_json() == {"accepted": 1, "duplicates": 0, "rejected": []}
+    assert sender("POST", VIEWS, json={"id": "1"}).get_json() == {"accepted": 0, "duplicates": 1, "rejected": []}
+    assert flask_routes == []
+    assert views_of(tenant) == 1
+    assert REGISTRY.get_sample_value("plaudit_http_requests_total", labels) == before + 2, "measured all the same"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"json": {}},
+        {"json": {"user": "u"}},
+        {"json": {"occurred_at": "2001-01-01T00:00:00Z"}},
+        {"json": {"type": "view"}},
+        {"json": []},
+        {"data": b"{", "content_type": "application/json"},
+        {"data": b"{}", "content_type": "text/plain"},
+        {"headers": {"Authorization": "Bearer nonsense"}},
+        {"headers": {"Authorization": ""}},
+        {"headers": {"X-Request-Id": "mine"}},
+    ],
+)
+def test_both_lanes_answer_alike(sender: Callable[..., Any], flask_routes: list[str], options: dict[str, Any]) -> None:
+    lane = answers(sender, VIEWS, **options)
+    flask_routes.clear()
+    assert answers(sender, f"{VIEWS}?around", **options) == lane
+    assert flask_routes == [VIEWS], "a query takes the way through Flask"
+
+
+def test_what_the_lane_wrote_or_was_refused_is_not_tried_again(
+    client: FlaskClient, sender: Callable[..., Any], tenant: str, flask_routes: list[str]
+) -> None:
+    flask_routes.clear()
+    assert sender("POST", "/api/v1/pages/nowhere/views").status_code == 404
+    assert flask_routes == ["/api/v1/pages/nowhere/views"]
+    admin = client_of(client, tenant, "admin")
+    assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"] == {"unknown_page": 1}
+
+
+def test_the_request_id_is_the_callers_or_a_new_one(sender: Callable[..., Any]) -> None:
+    assert sender("POST", VIEWS, headers={"X-Request-Id": "mine"}).headers["X-Request-Id"] == "mine"
+    first, second = (sender("POST", VIEWS).headers["X-Request-Id"] for _ in range(2))
+    assert first != second
