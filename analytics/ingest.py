@@ -7,14 +7,14 @@ There is no thread of its own. The first caller to come leads: it takes what wai
 and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
 the server by letting requests end has drained it.
 
-Everything is written in one order (tenant, then pages, event ids, buckets, users, counters, likes; each by key), so
+Everything is written in one order (tenant, then pages, counters, event ids, buckets, users, likes; each by key), so
 commits of different processes cannot deadlock. If a shared transaction fails all the same, its parts are tried one by
 one: a part that fails fails its own callers and nobody else.
 """
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -25,12 +25,13 @@ from sqlalchemy import BigInteger, Date, ForeignKey, Index, Uuid, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics import likes, outbox, views
+from analytics import likes, outbox
 from analytics.likes import Wish
 from analytics.outbox import Kind
+from analytics.windows import hour_of
 from tenants import users
 from tenants.credentials import ClientToken
-from tenants.db import Base, TenantOwned, Tx, shared_tx
+from tenants.db import Base, TenantOwned, Tx, array, shared_tx
 from tenants.errors import Unavailable
 from tenants.signing import BadToken
 
@@ -271,10 +272,10 @@ class _Writer:
             {
                 "tenant": self.tx.tenant,
                 "names": list(names),
-                "items": _array(names[item.page] for item in items),
-                "hours": _array(int(item.at.timestamp()) // 3600 for item in items),
-                "keys": _array(item.event_key.hex if item.event_key else "NULL" for item in items),
-                "views": _array("t" if item.does is Does.VIEW else "f" for item in items),
+                "items": array(names[item.page] for item in items),
+                "hours": array(int(item.at.timestamp()) // 3600 for item in items),
+                "keys": array(item.event_key.hex if item.event_key else "NULL" for item in items),
+                "views": array("t" if item.does is Does.VIEW else "f" for item in items),
                 "clients": [token.client_id for token in tokens],
                 "jtis": [token.jti for token in tokens],
                 "today": today,
@@ -321,9 +322,9 @@ class _Writer:
         for part in parts:
             unknown = sum(outcome.result is Result.UNKNOWN_PAGE for outcome in part.outcomes)
             if unknown:
-                counts[views.hour_of(part.now), Result.UNKNOWN_PAGE.value] += unknown
+                counts[hour_of(part.now), Result.UNKNOWN_PAGE.value] += unknown
             for reason, count in part.rejected.items():
-                counts[views.hour_of(part.now), reason] += count
+                counts[hour_of(part.now), reason] += count
         keys = sorted(counts)
         if keys:
             self.tx.execute(
@@ -344,17 +345,12 @@ class _Writer:
             )
 
 
-# See migrations/versions/0004_ingest.py. A function, because its plans are kept: planning was half of a commit's cost.
+# See migrations/versions/0005_boards.py. A function, because its plans are kept: planning was half of a commit's cost.
 _RECORD = text("""
     SELECT dead, ids, accepted FROM record_events(
         :tenant, CAST(:names AS text[]), CAST(:items AS int[]), CAST(:hours AS int[]), CAST(:keys AS uuid[]),
         CAST(:views AS boolean[]), CAST(:clients AS text[]), CAST(:jtis AS text[]), :today)
 """)
-
-
-def _array(values: Iterable[object]) -> str:
-    """An array as PostgreSQL writes it, for values that need no quotes: quicker than one parameter for each."""
-    return f"{{{','.join(map(str, values))}}}"
 
 
 def rejections(tx: Tx, *, since: datetime) -> dict[str, int]:

@@ -17,6 +17,8 @@ class PageLike(TenantOwned, Base):
         ForeignKeyConstraint(["tenant_id", "page_id"], ["pages.tenant_id", "pages.id"], ondelete="CASCADE"),
         ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
         Index("ix_page_likes_user", "tenant_id", "user_id"),
+        Index("ix_page_likes_time", "tenant_id", "created_at", "page_id"),
+        Index("ix_page_likes_page_time", "tenant_id", "page_id", "created_at"),
     )
 
     page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
@@ -25,7 +27,7 @@ class PageLike(TenantOwned, Base):
 
 
 class PageCounter(TenantOwned, Base):
-    """A page's likes, exact at any moment."""
+    """A page's likes and views of all time, exact at any moment."""
 
     __tablename__ = "page_counters"
     __table_args__ = (
@@ -34,6 +36,9 @@ class PageCounter(TenantOwned, Base):
 
     page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     likes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    views: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    # Of these, how many were in buckets that are no longer kept.
+    views_purged: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 Append-only, so a writer never waits for the projector: rows are read, deduplicated and deleted by id.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import BigInteger, Identity, text
+from sqlalchemy import BigInteger, Identity, Row, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, TenantOwned, Tx, array
 
 
 class Kind(StrEnum):
@@ -34,4 +35,21 @@ def mark_stale(tx: Tx, kind: Kind, members: Iterable[int | str]) -> None:
                 " SELECT :tenant, :kind, member FROM unnest(CAST(:members AS text[])) AS member"
             ),
             {"tenant": tx.tenant, "kind": kind.value, "members": names},
+        )
+
+
+def read(tx: Tx, kind: Kind, *, limit: int) -> Sequence[Row[Any]]:
+    """The oldest rows: their ids and members."""
+    return tx.run(
+        text("SELECT id, member FROM outbox WHERE tenant_id = :tenant AND kind = :kind ORDER BY id LIMIT :limit"),
+        {"tenant": tx.tenant, "kind": kind.value, "limit": limit},
+    ).all()
+
+
+def delete(tx: Tx, ids: Collection[int]) -> None:
+    """These are done."""
+    if ids:
+        tx.run(
+            text("DELETE FROM outbox WHERE tenant_id = :tenant AND id = ANY(CAST(:ids AS bigint[]))"),
+            {"tenant": tx.tenant, "ids": array(ids)},
         )

@@ -14,7 +14,7 @@ against its pattern before it is quoted.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -195,6 +195,11 @@ def set_tenant(tenant_id: str) -> str:
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise NotFound
     return f" SET LOCAL plaudit.tenant = '{tenant_id}';"
+
+
+def array(values: Iterable[object]) -> str:
+    """An array as PostgreSQL writes it, for values that need no quotes: quicker than one parameter for each."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 def utcnow() -> datetime:

@@ -108,11 +108,11 @@ class _Clients:
 _clients: _Clients | None = None
 
 
-def configure(*, boards_url: str, queue_url: str) -> None:
+def configure(*, boards_url: str, queue_url: str, boards_timeout_s: float = TIMEOUT_S) -> None:
     """Say once per process where Redis is. Connects to nothing yet."""
     global _clients  # noqa: PLW0603  as in tenants.db
     _clients = _Clients(
-        boards=Guarded("boards", make_client(boards_url)),
+        boards=Guarded("boards", make_client(boards_url, timeout_s=boards_timeout_s)),
         queue=Guarded("queue", make_client(queue_url)),
     )
 

@@ -1,12 +1,38 @@
 """The jobs: a few lines each, JSON arguments, safe to run twice or at once."""
 
+import contextlib
+
 import structlog
 
+from analytics import projection, snapshots, wake
 from app.settings import Settings
 from tenants import registry, retention, signing
 from tenants.db import owner_tx, utcnow
+from tenants.redis import RedisUnavailable, queue
 
 log = structlog.get_logger()
+
+
+def project(tenant_id: str) -> None:
+    """Bring one tenant's boards up to date. Safe to run twice, or at once."""
+    wake.awake(tenant_id)
+    projection.bring_up_to_date(tenant_id, now=utcnow)
+
+
+def sweep() -> None:
+    """Find tenants whose boards are behind, whatever wake-up was lost. Without Redis, do it here."""
+    stale = projection.stale_tenants(now=utcnow())
+    if queue().is_up():
+        wake.wake(stale)
+        return
+    for tenant_id in stale:
+        with contextlib.suppress(RedisUnavailable):
+            projection.bring_up_to_date(tenant_id, now=utcnow)
+
+
+def refresh_snapshots() -> None:
+    """Keep the top of every board that changed, and seal yesterday's."""
+    snapshots.refresh_all(now=utcnow())
 
 
 def purge_deleted_tenants() -> None:
@@ -14,6 +40,7 @@ def purge_deleted_tenants() -> None:
     with owner_tx() as tx:
         marked = registry.deleted(tx)
     for tenant_id in marked:
+        projection.retire(tenant_id, now=utcnow())
         with owner_tx() as tx:
             registry.purge(tx, tenant_id)
         log.info("tenant purged", action="audit.tenant.purged", tenantId=tenant_id)

@@ -15,12 +15,15 @@ from rq.serializers import JSONSerializer
 from app.settings import Settings
 from tenants import db, logs
 from tenants import redis as tenants_redis
+from tenants.queue import QUEUE, URGENT
 from workers import schedule
 
 # RQ waits on Redis for this long at a time, so the client's own timeout must be longer.
 WORKER_TTL_S = 30
 WORKER_TIMEOUT_S = 45.0
 RETRY_S = 0.5
+# A rebuild sends much at a time, and nobody waits for it.
+BOARDS_TIMEOUT_S = 5.0
 
 log = structlog.get_logger()
 
@@ -45,11 +48,11 @@ def work(settings: Settings) -> None:
     """Take jobs until told to stop. A lost Redis is waited for."""
     _stop_on_signals()
     connection = tenants_redis.make_client(_queue_url(settings), timeout_s=WORKER_TIMEOUT_S)
-    queue = Queue(schedule.QUEUE, connection=connection, serializer=JSONSerializer)
+    queues = [Queue(name, connection=connection, serializer=JSONSerializer) for name in (URGENT, QUEUE)]
     _quieten_rq()
     while not Worker.stop_asked:
         try:
-            worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)
+            worker = Worker(queues, connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)
             worker.work(logging_level="WARNING", with_scheduler=False)
             return
         except StopRequested:
@@ -67,7 +70,11 @@ def tick(_settings: Settings) -> None:
 def connect(settings: Settings) -> None:
     db.configure(service_url=settings.service_database_url, owner_url=settings.database_url, pool_size=4)
     logs.report_errors(settings.sentry_dsn)
-    tenants_redis.configure(boards_url=settings.redis_url or _queue_url(settings), queue_url=_queue_url(settings))
+    tenants_redis.configure(
+        boards_url=settings.redis_url or _queue_url(settings),
+        queue_url=_queue_url(settings),
+        boards_timeout_s=BOARDS_TIMEOUT_S,
+    )
 
 
 def _queue_url(settings: Settings) -> str:

@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from importlib import import_module
 
 import structlog
-from rq import Queue
-from rq.serializers import JSONSerializer
 
-from tenants import redis
+from tenants.queue import enqueue
 from tenants.redis import RedisUnavailable
 
-QUEUE = "plaudit"
 # A scheduled job that no worker took in this time is dropped: the next one does its work.
 LEAST_TTL_S = 30
 TICK_S = 0.5
-LONGEST_JOB_S = 3600
 
 log = structlog.get_logger()
 
@@ -31,24 +27,20 @@ class Every:
 
     seconds: int
     job: str
+    # Without Redis there is no worker to ask: then the clock runs it itself.
+    also_without_redis: bool = False
 
     def next_after(self, at: float) -> float:
         return (at // self.seconds + 1) * self.seconds
 
 
 SCHEDULE = [
+    Every(seconds=5, job="workers.jobs.sweep", also_without_redis=True),
+    Every(seconds=60, job="workers.jobs.refresh_snapshots", also_without_redis=True),
     Every(seconds=60, job="workers.jobs.purge_deleted_tenants"),
     Every(seconds=3600, job="workers.jobs.purge_expired"),
     Every(seconds=3600, job="workers.jobs.rotate_signing_key"),
 ]
-
-
-def enqueue(job: str, *args: str, ttl_s: int | None = None) -> None:
-    """Ask a worker to run a job, by its name."""
-    with redis.queue().client() as client:
-        Queue(QUEUE, connection=client, serializer=JSONSerializer).enqueue(
-            job, *args, result_ttl=0, failure_ttl=86_400, ttl=ttl_s, job_timeout=LONGEST_JOB_S
-        )
 
 
 def resolve(job: str) -> Callable[..., None]:
@@ -58,8 +50,15 @@ def resolve(job: str) -> Callable[..., None]:
     return function
 
 
+def _run_here(job: str) -> None:
+    try:
+        resolve(job)()
+    except Exception:  # whatever it is, the clock goes on
+        log.exception("a job failed", action="cron.failed", data={"job": job})
+
+
 def run(*, should_stop: Callable[[], bool], schedule: list[Every] | None = None) -> None:
-    """Enqueue what is due, until told to stop. Without Redis nothing is enqueued, and it goes on when it is back."""
+    """Enqueue what is due, until told to stop. Without Redis it runs what cannot wait for it to be back."""
     entries = SCHEDULE if schedule is None else schedule
     due_at = {entry: time.time() for entry in entries}  # each once at the start: nobody knows what was missed
     while not should_stop():
@@ -69,6 +68,8 @@ def run(*, should_stop: Callable[[], bool], schedule: list[Every] | None = None)
             try:
                 enqueue(entry.job, ttl_s=max(entry.seconds, LEAST_TTL_S))
             except RedisUnavailable:
-                continue
+                if not entry.also_without_redis:
+                    continue
+                _run_here(entry.job)
             due_at[entry] = entry.next_after(time.time())
         time.sleep(TICK_S)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from analytics.events import Ages, Reason, Refused, check
-from analytics.views import hour_of
+from analytics.windows import hour_of
 from tenants import retention
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import likes_of, make_page, views_of

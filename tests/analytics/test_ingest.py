@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError
 
-from analytics import ingest, pages, views
+from analytics import ingest, pages
 from analytics.ingest import Does, GroupCommit, Item, Outcome, Part, Result
+from analytics.windows import hour_of
 from app.settings import Settings
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.errors import Unavailable
@@ -70,7 +71,7 @@ def test_a_part_that_fails_fails_its_own_callers_only(tenant: str, other_tenant:
                 INSERT INTO page_views_hour (tenant_id, page_id, bucket_hour, views)
                 SELECT tenant_id, id, :hour, 9223372036854775807 FROM pages WHERE external_id = 'poison'
             """),
-            {"hour": views.hour_of(utcnow())},
+            {"hour": hour_of(utcnow())},
         )
     group = GroupCommit()
     where = [(tenant, "a"), (tenant, "poison"), (other_tenant, "a")] * 5

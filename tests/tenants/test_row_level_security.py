@@ -7,7 +7,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from analytics import imports
+from analytics import imports, pages, projection, snapshots, weights
 from tenants import credentials
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.people import client_of, user_of
@@ -27,6 +27,12 @@ def full_tenant(client: FlaskClient, other_tenant: str) -> str:
     credentials.revoke_token(other_tenant, "some-jti", expires_at=utcnow() + timedelta(hours=1))
     with tenant_tx(other_tenant) as tx:
         imports.begin(tx, "hash", name="file", now=utcnow())
+        weights.add(tx, likes=1, views=1, effective_from=None, by="test", now=utcnow())
+    projection.run(other_tenant, now=utcnow())
+    snapshots.refresh(other_tenant, now=utcnow())
+    with tenant_tx(other_tenant) as tx:
+        pages.put(tx, "q", space="s", title="t", url="/q", now=utcnow())
+        tx.add(projection.Projecting(tenant_id=other_tenant, kind="page", member="1", scopes=["tenant"]))
     return other_tenant
 
 

@@ -11,6 +11,7 @@ import pytest
 from app import datadir
 from app.embedded import EmbeddedServers, stop
 from app.settings import Settings
+from tenants import queue as tenants_queue
 from tenants import redis as tenants_redis
 from tenants import registry
 from tenants.db import owner_tx, utcnow
@@ -90,7 +91,7 @@ def test_a_restart_of_redis_is_survived(
         processes += [start("worker", workers_env | {"REDIS_URL": redis_url})]
 
         delete(tenant)
-        schedule.enqueue("workers.jobs.purge_deleted_tenants")
+        tenants_queue.enqueue("workers.jobs.purge_deleted_tenants")
         eventually(lambda: not is_there(tenant))
 
         stop(redis, signal.SIGKILL)
@@ -108,7 +109,7 @@ def test_a_restart_of_redis_is_survived(
 
 def _enqueued() -> bool:
     try:
-        schedule.enqueue("workers.jobs.purge_deleted_tenants")
+        tenants_queue.enqueue("workers.jobs.purge_deleted_tenants")
     except tenants_redis.RedisUnavailable:
         return False
     return True
@@ -131,7 +132,7 @@ def test_the_schedule_enqueues_again_and_again_even_after_an_outage(settings: Se
     from rq.serializers import JSONSerializer
 
     client = tenants_redis.make_client(settings.redis_url or "", timeout_s=5)
-    queue = Queue(schedule.QUEUE, connection=client, serializer=JSONSerializer)
+    queue = Queue(tenants_queue.QUEUE, connection=client, serializer=JSONSerializer)
     queue.empty()  # type: ignore[no-untyped-call]
     schedule.run(
         should_stop=should_stop, schedule=[schedule.Every(seconds=1, job="workers.jobs.purge_deleted_tenants")]

@@ -1,0 +1,70 @@
+"""What is to be written to which boards, by how pages were and are. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from analytics.boards import ALL_TENANTS, NOTHING, Board, Changes, Value, boards_in, summary_key
+from analytics.rollups import Page, Rolled
+
+
+def of_pages(tenant_id: str, rolled: Sequence[Rolled], unsure: Mapping[str, Sequence[str]]) -> Changes:
+    """What differs; or everything, in every scope they may be in, for the members that are `unsure`."""
+    gathering = _Gathering(tenant_id)
+    for page in rolled:
+        if str(page.page_id) in unsure:
+            gathering.everything(page, unsure[str(page.page_id)])
+        else:
+            gathering.what_differs(page)
+    return gathering.changes
+
+
+class _Gathering:
+    def __init__(self, tenant_id: str) -> None:
+        self.changes = Changes()
+        self._tenant_id = tenant_id
+        self._boards: dict[str, list[Board]] = {}
+
+    def everything(self, page: Rolled, scopes: Sequence[str]) -> None:
+        member = str(page.page_id)
+        for scope in {*scopes, *_scopes(page.before), *_scopes(page.now)}:
+            for board, value in zip(self._boards_in(scope), _values(page.now, scope), strict=True):
+                self.changes.place(board, member, value)
+        self._summarise(page, everywhere=True)
+
+    def what_differs(self, page: Rolled) -> None:
+        member = str(page.page_id)
+        renamed = page.before is not None and page.now is not None and page.before.updated_at != page.now.updated_at
+        for scope in {*_scopes(page.before), *_scopes(page.now)}:
+            before, now = _values(page.before, scope), _values(page.now, scope)
+            if before == now and not renamed:
+                continue
+            for board, was, value in zip(self._boards_in(scope), before, now, strict=True):
+                if was != value:
+                    self.changes.place(board, member, value)
+                elif renamed and value:
+                    self.changes.touched.add(board)
+        self._summarise(page, everywhere=False)
+
+    def _summarise(self, page: Rolled, *, everywhere: bool) -> None:
+        """What a row shows of the page: with its own tenant's boards, and with the global ones if it is there."""
+        was, now = page.before, page.now
+        shown = page.summary.fields() if now is not None and page.summary is not None else None
+        renamed = was is not None and now is not None and was.updated_at != now.updated_at
+        if everywhere or renamed or (was is None) != (now is None):
+            self.changes.summaries[summary_key(self._tenant_id, str(page.page_id))] = shown
+        was_shared, is_shared = was is not None and was.is_shared, now is not None and now.is_shared
+        if everywhere or was_shared or is_shared:
+            name = summary_key(ALL_TENANTS, str(page.page_id))
+            self.changes.summaries[name] = shown if is_shared else None
+
+    def _boards_in(self, scope: str) -> list[Board]:
+        if scope not in self._boards:
+            self._boards[scope] = boards_in(self._tenant_id, scope)
+        return self._boards[scope]
+
+
+def _scopes(page: Page | None) -> Sequence[str]:
+    return page.scopes if page is not None else ()
+
+
+def _values(page: Page | None, scope: str) -> tuple[Value, ...]:
+    return page.values if page is not None and scope in page.scopes else NOTHING

@@ -1,0 +1,85 @@
+"""Hearing of boards that changed: one subscriber in each process.
+
+Pub/sub may lose a message, and says nothing while it is not connected. So a listener tells two things: which versions
+moved, and since when it hears everything; whoever keeps something by it keeps it for a moment only.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import structlog
+from redis.exceptions import RedisError
+
+from analytics.boards import CHANNEL
+from tenants import redis
+
+PING_EVERY_S = 2.0
+RETRY_S = 0.5
+
+# Called with a tenant and its moved topics → versions; with None when messages may have been missed.
+Hear = Callable[[str, dict[str, int]], None]
+
+log = structlog.get_logger()
+
+
+class Listener:
+    """Hears invalidations in a thread of its own (a greenlet under gevent), from the first `start` on."""
+
+    def __init__(self, hear: Hear, missed: Callable[[], None]) -> None:
+        self._hear = hear
+        self._missed = missed
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self.is_hearing = False
+
+    def start(self) -> None:
+        """In the process that listens: after a fork, not before."""
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="invalidations", daemon=True)
+                    self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._listen()
+            except (RedisError, OSError):
+                pass  # the breaker of whoever reads boards logs the outage
+            except Exception:
+                log.exception("the listener failed", action="invalidations.failed")
+            self.is_hearing = False
+            self._stop.wait(RETRY_S)
+
+    def _listen(self) -> None:
+        pubsub = redis.boards().redis.pubsub()  # type: ignore[no-untyped-call]
+        with contextlib.closing(pubsub):
+            pubsub.subscribe(CHANNEL)
+            heard_at = pinged_at = time.monotonic()
+            while not self._stop.is_set():
+                message: dict[str, Any] | None = pubsub.get_message(timeout=0.2)
+                now = time.monotonic()
+                if message is not None:
+                    heard_at = now
+                    self._take(message)
+                elif now - heard_at > 2 * PING_EVERY_S:
+                    return  # it hangs: start anew
+                if now - pinged_at > PING_EVERY_S:
+                    pubsub.ping()
+                    pinged_at = now
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["type"] == "subscribe":
+            self._missed()  # whatever was said before
+            self.is_hearing = True
+        elif message["type"] == "message":
+            said = orjson.loads(message["data"])
+            self._hear(said["tenant"], said["versions"])

@@ -1,0 +1,366 @@
+"""Reading boards: from Redis, else from the last snapshot, else from PostgreSQL. The order is the same everywhere.
+
+A page board goes by value, then by page id as text, both descending: a sorted set's own order. A cursor is a position
+in that order (value, member), so that going on from it loses nobody who did not move.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import text
+
+from analytics import boards, snapshots, versions, wake
+from analytics.boards import ALL_TENANTS, Board, Metric, Value, Version, summary_key
+from analytics.rollups import column
+from tenants import redis
+from tenants.db import Tx, platform_tx, tenant_tx
+from tenants.redis import RedisUnavailable
+
+
+class Source(StrEnum):
+    REDIS = "redis"
+    SNAPSHOT = "snapshot"
+    POSTGRES = "postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the order of a board."""
+
+    value: Value
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    rank: int
+    member: str
+    value: Value
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A part of a board, and where it came from."""
+
+    rows: Sequence[Row]
+    total: int
+    version: Version
+    source: Source
+    as_of: datetime
+
+    @property
+    def next(self) -> Position | None:
+        """Where it goes on; None at the end."""
+        if not self.rows or self.rows[-1].rank >= self.total:
+            return None
+        return Position(self.rows[-1].value, self.rows[-1].member)
+
+
+def page(board: Board, *, limit: int, after: Position | None = None, now: datetime) -> Listing:
+    """The first `limit` rows, or those after a position."""
+    found = _redis_page(board, limit=limit, after=after)
+    if found is not None:
+        return found
+    with inside(board) as tx:
+        kept = snapshots.live(tx, board)
+        found = _snapshot_page(kept, limit=limit, after=after) if kept is not None else None
+        found = found or _postgres_page(tx, board, limit=limit, after=after, now=now)
+    return _ask_for_rebuild(board, found)
+
+
+def true_page(board: Board, *, limit: int, now: datetime) -> Listing:
+    """The first rows, not from a snapshot: what snapshots are made of."""
+    found = _redis_page(board, limit=limit, after=None)
+    if found is not None:
+        return found
+    with inside(board) as tx:
+        return _postgres_page(tx, board, limit=limit, after=None, now=now)
+
+
+def ranks(board: Board, members: Sequence[str], *, now: datetime) -> Listing:
+    """The rows of these members that are on the board, best first."""
+    return _redis_ranks(board, members) or _ask_for_rebuild(board, _postgres_ranks(board, members, now=now))
+
+
+def around(board: Board, member: str, *, n: int, now: datetime) -> Listing:
+    """The member's row with the n above and below it; no rows when it is not on the board."""
+    return _redis_around(board, member, n) or _ask_for_rebuild(board, _postgres_around(board, member, n, now=now))
+
+
+def summaries(board: Board, members: Sequence[str]) -> dict[str, Mapping[str, str]]:
+    """What to show of these members: from Redis, and from PostgreSQL what is not there."""
+    found: dict[str, Mapping[str, str]] = {}
+    try:
+        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
+            for member in members:
+                pipe.hgetall(summary_key(board.tenant_id, member))
+            for member, fields in zip(members, pipe.execute(), strict=True):
+                if fields:
+                    found[member] = {name.decode(): value.decode() for name, value in fields.items()}
+    except RedisUnavailable:
+        pass
+    missing = [int(member) for member in members if member not in found]
+    if missing:
+        with inside(board) as tx:
+            rows = tx.execute(
+                text(
+                    "SELECT id, tenant_id, external_id, title, url, space_key FROM pages"
+                    " WHERE id = ANY(CAST(:ids AS bigint[])) AND (tenant_id = :tenant OR :tenant = '_all')"
+                ),
+                {"ids": missing, "tenant": board.tenant_id},
+            )
+            for row in rows:
+                shown = boards.Summary(row.external_id, row.title, row.url, row.space_key, row.tenant_id)
+                found[str(row.id)] = shown.fields()
+    return found
+
+
+def page_ids(tenant_id: str, external_ids: Sequence[str], *, public_only: bool) -> dict[str, str]:
+    """The members that these pages of the tenant are on its boards: external id → member."""
+    with tenant_tx(tenant_id) as tx:
+        rows = tx.execute(
+            text(
+                "SELECT external_id, id FROM pages WHERE tenant_id = :tenant"
+                " AND external_id = ANY(CAST(:names AS text[])) AND (NOT :public_only OR visibility = 'public')"
+            ),
+            {"tenant": tenant_id, "names": list(external_ids), "public_only": public_only},
+        )
+        return {row.external_id: str(row.id) for row in rows}
+
+
+def inside(board: Board) -> AbstractContextManager[Tx]:
+    """A transaction that sees the board's rows."""
+    return platform_tx() if board.tenant_id == ALL_TENANTS else tenant_tx(board.tenant_id)
+
+
+# --- Redis ----------------------------------------------------------------------------------------------------------
+
+# Both run inside Redis, so that nobody moves between finding a place and reading on from it.
+_AFTER = """
+local key, value, member, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local function below(a, b)
+    for i = 1, math.min(#a, #b) do
+        local x, y = string.byte(a, i), string.byte(b, i)
+        if x ~= y then return x < y end
+    end
+    return #a < #b
+end
+local above = redis.call('ZCOUNT', key, '(' .. value, '+inf')
+local low, high = 0, redis.call('ZCOUNT', key, value, value)
+while low < high do
+    local middle = math.floor((low + high) / 2)
+    if below(redis.call('ZREVRANGE', key, above + middle, above + middle)[1], member) then
+        high = middle
+    else
+        low = middle + 1
+    end
+end
+local start = above + low
+return {start, redis.call('ZCARD', key), redis.call('ZREVRANGE', key, start, start + limit - 1, 'WITHSCORES')}
+"""
+_AROUND = """
+local rank = redis.call('ZREVRANK', KEYS[1], ARGV[1])
+if not rank then return {0, redis.call('ZCARD', KEYS[1]), {}} end
+local start = math.max(rank - tonumber(ARGV[2]), 0)
+local rows = redis.call('ZREVRANGE', KEYS[1], start, rank + tonumber(ARGV[2]), 'WITHSCORES')
+return {start, redis.call('ZCARD', KEYS[1]), rows}
+"""
+
+
+def _redis_page(board: Board, *, limit: int, after: Position | None) -> Listing | None:
+    """None: Redis cannot say. The marker is read first, so that the rows are at least as new as their version."""
+    try:
+        with redis.boards().client() as client:
+            marker = client.get(board.marker)
+            if marker is None:
+                return None
+            if after is None:
+                with client.pipeline(transaction=False) as pipe:
+                    pipe.zrange(board.key, 0, limit - 1, desc=True, withscores=True)
+                    pipe.zcard(board.key)
+                    found, total = pipe.execute()
+                rows = _rows(board, 0, [part for pair in found for part in pair])
+            else:
+                arguments = (board.key, _dump(after.value), after.member, limit)
+                start, total, flat = client.eval(_AFTER, 1, *arguments)
+                rows = _rows(board, start, flat)
+    except RedisUnavailable:
+        return None
+    return _listing(rows, total, marker)
+
+
+def _redis_ranks(board: Board, members: Sequence[str]) -> Listing | None:
+    try:
+        with redis.boards().client() as client:
+            marker = client.get(board.marker)
+            if marker is None:
+                return None
+            with client.pipeline(transaction=True) as pipe:
+                pipe.zcard(board.key)
+                for member in members:
+                    pipe.zrevrank(board.key, member)
+                    pipe.zscore(board.key, member)
+                total, *found = pipe.execute()
+    except RedisUnavailable:
+        return None
+    rows = [
+        Row(rank + 1, member, _load(board, value))
+        for member, rank, value in zip(members, found[::2], found[1::2], strict=True)
+        if rank is not None
+    ]
+    return _listing(sorted(rows, key=lambda row: row.rank), total, marker)
+
+
+def _redis_around(board: Board, member: str, n: int) -> Listing | None:
+    try:
+        with redis.boards().client() as client:
+            marker = client.get(board.marker)
+            if marker is None:
+                return None
+            start, total, flat = client.eval(_AROUND, 1, board.key, member, n)
+    except RedisUnavailable:
+        return None
+    return _listing(_rows(board, start, flat), total, marker)
+
+
+def _listing(rows: Sequence[Row], total: int, marker: bytes | str) -> Listing:
+    version = Version.load(marker)
+    return Listing(rows, int(total), version, Source.REDIS, version.changed_at)
+
+
+def _rows(board: Board, start: int, flat: Sequence[Any]) -> list[Row]:
+    return [
+        Row(int(start) + place, bytes(member).decode(), _load(board, value))
+        for place, (member, value) in enumerate(zip(flat[::2], flat[1::2], strict=True), 1)
+    ]
+
+
+def _load(board: Board, value: Any) -> Value:
+    return float(value) if board.metric is Metric.SCORE else int(float(value))
+
+
+def _dump(value: Value) -> str:
+    return repr(value)
+
+
+def _ask_for_rebuild(board: Board, found: Listing) -> Listing:
+    """Redis did not have the board: have all of the tenant's looked at. In an empty one there is nothing to fill."""
+    if found.total:
+        with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
+            client.delete(boards.ready_key(board.tenant_id))
+            wake.wake([board.tenant_id])
+    return found
+
+
+# --- The last snapshot ----------------------------------------------------------------------------------------------
+
+
+def _snapshot_page(kept: "snapshots.Kept", *, limit: int, after: Position | None) -> Listing | None:
+    """None: it goes on below what the snapshot holds."""
+    start = 0
+    if after is not None:
+        place = (after.value, after.member)
+        start = sum((row.value, row.member) >= place for row in kept.rows)
+    if start + limit > len(kept.rows) < kept.total:
+        return None
+    return Listing(kept.rows[start : start + limit], kept.total, kept.version, Source.SNAPSHOT, kept.taken_at)
+
+
+def sealed_page(kept: "snapshots.Kept", *, limit: int, after: Position | None) -> Listing:
+    """A part of a board as it was: as far as the snapshot goes."""
+    bounded = replace(kept, total=len(kept.rows))
+    found = _snapshot_page(bounded, limit=limit, after=after)
+    assert found is not None  # noqa: S101  it holds all that it counts
+    return found
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------------------------------
+
+
+def _postgres_page(tx: Tx, board: Board, *, limit: int, after: Position | None, now: datetime) -> Listing:
+    value, where = _of(board)
+    position = {} if after is None else {"value": after.value, "member": after.member}
+    below = "true" if after is None else f"({value} < :value OR ({value} = :value AND {_MEMBER} < :member))"
+    parameters = {"tenant": board.tenant_id, "space": board.space, "limit": limit, **position}
+    totals = tx.execute(
+        text(f"SELECT count(*) AS total, count(*) FILTER (WHERE NOT {below}) AS above FROM page_stats s WHERE {where}"),  # noqa: S608
+        parameters,
+    ).one()
+    rows = tx.execute(
+        text(f"""
+            SELECT s.page_id, {value} AS value FROM page_stats s WHERE {where} AND {below}
+            ORDER BY {value} DESC, {_MEMBER} DESC LIMIT :limit
+        """),  # noqa: S608
+        parameters,
+    ).all()
+    listed = [Row(totals.above + place, str(row.page_id), row.value) for place, row in enumerate(rows, 1)]
+    return _from_postgres(tx, board, listed, totals.total, now=now)
+
+
+def _postgres_ranks(board: Board, members: Sequence[str], *, now: datetime) -> Listing:
+    value, where = _of(board)
+    with inside(board) as tx:
+        parameters = {"tenant": board.tenant_id, "space": board.space, "members": [int(member) for member in members]}
+        rows = tx.execute(
+            text(f"""
+                SELECT m.page_id, m.value, 1 + (
+                    SELECT count(*) FROM page_stats s WHERE {where}
+                    AND ({value} > m.value OR ({value} = m.value AND {_MEMBER} > m.page_id::text COLLATE "C"))
+                ) AS rank
+                FROM (SELECT s.page_id, {value} AS value FROM page_stats s
+                      WHERE {where} AND s.page_id = ANY(CAST(:members AS bigint[]))) m
+                ORDER BY rank
+            """),  # noqa: S608
+            parameters,
+        ).all()
+        total = tx.scalar(text(f"SELECT count(*) FROM page_stats s WHERE {where}"), parameters)  # noqa: S608
+        listed = [Row(row.rank, str(row.page_id), row.value) for row in rows]
+        return _from_postgres(tx, board, listed, total or 0, now=now)
+
+
+def _postgres_around(board: Board, member: str, n: int, *, now: datetime) -> Listing:
+    value, where = _of(board)
+    with inside(board) as tx:
+        parameters = {"tenant": board.tenant_id, "space": board.space, "member": int(member), "n": n}
+        rows = tx.execute(
+            text(f"""
+                WITH ranked AS (
+                    SELECT s.page_id, {value} AS value,
+                           row_number() OVER (ORDER BY {value} DESC, {_MEMBER} DESC) AS rank
+                    FROM page_stats s WHERE {where}
+                ), own AS (SELECT rank FROM ranked WHERE page_id = :member)
+                SELECT r.* FROM ranked r, own WHERE r.rank BETWEEN own.rank - :n AND own.rank + :n ORDER BY r.rank
+            """),  # noqa: S608
+            parameters,
+        ).all()
+        total = tx.scalar(text(f"SELECT count(*) FROM page_stats s WHERE {where}"), parameters)  # noqa: S608
+        listed = [Row(row.rank, str(row.page_id), row.value) for row in rows]
+        return _from_postgres(tx, board, listed, total or 0, now=now)
+
+
+_MEMBER = 's.page_id::text COLLATE "C"'
+
+
+def _of(board: Board) -> tuple[str, str]:
+    """The column with a board's values, and which rows are on it."""
+    value = f"s.{column(board.metric, board.window)}"
+    where = [f"{value} > 0"]
+    if board.tenant_id != ALL_TENANTS:
+        where.append("s.tenant_id = :tenant")
+    if board.space is not None:
+        where.append("s.space_key = :space")
+    if board.tenant_id == ALL_TENANTS:
+        where.append("s.is_shared")
+    elif board.is_public:
+        where.append("s.is_public")
+    return value, " AND ".join(where)
+
+
+def _from_postgres(tx: Tx, board: Board, rows: Sequence[Row], total: int, *, now: datetime) -> Listing:
+    version = versions.read(tx, [board], now=now)[board]
+    return Listing(rows, total, version, Source.POSTGRES, version.changed_at)

@@ -1,0 +1,228 @@
+"""The projection: from what is true in PostgreSQL to the boards in Redis.
+
+`run(tenant)` is the only writer of a tenant's boards, one at a time (an advisory lock). It reads the outbox, computes
+the stale pages anew, writes their absolute values to Redis, and deletes the rows it read, in one transaction. So a
+crash anywhere leaves the rows, and the next run does it all again.
+
+Before Redis is touched a second, short transaction commits the new versions of the boards and an *intent* for each
+page (`projecting`: which scopes may hold it). So a version is never published twice with different contents, and a run
+that finds intents of a dead one knows that Redis may hold anything of those pages: it writes all their values, and
+removes them wherever they may have been. If Redis cannot be reached the numbers are committed all the same, and the
+intents stay until it can.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from prometheus_client import Counter
+from sqlalchemy import ARRAY, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics import boards, changes, outbox, rebuilding, rollups, versions, weights
+from analytics.boards import ALL_TENANTS, GLOBAL, Board, Changes, Version, boards_in
+from analytics.locks import hold
+from analytics.outbox import Kind
+from analytics.rollups import Rolled
+from analytics.windows import hour_of
+from tenants import redis, registry
+from tenants import settings as tenant_settings
+from tenants.db import Base, TenantOwned, Tx, array, platform_tx, tenant_tx
+from tenants.redis import RedisUnavailable
+
+ROWS_A_RUN = 5_000
+MOST_RUNS = 1_000
+
+PROJECTED = Counter("plaudit_projected_members_total", "Members computed anew.", ["tenant"])
+
+# Members of which Redis may hold anything → the scopes in which it may.
+Unsure = Mapping[str, Sequence[str]]
+
+
+class Projecting(TenantOwned, Base):
+    """A member that Redis is being told of, and the scopes in which it may hold anything of it."""
+
+    __tablename__ = "projecting"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    member: Mapped[str] = mapped_column(primary_key=True)
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
+
+
+@dataclass
+class Done:
+    pages: int = 0
+    rebuilt: list[Board] = field(default_factory=list)
+    in_redis: bool = True
+    more: bool = False
+
+
+def run(tenant_id: str, *, now: datetime, limit: int = ROWS_A_RUN) -> Done:
+    """Bring a tenant's boards up to date, a batch at a time. Safe to run twice, or at once."""
+    with tenant_tx(tenant_id) as tx:
+        hold(tx, tenant_id)
+        done = _project(tx, now=now, limit=limit)
+    PROJECTED.labels(tenant_id).inc(done.pages)
+    return done
+
+
+def run_all(tenant_id: str, *, now: Callable[[], datetime]) -> Done:
+    """Until nothing is left to do."""
+    total = Done()
+    for _ in range(MOST_RUNS):
+        done = run(tenant_id, now=now())
+        total.pages += done.pages
+        total.rebuilt += done.rebuilt
+        total.in_redis, total.more = done.in_redis, done.more
+        if not done.more:
+            break
+    return total
+
+
+def bring_up_to_date(tenant_id: str, *, now: Callable[[], datetime]) -> Done:
+    """What a wake-up asks for: a tenant's boards, or the global ones."""
+    if tenant_id != ALL_TENANTS:
+        return run_all(tenant_id, now=now)
+    rebuilt = rebuilding.rebuild_global()
+    with redis.boards().client() as client:
+        client.set(boards.ready_key(ALL_TENANTS), "1")
+    return Done(rebuilt=rebuilt)
+
+
+def stale_tenants(*, now: datetime) -> list[str]:
+    """The tenants whose boards are behind: the sweep finds them, whatever wake-up was lost."""
+    with platform_tx() as tx:
+        behind = list(tx.scalars(_BEHIND, {"hour": hour_of(now), "now": now}))
+        everyone = [*(tenant.id for tenant in registry.live(tx)), ALL_TENANTS]
+    try:
+        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
+            for tenant_id in everyone:
+                pipe.exists(boards.ready_key(tenant_id))
+            ready = pipe.execute()
+    except RedisUnavailable:
+        return behind
+    lost = [tenant_id for tenant_id, there in zip(everyone, ready, strict=True) if not there]
+    return list(dict.fromkeys([*behind, *lost]))
+
+
+def retire(tenant_id: str, *, now: datetime) -> None:
+    """Take a tenant that is deleted off the global boards, and its own boards out of Redis."""
+    with tenant_tx(tenant_id) as tx:
+        hold(tx, tenant_id)
+        hold(tx, ALL_TENANTS, shared=True)
+        own = {"tenant": tenant_id}
+        shared = list(tx.scalars(text("SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND is_shared"), own))
+        leaving = Changes()
+        for board in boards_in(tenant_id, GLOBAL):
+            for page_id in shared:
+                leaving.place(board, str(page_id), 0)
+        raised = versions.raise_all(tx, leaving.boards(), now=now)
+        with redis.boards().client() as client:
+            boards.write(client, leaving, raised)
+            boards.forget(client, tenant_id)
+            boards.publish(client, raised)
+        tx.execute(text("UPDATE page_stats SET is_shared = false WHERE tenant_id = :tenant AND is_shared"), own)
+
+
+def _project(tx: Tx, *, now: datetime, limit: int) -> Done:
+    position, is_first = rollups.position(tx, now=now)
+    if is_first:
+        _forget_earlier(tx.tenant)
+    behind = rollups.slide(tx, position, now=now)
+    current = weights.current(tx, now=now)
+    shared = tenant_settings.read(tx)[0].share_public_pages
+    rows = outbox.read(tx, Kind.PAGE, limit=limit)
+    unsure = _intents(tx, Kind.PAGE, limit=limit) if redis.boards().is_up() else {}
+    reweigh, unweighed = rollups.to_reweigh(tx, position, current)
+    page_ids = {int(row.member) for row in rows} | {int(member) for member in unsure} | set(reweigh)
+    rolled = rollups.compute(tx, page_ids, now=now, weights=current, shared=shared)
+    rollups.save(tx, rolled, now=now)
+    done = Done(pages=len(page_ids), more=behind or unweighed or len(rows) == limit or len(unsure) == limit)
+    _send(tx, rolled, unsure, done, now=now)
+    outbox.delete(tx, [row.id for row in rows])
+    if done.in_redis:
+        _drop_intents(tx, Kind.PAGE, page_ids)
+    return done
+
+
+def _send(tx: Tx, rolled: Sequence[Rolled], unsure: Unsure, done: Done, *, now: datetime) -> None:
+    """Have Redis hold this, and fill the boards that it has lost."""
+    wanted = changes.of_pages(tx.tenant, rolled, unsure)
+    touched = wanted.boards()
+    if any(board.tenant_id == ALL_TENANTS for board in touched):
+        hold(tx, ALL_TENANTS, shared=True)
+    raised = _intend(tx.tenant, touched, rolled, unsure, now=now) if wanted else {}
+    try:
+        with redis.boards().client() as client:
+            missing = boards.write(client, wanted, raised) if wanted else []
+            ready = client.exists(boards.ready_key(tx.tenant))
+            if not ready:  # Redis was emptied, or somebody found a board without its marker
+                missing = boards.without_marker(client, rebuilding.all_boards(tx))
+            done.rebuilt = rebuilding.rebuild(tx, client, [b for b in missing if b.tenant_id == tx.tenant])
+            if not ready:
+                client.set(boards.ready_key(tx.tenant), "1")
+            boards.publish(client, raised)
+    except RedisUnavailable:
+        done.in_redis = False
+
+
+def _intend(
+    tenant_id: str, touched: Collection[Board], rolled: Sequence[Rolled], unsure: Unsure, *, now: datetime
+) -> dict[Board, Version]:
+    """Commit what Redis is about to be told, and the versions it will have."""
+    intents: dict[str, str] = {}
+    for page in rolled:
+        member = str(page.page_id)
+        if page.before == page.now and member not in unsure:
+            continue
+        scopes = {scope for state in (page.before, page.now) if state is not None for scope in state.scopes}
+        intents[member] = " ".join(sorted(scopes | set(unsure.get(member, ()))))
+    with tenant_tx(tenant_id) as tx:
+        if intents:
+            parameters = {"members": list(intents), "scopes": list(intents.values())}
+            tx.run(_INTEND, {"tenant": tenant_id, "kind": Kind.PAGE.value, **parameters})
+        return versions.raise_all(tx, touched, now=now)
+
+
+def _intents(tx: Tx, kind: Kind, *, limit: int) -> dict[str, list[str]]:
+    rows = tx.run(
+        text("SELECT member, scopes FROM projecting WHERE tenant_id = :tenant AND kind = :kind LIMIT :limit"),
+        {"tenant": tx.tenant, "kind": kind.value, "limit": limit},
+    )
+    return {row.member: row.scopes for row in rows}
+
+
+def _drop_intents(tx: Tx, kind: Kind, members: Collection[int]) -> None:
+    if members:
+        tx.run(_DROP, {"tenant": tx.tenant, "kind": kind.value, "members": array(members)})
+
+
+def _forget_earlier(tenant_id: str) -> None:
+    """Redis may hold boards of a tenant that had this name before."""
+    with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
+        boards.forget(client, tenant_id)
+
+
+_INTEND = text("""
+    INSERT INTO projecting AS i (tenant_id, kind, member, scopes)
+    SELECT :tenant, :kind, member, string_to_array(scopes, ' ')
+    FROM unnest(CAST(:members AS text[]), CAST(:scopes AS text[])) AS w(member, scopes)
+    ON CONFLICT (tenant_id, kind, member)
+    DO UPDATE SET scopes = ARRAY(SELECT DISTINCT s FROM unnest(i.scopes || EXCLUDED.scopes) s)
+""")
+
+_DROP = text(
+    "DELETE FROM projecting WHERE tenant_id = :tenant AND kind = :kind AND member = ANY(CAST(:members AS text[]))"
+)
+
+_BEHIND = text("""
+    SELECT t.id FROM tenants t LEFT JOIN projections p ON p.tenant_id = t.id
+    WHERE t.deleted_at IS NULL AND (
+        EXISTS (SELECT FROM outbox o WHERE o.tenant_id = t.id)
+        OR EXISTS (SELECT FROM projecting i WHERE i.tenant_id = t.id)
+        OR p.slid_to < :hour OR p.reweighed_to IS NOT NULL
+        OR EXISTS (SELECT FROM score_weights w WHERE w.tenant_id = t.id AND w.effective_from <= :now
+                                                 AND w.version > COALESCE(p.weights_version, 0))
+    ) ORDER BY t.id
+""")

@@ -1,0 +1,120 @@
+"""Filling boards anew from `page_stats`: after Redis was emptied, for a new space, or by command."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import Counter
+from sqlalchemy import Row, text
+
+from analytics import boards, versions
+from analytics.boards import ALL_TENANTS, GLOBAL, Board, Rebuild, Value, boards_in, summary_key
+from analytics.locks import hold
+from analytics.rollups import COLUMNS
+from tenants import redis
+from tenants.db import Tx, platform_tx
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+CHUNK = 5_000
+
+REBUILT = Counter("plaudit_boards_rebuilt_total", "Boards filled anew.", ["tenant"])
+
+
+def rebuild(
+    tx: Tx, client: "Redis", wanted: Collection[Board], *, progress: Callable[[int], None] | None = None
+) -> list[Board]:
+    """Fill these boards of one tenant anew from its numbers, scope by scope. Under the tenant's lock."""
+    rebuilt: list[Board] = []
+    tx.execute(text("SET LOCAL statement_timeout = 0"))
+    for scope in sorted({board.scope for board in wanted}):
+        of_scope = [board for board in wanted if board.scope == scope]
+        filling = Rebuild(client, of_scope)
+        for rows in _stats_in(tx, scope):
+            filling.add(*_board_values(of_scope, rows, tx.tenant_id))
+            if progress is not None:
+                progress(len(rows))
+        filling.finish(versions.read(tx, of_scope, now=tx.scalar(text("SELECT now()"))))
+        rebuilt += of_scope
+    for board in rebuilt:
+        REBUILT.labels(board.tenant_id).inc()
+    return rebuilt
+
+
+def rebuild_global(*, only_missing: bool = True) -> list[Board]:
+    """Fill the global boards anew, from every tenant that shares its public pages."""
+    with platform_tx() as tx:
+        hold(tx, ALL_TENANTS)
+        with redis.boards().client() as client:
+            wanted = boards_in(ALL_TENANTS, GLOBAL)
+            if only_missing:
+                wanted = boards.without_marker(client, wanted)
+            return rebuild(tx, client, wanted) if wanted else []
+
+
+def all_boards(tx: Tx) -> list[Board]:
+    """Every board that the tenant has, by its pages' spaces."""
+    spaces = tx.scalars(
+        text("""
+            SELECT space_key FROM page_stats WHERE tenant_id = :tenant GROUP BY space_key
+            UNION SELECT split_part(scope, ':', 2) FROM boards WHERE tenant_id = :tenant AND scope LIKE '%:%'
+            ORDER BY 1
+        """),
+        {"tenant": tx.tenant},
+    )
+    scopes = ["tenant", "public"]
+    for space in spaces:
+        scopes += [f"space:{space}", f"public:{space}"]
+    return [board for scope in scopes for board in boards_in(tx.tenant, scope)]
+
+
+def _stats_in(tx: Tx, scope: str) -> Iterator[Sequence[Row[Any]]]:
+    """The numbers of the pages in a scope, a chunk at a time, by their ids."""
+    kind, _, space = scope.partition(":")
+    where = ["s.page_id > :after"]
+    if scope != GLOBAL:
+        where.append("s.tenant_id = :tenant")
+    if space:
+        where.append("s.space_key = :space")
+    if kind == "public":
+        where.append("s.is_public")
+    if scope == GLOBAL:
+        where.append("s.is_shared")
+    query = text(f"""
+        SELECT s.page_id, s.tenant_id, p.external_id, p.title, p.url, p.space_key,
+               {", ".join(f"s.{name}" for name in COLUMNS)}
+        FROM page_stats s LEFT JOIN pages p ON p.tenant_id = s.tenant_id AND p.id = s.page_id
+        WHERE {" AND ".join(where)} ORDER BY s.page_id LIMIT {CHUNK}
+    """)  # noqa: S608  fixed parts
+    after = 0
+    while True:
+        rows = tx.run(query, {"tenant": tx.tenant_id, "space": space, "after": after}).all()
+        if rows:
+            yield rows
+        if len(rows) < CHUNK:
+            return
+        after = rows[-1].page_id
+
+
+def _board_values(
+    wanted: Sequence[Board], rows: Sequence[Row[Any]], tenant_id: str | None
+) -> tuple[dict[Board, dict[str, Value]], dict[str, Mapping[str, str]]]:
+    first = 6  # the columns before the numbers
+    places = {cell: first + place for place, cell in enumerate(boards.CELLS)}
+    values: dict[Board, dict[str, Value]] = {}
+    for board in wanted:
+        place = places[board.metric, board.window]
+        values[board] = {str(row[0]): row[place] for row in rows if row[place]}
+    owner = tenant_id or ALL_TENANTS
+    summaries: dict[str, Mapping[str, str]] = {
+        summary_key(owner, str(row.page_id)): boards.Summary(
+            row.external_id,
+            row.title,
+            row.url,
+            row.space_key,
+            row.tenant_id,
+        ).fields()
+        for row in rows
+        if row.external_id is not None
+    }
+    return values, summaries

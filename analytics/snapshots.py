@@ -1,0 +1,189 @@
+"""Snapshots: the top of each board, kept in PostgreSQL.
+
+The *live* one of a board is refreshed within a minute of a change, and answers when Redis cannot. As a day ends it is
+sealed under that day, and is then what the board was: for `as_of`, and for who moved since. A board that did not
+change is not sealed again; the last one before a day counts for it.
+"""
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ARRAY, BigInteger, Date, Double, Index, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics.boards import ALL_TENANTS, Board, Metric, Version
+from analytics.windows import Window
+from tenants import registry
+from tenants import settings as tenant_settings
+from tenants.db import Base, TenantOwned, Tx, platform_tx, tenant_tx
+
+if TYPE_CHECKING:
+    from analytics.leaderboards import Row
+
+KEPT_ROWS = 1_000
+GLOBAL_KEPT_DAYS = 400
+# Not sealed yet.
+LIVE = date.max
+
+
+class LeaderboardSnapshot(TenantOwned, Base):
+    __tablename__ = "leaderboard_snapshots"
+    __table_args__ = (Index("ix_leaderboard_snapshots_sealed_on", "tenant_id", "sealed_on"),)
+
+    scope: Mapped[str] = mapped_column(primary_key=True)
+    time_window: Mapped[str] = mapped_column(primary_key=True)
+    metric: Mapped[str] = mapped_column(primary_key=True)
+    sealed_on: Mapped[date] = mapped_column(Date, primary_key=True)
+    version: Mapped[int] = mapped_column(BigInteger)
+    taken_at: Mapped[datetime]
+    total: Mapped[int] = mapped_column(BigInteger)
+    members: Mapped[list[str]] = mapped_column(ARRAY(Text))
+    values: Mapped[list[float]] = mapped_column(ARRAY(Double))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The top of a board as it was at a moment."""
+
+    rows: "list[Row]"
+    total: int
+    version: Version
+    taken_at: datetime
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds everybody who was on the board."""
+        return self.total <= len(self.rows)
+
+
+def live(tx: Tx, board: Board) -> Kept | None:
+    """The newest one."""
+    return _find(tx, board, "sealed_on = :day", LIVE)
+
+
+def sealed(tx: Tx, board: Board, day: date) -> Kept | None:
+    """The board as it was at the end of this day."""
+    return _find(tx, board, "sealed_on <= :day", day)
+
+
+def refresh_all(*, now: datetime) -> int:
+    """Every tenant's boards that changed, and the global ones; how many were taken."""
+    with platform_tx() as tx:
+        tenant_ids = [tenant.id for tenant in registry.live(tx)]
+    taken = 0
+    for tenant_id in tenant_ids:
+        taken += refresh(tenant_id, now=now)
+    return taken + refresh(ALL_TENANTS, now=now)
+
+
+def refresh(tenant_id: str, *, now: datetime) -> int:
+    """Seal what is of an earlier day, then take every board that changed since its snapshot."""
+    from analytics import leaderboards
+
+    open_tx = partial(tenant_tx, tenant_id) if tenant_id != ALL_TENANTS else platform_tx
+    with open_tx() as tx:
+        _seal(tx, tenant_id, now=now)
+        _purge(tx, tenant_id, now=now)
+        changed = _changed(tx, tenant_id)
+    for board in changed:
+        listing = leaderboards.true_page(board, limit=KEPT_ROWS, now=now)
+        with open_tx() as tx:
+            tx.run(
+                _TAKE,
+                {
+                    **_names(board),
+                    "live": LIVE,
+                    "version": listing.version.number,
+                    "now": now,
+                    "total": listing.total,
+                    "members": [row.member for row in listing.rows],
+                    "values": [float(row.value) for row in listing.rows],
+                },
+            )
+    return len(changed)
+
+
+def _seal(tx: Tx, tenant_id: str, *, now: datetime) -> None:
+    tx.run(_SEAL, {"tenant": tenant_id, "live": LIVE, "today": now.date()})
+
+
+def _purge(tx: Tx, tenant_id: str, *, now: datetime) -> None:
+    days = GLOBAL_KEPT_DAYS
+    if tenant_id != ALL_TENANTS:
+        days = tenant_settings.read(tx)[0].retention.snapshots_days
+    tx.run(
+        text("DELETE FROM leaderboard_snapshots WHERE tenant_id = :tenant AND sealed_on < :before"),
+        {"tenant": tenant_id, "before": now.date() - timedelta(days=days)},
+    )
+
+
+def _changed(tx: Tx, tenant_id: str) -> list[Board]:
+    """The boards that changed since their snapshot, or have none."""
+    versions = "SELECT scope, time_window, metric, version FROM boards WHERE tenant_id = :tenant"
+    if tenant_id == ALL_TENANTS:
+        versions = "SELECT 'global' AS scope, time_window, metric, version FROM global_boards WHERE version > 0"
+    rows = tx.run(
+        text(f"""
+            SELECT b.scope, b.time_window, b.metric FROM ({versions}) b
+            LEFT JOIN leaderboard_snapshots s
+              ON s.tenant_id = :tenant AND s.scope = b.scope AND s.time_window = b.time_window
+             AND s.metric = b.metric AND s.sealed_on = :live
+            WHERE s.version IS NULL OR s.version < b.version
+        """),  # noqa: S608  one of two constants
+        {"tenant": tenant_id, "live": LIVE},
+    )
+    return [Board(tenant_id, row.scope, Window(row.time_window), Metric(row.metric)) for row in rows]
+
+
+def _find(tx: Tx, board: Board, when: str, day: date) -> Kept | None:
+    from analytics.leaderboards import Row
+
+    row = tx.execute(
+        text(f"""
+            SELECT version, taken_at, total, members, values FROM leaderboard_snapshots
+            WHERE tenant_id = :tenant AND scope = :scope AND time_window = :window AND metric = :metric AND {when}
+            ORDER BY sealed_on DESC LIMIT 1
+        """),  # noqa: S608  one of two constants
+        {**_names(board), "day": day},
+    ).one_or_none()
+    if row is None:
+        return None
+    kind = float if board.metric is Metric.SCORE else int
+    rows = [
+        Row(rank, member, kind(value))
+        for rank, (member, value) in enumerate(zip(row.members, row.values, strict=True), 1)
+    ]
+    return Kept(rows, row.total, Version(row.version, row.taken_at), row.taken_at)
+
+
+def _names(board: Board) -> dict[str, Any]:
+    return {
+        "tenant": board.tenant_id,
+        "scope": board.scope,
+        "window": board.window.value,
+        "metric": board.metric.value,
+    }
+
+
+_TAKE = text("""
+    INSERT INTO leaderboard_snapshots AS s
+        (tenant_id, scope, time_window, metric, sealed_on, version, taken_at, total, members, values)
+    VALUES (:tenant, :scope, :window, :metric, :live, :version, :now, :total, CAST(:members AS text[]),
+            CAST(:values AS double precision[]))
+    ON CONFLICT (tenant_id, scope, time_window, metric, sealed_on) DO UPDATE SET
+        version = EXCLUDED.version, taken_at = EXCLUDED.taken_at, total = EXCLUDED.total,
+        members = EXCLUDED.members, values = EXCLUDED.values
+    WHERE s.version <= EXCLUDED.version
+""")
+
+_SEAL = text("""
+    INSERT INTO leaderboard_snapshots
+        (tenant_id, scope, time_window, metric, sealed_on, version, taken_at, total, members, values)
+    SELECT tenant_id, scope, time_window, metric, (taken_at AT TIME ZONE 'UTC')::date, version, taken_at, total,
+           members, values
+    FROM leaderboard_snapshots
+    WHERE tenant_id = :tenant AND sealed_on = :live AND (taken_at AT TIME ZONE 'UTC')::date < :today
+    ON CONFLICT DO NOTHING
+""")

@@ -1,0 +1,19 @@
+"""The way to the workers: jobs are enqueued by name, as JSON, and are wake-ups only. Losing every one loses nothing."""
+
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from tenants import redis
+
+# Wake-ups go first: what people wait for is not behind a purge.
+URGENT = "plaudit-urgent"
+QUEUE = "plaudit"
+LONGEST_JOB_S = 3600
+
+
+def enqueue(job: str, *args: str, ttl_s: int | None = None, queue: str = QUEUE) -> None:
+    """Ask a worker to run a job, by its name."""
+    with redis.queue().client() as client:
+        Queue(queue, connection=client, serializer=JSONSerializer).enqueue(
+            job, *args, result_ttl=0, failure_ttl=86_400, ttl=ttl_s, job_timeout=LONGEST_JOB_S
+        )

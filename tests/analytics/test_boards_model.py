@@ -1,0 +1,271 @@
+"""Whatever happens, in whatever order: every board equals a plain model, wherever it is read from."""
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from analytics import boards, ingest, leaderboards, pages, projection, rebuilding, snapshots, weights
+from analytics.boards import GLOBAL, Board, boards_in
+from analytics.ingest import Does, Item, Part
+from tenants import redis as tenants_redis
+from tenants import settings as tenant_settings
+from tenants.db import tenant_tx
+from tests.conftest import make_tenant
+
+START = datetime(2026, 3, 10, 10, 30, tzinfo=UTC)
+SPACES = ["eng", "ops"]
+NAMES = [f"p{number}" for number in range(8)]
+USERS = [f"u{number}" for number in range(4)]
+HOURS = {"1d": 24, "7d": 168, "30d": 720}
+
+names, users, spaces = st.sampled_from(NAMES), st.sampled_from(USERS), st.sampled_from(SPACES)
+
+
+@dataclass
+class ModelPage:
+    id: int
+    space: str
+    public: bool
+    likes: dict[str, datetime] = field(default_factory=dict)
+    views: Counter[datetime] = field(default_factory=Counter)
+
+    def value(self, metric: str, window: str, now: datetime, weighed: tuple[float, float]) -> float:
+        hour = now.replace(minute=0, second=0, microsecond=0)
+
+        def counts(at: datetime) -> bool:
+            if window == "all":
+                return True
+            at_hour = at.replace(minute=0, second=0, microsecond=0)
+            return hour - timedelta(hours=HOURS[window]) < at_hour <= hour
+
+        likes = sum(counts(at) for at in self.likes.values())
+        views = sum(n for at, n in self.views.items() if counts(at))
+        if metric == "likes":
+            return likes
+        if metric == "views":
+            return views
+        return round(weighed[0] * likes + weighed[1] * math.log(1 + views), 6)
+
+
+class Boards(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.tenant = make_tenant()
+        self.now = START
+        self.pages: dict[str, ModelPage] = {}
+        self.shared = False
+        self.weighed = (3.0, 1.0)
+        self.seen: list[str] = []
+
+    # --- what tenants do
+
+    @rule(name=names, space=spaces, public=st.booleans())
+    def put(self, name: str, space: str, public: bool) -> None:
+        with tenant_tx(self.tenant) as tx:
+            saved = pages.put(
+                tx,
+                name,
+                space=space,
+                title="t",
+                url="/",
+                visibility="public" if public else "private",
+                now=self.now,
+            )
+        known = self.pages.setdefault(name, ModelPage(saved.page.id, space, public))
+        known.space, known.public = space, public
+
+    @rule(name=names)
+    def delete(self, name: str) -> None:
+        if self.pages.pop(name, None) is not None:
+            with tenant_tx(self.tenant) as tx:
+                pages.delete(tx, name)
+
+    @rule(name=names, user=users, liked=st.booleans())
+    def like(self, name: str, user: str, liked: bool) -> None:
+        self.send(Item(Does.LIKE if liked else Does.UNLIKE, name, self.now, user=user))
+        if name in self.pages:
+            likes = self.pages[name].likes
+            if not liked:
+                likes.pop(user, None)
+            else:
+                likes.setdefault(user, self.now)
+
+    @rule(name=names, hours_late=st.integers(0, 1000), times=st.integers(1, 3))
+    def view(self, name: str, hours_late: int, times: int) -> None:
+        at = self.now - timedelta(hours=hours_late)
+        self.send(*[Item(Does.VIEW, name, at)] * times)
+        if name in self.pages:
+            self.pages[name].views[at] += times
+
+    @rule(name=names)
+    def view_a_little_ahead(self, name: str) -> None:
+        at = self.now + timedelta(minutes=5)
+        self.send(Item(Does.VIEW, name, at))
+        if name in self.pages:
+            self.pages[name].views[at] += 1
+
+    @rule(shared=st.booleans())
+    def share(self, shared: bool) -> None:
+        with tenant_tx(self.tenant) as tx:
+            tenant_settings.change(tx, {"share_public_pages": shared}, now=self.now)
+            pages.mark_public_stale(tx)
+        self.shared = shared
+
+    @rule(likes=st.sampled_from([0.0, 1.0, 2.5]), views=st.sampled_from([0.5, 1.0]))
+    def weigh(self, likes: float, views: float) -> None:
+        with tenant_tx(self.tenant) as tx:
+            weights.add(tx, likes=likes, views=views, effective_from=None, by="test", now=self.now)
+        self.weighed = (likes, views)
+
+    # --- what happens to us
+
+    @rule(time=st.sampled_from([timedelta(minutes=31), timedelta(hours=1), timedelta(hours=26), timedelta(days=8)]))
+    def time_passes(self, time: timedelta) -> None:
+        self.now += time
+
+    @rule()
+    def redis_is_emptied(self) -> None:
+        client = tenants_redis.boards().redis
+        for key in client.scan_iter(match=f"*:{self.tenant}*", count=10_000):
+            client.delete(key)
+
+    @rule(where=st.sampled_from(["before", "within", "after"]), limit=st.sampled_from([1, 3, 5_000]))
+    def projector_dies(self, where: str, limit: int) -> None:
+        with dying(where), contextlib.suppress(Killed):  # where nothing is to be written it lives
+            projection.run(self.tenant, now=self.now, limit=limit)
+
+    @rule()
+    def projector_finds_no_redis(self) -> None:
+        with no_redis():
+            for _ in range(50):
+                if not projection.run(self.tenant, now=self.now).more:
+                    break
+        for board in self.boards():
+            assert self.read_postgres(board) == self.expected(board), f"{board} in PostgreSQL, without Redis"
+
+    @rule(limit=st.sampled_from([1, 3, 5_000]))
+    def projector_runs_once(self, limit: int) -> None:
+        projection.run(self.tenant, now=self.now, limit=limit)
+
+    # --- what must hold
+
+    @rule()
+    def every_board_is_right_after_a_projection(self) -> None:
+        for _ in range(50):
+            if not projection.run(self.tenant, now=self.now, limit=4).more:
+                break
+        for board in self.boards():
+            expected = self.expected(board)
+            from_redis = leaderboards.page(board, limit=1000, now=self.now)
+            assert from_redis.source == "redis" or not expected
+            assert self.rows(board, from_redis) == expected, f"{board} in Redis"
+            assert self.read_postgres(board) == expected, f"{board} in PostgreSQL"
+
+    @precondition(lambda self: bool(self.pages))
+    @rule()
+    def snapshots_are_right_after_their_refresh(self) -> None:
+        projection.run_all(self.tenant, now=lambda: self.now)
+        snapshots.refresh(self.tenant, now=self.now)
+        for board in self.boards():
+            if board.scope == GLOBAL:
+                continue
+            with tenant_tx(self.tenant) as tx:
+                kept = snapshots.live(tx, board)
+            rows = [(row.member, row.value) for row in kept.rows] if kept is not None else []
+            assert rows == self.expected(board), f"{board} in its snapshot"
+
+    # --- how
+
+    def send(self, *items: Item) -> None:
+        with tenant_tx(self.tenant) as tx:
+            ingest.apply(tx, [Part(self.tenant, list(items), self.now)])
+
+    def boards(self) -> list[Board]:
+        scopes = ["tenant", "public", GLOBAL]
+        for space in {page.space for page in self.pages.values()}:
+            scopes += [f"space:{space}", f"public:{space}"]
+        return [board for scope in scopes for board in boards_in(self.tenant, scope)]
+
+    def expected(self, board: Board) -> list[tuple[str, float]]:
+        kind, _, space = board.scope.partition(":")
+        found = [
+            (str(page.id), page.value(board.metric, board.window, self.now, self.weighed))
+            for page in self.pages.values()
+            if (not space or page.space == space)
+            and (kind not in {"public", GLOBAL} or page.public)
+            and (kind != GLOBAL or self.shared)
+        ]
+        return sorted([row for row in found if row[1]], key=lambda row: (row[1], row[0]), reverse=True)
+
+    def rows(self, board: Board, listing: leaderboards.Listing) -> list[tuple[str, float]]:
+        own = {str(page.id) for page in self.pages.values()}
+        return [(row.member, row.value) for row in listing.rows if board.scope != GLOBAL or row.member in own]
+
+    def read_postgres(self, board: Board) -> list[tuple[str, float]]:
+        with leaderboards.inside(board) as tx:
+            return self.rows(board, leaderboards._postgres_page(tx, board, limit=1000, after=None, now=self.now))
+
+
+class Killed(Exception):
+    pass
+
+
+@contextmanager
+def dying(where: str) -> Iterator[None]:
+    """The projector is killed before it writes to Redis, half way through, or just before its commit."""
+
+    def die(*_args: Any, **_more: Any) -> Any:
+        raise Killed
+
+    real: Callable[..., Any] = boards.write
+
+    def write_half(redis: Any, changes: boards.Changes, versions: Any) -> Any:
+        half = boards.Changes(
+            values=dict(list(changes.values.items())[::2]), removed=dict(list(changes.removed.items())[::2])
+        )
+        real(redis, half, {board: versions[board] for board in half.boards()})
+        raise Killed
+
+    match where:
+        case "before":
+            with patch.object(boards, "write", die):
+                yield
+        case "within":
+            with patch.object(boards, "write", write_half):
+                yield
+        case _:
+            with patch.object(projection.outbox, "delete", die):
+                yield
+
+
+@contextmanager
+def no_redis() -> Iterator[None]:
+    guarded = tenants_redis.boards()
+    guarded._down_since, guarded._next_probe_at = 0.0, math.inf
+    try:
+        yield
+    finally:
+        guarded._down_since = None
+
+
+def test_every_board_equals_the_model_whatever_happens(connected: None) -> None:
+    rebuilding.rebuild_global(only_missing=False)
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Boards,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
