@@ -239,6 +239,15 @@ def without_marker(redis: "Redis", boards: Sequence[Board]) -> list[Board]:
         return [board for board, there in zip(boards, pipe.execute(), strict=True) if not there]
 
 
+def drop_others(redis: "Redis", tenant_id: str, known: Iterable[Board]) -> None:
+    """Remove what looks like a board of this tenant and is none."""
+    keys = {board.key for board in known}
+    for found in redis.scan_iter(match=key("lb", tenant_id, "*"), count=1000):
+        if found.decode() not in keys:
+            redis.unlink(found)
+            redis.unlink(found.decode().replace("lb:", "lbv:", 1))
+
+
 def forget(redis: "Redis", tenant_id: str) -> None:
     """Remove every key of a tenant that is gone."""
     for pattern in (key("lb", tenant_id, "*"), key("lbv", tenant_id, "*"), key("pgs", tenant_id, "*")):

@@ -14,7 +14,7 @@ one: a part that fails fails its own callers and nobody else.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -122,7 +122,11 @@ class Overloaded(Unavailable):
 class GroupCommit:
     """The parts that wait in this process, and whoever leads."""
 
-    def __init__(self, *, most_waiting_items: int = MOST_WAITING_ITEMS) -> None:
+    def __init__(
+        self, *, after: Callable[[Iterable[str]], None] | None = None, most_waiting_items: int = MOST_WAITING_ITEMS
+    ) -> None:
+        """`after` is told the tenants of each commit, once its callers are answered."""
+        self._after = after
         self._lock = threading.Lock()
         self._waiting: deque[Part] = deque()
         self._waiting_items = 0
@@ -175,6 +179,8 @@ class GroupCommit:
             for part in batch:
                 if part is not own:
                     part.gate.release()
+        if self._after is not None:
+            self._after({part.tenant_id for part in batch if part.error is None and part.items})
 
     def _take(self) -> list[Part]:
         with self._lock:

@@ -60,7 +60,8 @@ class Listener:
             self._stop.wait(RETRY_S)
 
     def _listen(self) -> None:
-        pubsub = redis.boards().redis.pubsub()  # type: ignore[no-untyped-call]
+        client = redis.boards().redis  # held as long as we listen: a client that is collected closes its connections
+        pubsub = client.pubsub()  # type: ignore[no-untyped-call]
         with contextlib.closing(pubsub):
             pubsub.subscribe(CHANNEL)
             heard_at = pinged_at = time.monotonic()

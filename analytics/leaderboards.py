@@ -5,7 +5,7 @@ in that order (value, member), so that going on from it loses nobody who did not
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -173,63 +173,66 @@ return {start, redis.call('ZCARD', KEYS[1]), rows}
 
 
 def _redis_page(board: Board, *, limit: int, after: Position | None) -> Listing | None:
-    """None: Redis cannot say. The marker is read first, so that the rows are at least as new as their version."""
-    try:
-        with redis.boards().client() as client:
-            marker = client.get(board.marker)
-            if marker is None:
-                return None
-            if after is None:
-                with client.pipeline(transaction=False) as pipe:
-                    pipe.zrange(board.key, 0, limit - 1, desc=True, withscores=True)
-                    pipe.zcard(board.key)
-                    found, total = pipe.execute()
-                rows = _rows(board, 0, [part for pair in found for part in pair])
-            else:
-                arguments = (board.key, _dump(after.value), after.member, limit)
-                start, total, flat = client.eval(_AFTER, 1, *arguments)
-                rows = _rows(board, start, flat)
-    except RedisUnavailable:
+    """None: Redis cannot say."""
+
+    def ask(pipe: Any) -> None:
+        if after is None:
+            pipe.zcard(board.key)
+            pipe.zrange(board.key, 0, limit - 1, desc=True, withscores=True)
+        else:
+            pipe.eval(_AFTER, 1, board.key, repr(after.value), after.member, limit)
+
+    found = _ask(board, ask)
+    if found is None:
         return None
-    return _listing(rows, total, marker)
+    version, answers = found
+    if after is None:
+        total, pairs = answers
+        return _listing(_rows(board, 0, [part for pair in pairs for part in pair]), total, version)
+    start, total, flat = answers[0]
+    return _listing(_rows(board, start, flat), total, version)
 
 
 def _redis_ranks(board: Board, members: Sequence[str]) -> Listing | None:
-    try:
-        with redis.boards().client() as client:
-            marker = client.get(board.marker)
-            if marker is None:
-                return None
-            with client.pipeline(transaction=True) as pipe:
-                pipe.zcard(board.key)
-                for member in members:
-                    pipe.zrevrank(board.key, member)
-                    pipe.zscore(board.key, member)
-                total, *found = pipe.execute()
-    except RedisUnavailable:
+    def ask(pipe: Any) -> None:
+        pipe.zcard(board.key)
+        for member in members:
+            pipe.eval(_AROUND, 1, board.key, member, 0)
+
+    found = _ask(board, ask)
+    if found is None:
         return None
-    rows = [
-        Row(rank + 1, member, _load(board, value))
-        for member, rank, value in zip(members, found[::2], found[1::2], strict=True)
-        if rank is not None
-    ]
-    return _listing(sorted(rows, key=lambda row: row.rank), total, marker)
+    version, (total, *answers) = found
+    rows = [row for start, _, flat in answers for row in _rows(board, start, flat)]
+    return _listing(sorted(rows, key=lambda row: row.rank), total, version)
 
 
 def _redis_around(board: Board, member: str, n: int) -> Listing | None:
+    found = _ask(board, lambda pipe: pipe.eval(_AROUND, 1, board.key, member, n))
+    if found is None:
+        return None
+    version, ((start, total, flat),) = found
+    return _listing(_rows(board, start, flat), total, version)
+
+
+def _ask(board: Board, ask: Callable[[Any], object]) -> tuple[Version, list[Any]] | None:
+    """What Redis answers, with the board's version; None without its marker.
+
+    The marker is read first, so that the answers are at least as new as the version; and once more at the end, since
+    Redis may be emptied between any two commands.
+    """
     try:
-        with redis.boards().client() as client:
-            marker = client.get(board.marker)
-            if marker is None:
-                return None
-            start, total, flat = client.eval(_AROUND, 1, board.key, member, n)
+        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
+            pipe.get(board.marker)
+            ask(pipe)
+            pipe.exists(board.marker)
+            marker, *answers, still_there = pipe.execute()
     except RedisUnavailable:
         return None
-    return _listing(_rows(board, start, flat), total, marker)
+    return (Version.load(marker), answers) if marker is not None and still_there else None
 
 
-def _listing(rows: Sequence[Row], total: int, marker: bytes | str) -> Listing:
-    version = Version.load(marker)
+def _listing(rows: Sequence[Row], total: int, version: Version) -> Listing:
     return Listing(rows, int(total), version, Source.REDIS, version.changed_at)
 
 
@@ -242,10 +245,6 @@ def _rows(board: Board, start: int, flat: Sequence[Any]) -> list[Row]:
 
 def _load(board: Board, value: Any) -> Value:
     return float(value) if board.metric is Metric.SCORE else int(float(value))
-
-
-def _dump(value: Value) -> str:
-    return repr(value)
 
 
 def _ask_for_rebuild(board: Board, found: Listing) -> Listing:

@@ -90,6 +90,30 @@ def bring_up_to_date(tenant_id: str, *, now: Callable[[], datetime]) -> Done:
     return Done(rebuilt=rebuilt)
 
 
+def rebuild_tenant(tenant_id: str, *, now: Callable[[], datetime], progress: Callable[[int], None]) -> Done:
+    """Compute every page of a tenant anew, then fill every board anew, each scope in a transaction of its own."""
+    done, after = Done(), 0
+    while True:
+        with tenant_tx(tenant_id) as tx:
+            page_ids = list(tx.scalars(_EVERY_PAGE, {"tenant": tenant_id, "after": after, "limit": ROWS_A_RUN}))
+            outbox.mark_stale(tx, Kind.PAGE, page_ids)
+        run_all(tenant_id, now=now)
+        progress(len(page_ids))
+        done.pages += len(page_ids)
+        if len(page_ids) < ROWS_A_RUN:
+            break
+        after = page_ids[-1]
+    with tenant_tx(tenant_id) as tx, redis.boards().client() as client:
+        hold(tx, tenant_id)
+        every = rebuilding.all_boards(tx)
+        boards.drop_others(client, tenant_id, every)
+    for scope in sorted({board.scope for board in every}):
+        with tenant_tx(tenant_id) as tx, redis.boards().client() as client:
+            hold(tx, tenant_id)
+            done.rebuilt += rebuilding.rebuild(tx, client, boards_in(tenant_id, scope), progress=progress)
+    return done
+
+
 def stale_tenants(*, now: datetime) -> list[str]:
     """The tenants whose boards are behind: the sweep finds them, whatever wake-up was lost."""
     with platform_tx() as tx:
@@ -203,6 +227,12 @@ def _forget_earlier(tenant_id: str) -> None:
     with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
         boards.forget(client, tenant_id)
 
+
+_EVERY_PAGE = text("""
+    SELECT id FROM (SELECT id FROM pages WHERE tenant_id = :tenant AND id > :after
+                    UNION SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND page_id > :after) every
+    ORDER BY id LIMIT :limit
+""")
 
 _INTEND = text("""
     INSERT INTO projecting AS i (tenant_id, kind, member, scopes)

@@ -155,15 +155,16 @@ def to_reweigh(tx: Tx, projection: Projection, weights: Weights) -> tuple[list[i
     return pages, more
 
 
-def reweighing(tx: Tx) -> tuple[int, int]:
-    """How many pages are scored by the current weights, of how many."""
+def reweighing(tx: Tx, weights: Weights) -> tuple[int, int]:
+    """How many pages are scored by these weights, of how many."""
     row = tx.execute(
         text("""
             SELECT count(*) AS total,
-                   count(*) FILTER (WHERE p.reweighed_to IS NULL OR s.page_id <= p.reweighed_to) AS done
+                   count(*) FILTER (WHERE p.weights_version = :version
+                                    AND (p.reweighed_to IS NULL OR s.page_id <= p.reweighed_to)) AS done
             FROM page_stats s LEFT JOIN projections p ON p.tenant_id = s.tenant_id WHERE s.tenant_id = :tenant
         """),
-        {"tenant": tx.tenant},
+        {"tenant": tx.tenant, "version": weights.version},
     ).one()
     return int(row.done), int(row.total)
 

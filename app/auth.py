@@ -50,6 +50,7 @@ class May(Enum):
     SEND_EVENTS = ("send views, likes and events", {Scope.EVENTS_WRITE}, {Role.ADMIN})
     LIKE = ("like pages for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
     SEE_REJECTIONS = ("see how many events were refused", {Scope.ADMIN, Scope.EVENTS_WRITE}, {Role.ADMIN})
+    READ_BOARDS = ("read boards", {Scope.STATS_READ}, {Role.MEMBER, Role.ADMIN})
     READ_USERS = ("read one user", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
 
     def __init__(self, what: str, scopes: set[Scope], roles: set[Role]) -> None:
@@ -153,6 +154,37 @@ def publishable_key(view: View) -> View:
         return view(*args, **kwargs)
 
     return _declare(guarded, Access.KEY)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads boards: a caller with a token, or a browser with a publishable key, which sees what is public."""
+
+    tenant_id: str
+    public_only: bool
+
+
+def requires_or_key(may: May) -> Callable[[View], View]:
+    """Callers whom the table allows this; or a publishable key, for what is public."""
+
+    def decorate(view: View) -> View:
+        by_token, by_key = requires(may)(view), publishable_key(view)
+
+        @wraps(view)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            shows_key = "X-Plaudit-Key" in request.headers or "key" in request.args
+            return (by_key if shows_key and "Authorization" not in request.headers else by_token)(*args, **kwargs)
+
+        return _declare(guarded, may)  # type: ignore[return-value]
+
+    return decorate
+
+
+def current_reader() -> Reader:
+    actor: Actor | None = g.get("actor")
+    if actor is not None:
+        return Reader(actor.tenant_id, public_only=False)
+    return Reader(current_key().tenant_id, public_only=True)
 
 
 def current_key() -> KeyInUse:

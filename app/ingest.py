@@ -6,7 +6,9 @@ from flask import current_app, g, request
 
 from analytics import ingest
 from analytics.ingest import GroupCommit, Outcome, Part
+from analytics.wake import wake
 from app.auth import BadCredentials
+from app.transactions import after_commit
 from tenants.signing import BadToken
 
 # In the environment of a request that the fast lane has written already: its outcomes, or its error.
@@ -23,6 +25,7 @@ def write(part: Part) -> Sequence[Outcome]:
             return done
         if g.get("tx") is not None:
             ingest.apply(g.tx, [part])
+            after_commit(lambda: wake([part.tenant_id]))
             if part.error is not None:
                 raise part.error
             return part.outcomes

@@ -9,7 +9,9 @@ from flask.json.provider import JSONProvider
 
 from analytics.ingest import GroupCommit
 from analytics.visitors import Visitors
+from analytics.wake import wake
 from app import api, body, edge, errors
+from app.board_shelf import BoardShelf
 from app.fast_lane import FastLane
 from app.settings import Settings, SettingsError
 from tenants import db, logs
@@ -36,7 +38,8 @@ def create_app(settings: Settings) -> Flask:
     connect(settings)
     app = new_flask(settings)
     app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
-    app.extensions["plaudit-ingest"] = GroupCommit()
+    app.extensions["plaudit-ingest"] = GroupCommit(after=wake)
+    app.extensions["plaudit-boards"] = BoardShelf()
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
     api.install(app)
     app.wsgi_app = FastLane(app, app.wsgi_app)  # type: ignore[method-assign]

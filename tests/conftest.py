@@ -117,10 +117,11 @@ def settings(addresses: Addresses) -> Settings:
 
 
 @pytest.fixture
-def app(settings: Settings) -> Flask:
+def app(settings: Settings) -> Iterator[Flask]:
     flask = create_app(settings)
     flask.after_request(secrets_seen.watch)
-    return flask
+    yield flask
+    flask.extensions["plaudit-boards"].close()
 
 
 @pytest.fixture

@@ -2,14 +2,60 @@
 
 from flask import Flask
 
-from app.api import credentials, docs, events, health, likes, logins, metrics, oauth, pages, settings, users
+from app.api import (
+    credentials,
+    docs,
+    events,
+    health,
+    leaderboards,
+    likes,
+    logins,
+    metrics,
+    oauth,
+    pages,
+    settings,
+    spaces,
+    users,
+    weights,
+)
 from app.api.blueprint import PlauditApi
+
+# In the order of the documentation.
+MODULES = (
+    oauth,
+    logins,
+    users,
+    credentials,
+    settings,
+    weights,
+    pages,
+    spaces,
+    likes,
+    events,
+    leaderboards,
+    health,
+    metrics,
+)
 
 
 def install(app: Flask) -> None:
     """Put every blueprint on the app, and publish what they declare as OpenAPI 3.1."""
     api = PlauditApi(app)
-    for module in (oauth, logins, users, credentials, settings, pages, likes, events, health, metrics):
+    for module in (
+        oauth,
+        logins,
+        users,
+        credentials,
+        settings,
+        weights,
+        pages,
+        spaces,
+        likes,
+        events,
+        leaderboards,
+        health,
+        metrics,
+    ):
         api.register_blueprint(module.blueprint)
     oauth.install(app)
     docs.install(app, api)

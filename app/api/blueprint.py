@@ -14,6 +14,9 @@ from tenants.errors import Invalid
 
 
 class StrictParser(FlaskParser):
+    # What a schema says of unknown fields counts for addresses too: a misspelt one is noticed.
+    DEFAULT_UNKNOWN_BY_LOCATION = {**FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION, "query": None}  # noqa: RUF012
+
     def _raw_load_json(self, req: Request) -> Any:
         value = body.read_json(req.environ)
         if not isinstance(value, dict):

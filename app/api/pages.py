@@ -1,16 +1,19 @@
 """Pages: what a tenant counts."""
 
+from datetime import timedelta
 from typing import Any
 
 import marshmallow as ma
 from flask.typing import ResponseReturnValue
 
-from analytics import pages
+from analytics import pages, series
 from analytics.pages import Page, Visibility
+from analytics.series import Counted, Step
+from analytics.wake import wake
 from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema
-from app.auth import May, requires
-from app.transactions import actor_tx, idempotent
+from app.auth import May, current_actor, requires
+from app.transactions import actor_tx, after_commit, idempotent
 from tenants.db import Tx, utcnow
 
 blueprint = Blueprint("pages", __name__, url_prefix="/api/v1/pages", description="Pages")
@@ -38,6 +41,31 @@ class PageOut(Schema):
     updated_at = ma.fields.AwareDateTime()
 
 
+class StatsOut(Schema):
+    likes = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer())
+    views = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer())
+    score = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Float())
+    as_of = ma.fields.AwareDateTime()
+
+
+class SeriesIn(Schema):
+    metric = ma.fields.Enum(Counted, by_value=True, load_default=Counted.VIEWS)
+    step = ma.fields.Enum(Step, by_value=True, load_default=Step.HOUR)
+    start = ma.fields.AwareDateTime(data_key="from")
+    end = ma.fields.AwareDateTime(data_key="to")
+
+
+class PointOut(Schema):
+    at = ma.fields.AwareDateTime()
+    value = ma.fields.Integer()
+
+
+class SeriesOut(Schema):
+    metric = ma.fields.String()
+    step = ma.fields.String()
+    points = ma.fields.List(ma.fields.Nested(PointOut))
+
+
 class PagesIn(PageIn):
     space = ma.fields.String(validate=ma.validate.Length(1, 64))
 
@@ -58,6 +86,7 @@ def put_page(body: dict[str, Any], external_id: str) -> ResponseReturnValue:
     with actor_tx() as tx:
         saved = pages.put(tx, external_id, **body, now=utcnow())
         shown = show(tx, [saved.page])[0]
+    _tell()
     return (shown, 201) if saved.new else (shown, 200)
 
 
@@ -92,6 +121,35 @@ def delete_page(external_id: str) -> None:
     """Remove a page with its likes and views."""
     with actor_tx() as tx:
         pages.delete(tx, external_id)
+    _tell()
+
+
+@blueprint.get("/<external_id>/stats")
+@requires(May.READ_BOARDS)
+@blueprint.response(200, StatsOut)
+def get_stats(external_id: str) -> Any:
+    """Likes, views and score of a page over each window."""
+    with actor_tx() as tx:
+        return series.stats(tx, pages.get(tx, external_id).id, now=utcnow())
+
+
+@blueprint.get("/<external_id>/series")
+@requires(May.READ_BOARDS)
+@blueprint.arguments(SeriesIn, location="query")
+@blueprint.response(200, SeriesOut)
+def get_series(query: dict[str, Any], external_id: str) -> Any:
+    """A page's views or likes by the hour or day (UTC), 0 where there were none. The last 7 days, or 30 by the day."""
+    end = query.get("end") or utcnow()
+    start = query.get("start") or end - timedelta(days=7 if query["step"] is Step.HOUR else 30)
+    with actor_tx() as tx:
+        page = pages.get(tx, external_id)
+        points = series.series(tx, page.id, query["metric"], step=query["step"], start=start, end=end)
+    return {"metric": query["metric"].value, "step": query["step"].value, "points": points}
+
+
+def _tell() -> None:
+    tenant_id = current_actor().tenant_id
+    after_commit(lambda: wake([tenant_id]))
 
 
 def show(tx: Tx, rows: list[Page]) -> list[dict[str, Any]]:

@@ -5,10 +5,12 @@ from typing import Any
 
 import marshmallow as ma
 
+from analytics import pages
+from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
-from app.auth import May, requires
+from app.auth import May, current_actor, requires
 from app.conditional import expected_version
-from app.transactions import actor_tx, audit, idempotent
+from app.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
 from tenants.settings import TenantSettings
@@ -69,6 +71,10 @@ def change_settings(changes: dict[str, Any]) -> Any:
     """Change some; the rest stays. With `If-Match`, only if nobody was quicker."""
     with actor_tx() as tx:
         changed = tenant_settings.change(tx, changes, now=utcnow(), expected_version=expected_version())
+        if "share_public_pages" in changes:
+            pages.mark_public_stale(tx)
+    tenant_id = current_actor().tenant_id
+    after_commit(lambda: wake([tenant_id]))
     audit("settings.changed", changed=changes)
     return _answer(*changed)
 

@@ -68,12 +68,16 @@ def inside_tenant(data_dir: Path, tenant_id: str) -> Iterator[Callable[[], conte
         yield lambda: tenant_tx(tenant_id)
 
 
-def connect_redis(env: Mapping[str, str]) -> None:
+def connect_redis(env: Mapping[str, str], *, boards_timeout_s: float = 0.5) -> None:
     """Point this process at Redis, to tell the others of what changed."""
     from tenants import redis as tenants_redis
 
     redis_url = env.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
-    tenants_redis.configure(boards_url=redis_url, queue_url=env.get("PLAUDIT_QUEUE_REDIS_URL") or redis_url)
+    tenants_redis.configure(
+        boards_url=redis_url,
+        queue_url=env.get("PLAUDIT_QUEUE_REDIS_URL") or redis_url,
+        boards_timeout_s=boards_timeout_s,
+    )
 
 
 def audit(action: str, tenant_id: str, **data: Any) -> None:

@@ -57,6 +57,15 @@ CASES: dict[str, Case | None] = {
     "PUT /api/v1/pages/<external_id>/likes/<user>": lambda v: {"external_id": v.page, "user": "u-1"},
     "DELETE /api/v1/pages/<external_id>/likes/<user>": lambda v: {"external_id": v.page, "user": "u-1"},
     "POST /api/v1/pages/<external_id>/views": lambda v: {"external_id": v.page, "json": {}},
+    "GET /api/v1/pages/<external_id>/stats": lambda v: {"external_id": v.page},
+    "GET /api/v1/pages/<external_id>/series": lambda v: {"external_id": v.page},
+    "GET /api/v1/spaces": None,
+    "GET /api/v1/leaderboards": None,
+    "GET /api/v1/leaderboards/rank": lambda v: {"query": {"member": v.page}},
+    "GET /api/v1/leaderboards/export.csv": None,
+    "GET /api/v1/settings/weights": None,
+    "PUT /api/v1/settings/weights": None,
+    "POST /api/v1/settings/weights/preview": None,
     "POST /api/v1/events": None,
     "GET /api/v1/ingest/rejections": None,
 }
@@ -154,11 +163,13 @@ def test_nothing_of_another_tenant_is_seen_or_changed(
         attacker: Caller = client_of(client, tenant) if who == "client" else user_of(client, tenant, role=Role.ADMIN)
         method, path = route.split(" ")
         options = case(victim) if case else {}
+        query = options.pop("query", {})
         body = options.pop("json", {"origins": ["https://a.example"], "name": "x", "scopes": ["admin"]})
         for name, value in options.items():
             for marker in (f"<{name}>", f"<uuid:{name}>"):
                 path = path.replace(marker, value)
-        answer = attacker(method, path, **({"json": body} if method in {"POST", "PATCH", "PUT"} else {}))
+        sent = {"json": body} if method in {"POST", "PATCH", "PUT"} else {}
+        answer = attacker(method, path, query_string=query, **sent)
         assert answer.status_code < 500, (route, answer.text)
         if case is not None:
             assert answer.status_code in {403, 404}, (route, answer.status_code, answer.text)

@@ -1,0 +1,224 @@
+"""`plaudit check`: every number and every board against a recomputation that shares nothing with the projection.
+
+For a tenant it holds the projection's lock and looks at everything in one snapshot of the database, so what it compares
+stands still. Pages whose projection is still due are left out: they are late, not wrong.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import ROUND_HALF_EVEN, Decimal
+from math import log
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import text
+
+from analytics.locks import hold
+from tenants import redis
+from tenants.db import Tx, tenant_tx
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+METRICS = ("likes", "views", "score")
+DAYS = {"1d": 1, "7d": 7, "30d": 30}
+WINDOWS = (*DAYS, "all")
+CHUNK = 5_000
+LATE_AFTER = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that is not as it should be."""
+
+    tenant_id: str
+    where: str
+    member: str
+    found: Any
+    expected: Any
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id}  {self.where}  {self.member}: found {self.found}, expected {self.expected}"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a page ought to have, and the boards it ought to be on."""
+
+    numbers: dict[str, float]
+    scopes: tuple[str, ...]
+    is_shared: bool
+
+
+@dataclass
+class Report:
+    pages: int
+    boards: int
+    due: int
+    differences: list[Difference]
+
+
+def check(tenant_id: str, *, now: datetime) -> Report:
+    """Compare everything of one tenant."""
+    with tenant_tx(tenant_id) as holding, tenant_tx(tenant_id) as tx:
+        hold(holding, tenant_id)
+        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        tx.execute(text("SET LOCAL statement_timeout = 0"))
+        due, hour = _due(tx), _hour(tx)
+        found: list[Difference] = []
+        if hour is not None and now - hour > timedelta(hours=1) + LATE_AFTER:
+            found.append(Difference(tenant_id, "projections", "windows", f"slid to {hour:%F %H:%M}", f"{now:%F %H:00}"))
+        expected = {page_id: page for page_id, page in _expected(tx, hour or now) if page_id not in due}
+        found += _wrong_stats(tx, expected, due)
+        with redis.boards().client() as client:
+            boards = _boards(expected)
+            found += _wrong_boards(client, tenant_id, boards, due)
+    return Report(len(expected), len(boards), len(due), found)
+
+
+def check_global(expected: dict[int, Expected]) -> list[Difference]:
+    """The global boards against what every tenant shares."""
+    boards = {
+        f"global:{window}:{metric}": {
+            str(page_id): page.numbers[f"{metric}_{window}"]
+            for page_id, page in expected.items()
+            if page.is_shared and page.numbers[f"{metric}_{window}"]
+        }
+        for metric in METRICS
+        for window in WINDOWS
+    }
+    with redis.boards().client() as client:
+        return list(_wrong_boards(client, "_all", boards, set()))
+
+
+def shared_pages(tenant_id: str, *, now: datetime) -> dict[int, Expected]:
+    with tenant_tx(tenant_id) as tx:
+        hour = _hour(tx) or now
+        return {page_id: page for page_id, page in _expected(tx, hour) if page.is_shared}
+
+
+def _due(tx: Tx) -> set[int]:
+    rows = tx.scalars(
+        text("""
+            SELECT member FROM outbox WHERE tenant_id = :tenant AND kind = 'page'
+            UNION SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = 'page'
+        """),
+        {"tenant": tx.tenant},
+    )
+    return {int(member) for member in rows}
+
+
+def _hour(tx: Tx) -> datetime | None:
+    """The hour that every window ends with. A page computed since then was computed for a later one."""
+    hour: datetime | None = tx.scalar(
+        text("SELECT slid_to FROM projections WHERE tenant_id = :tenant"), {"tenant": tx.tenant}
+    )
+    return hour
+
+
+def _expected(tx: Tx, hour: datetime) -> Iterator[tuple[int, Expected]]:
+    """Every page's numbers, from its likes and buckets one by one."""
+    shared = bool(
+        tx.scalar(
+            text("SELECT (overrides->>'share_public_pages')::boolean FROM tenant_settings WHERE tenant_id = :tenant"),
+            {"tenant": tx.tenant},
+        )
+    )
+    likes_weight, views_weight = _weights(tx)
+    views = ", ".join(f"sum(views) FILTER (WHERE bucket_hour > :hour - interval '{d} days')" for d in DAYS.values())
+    likes = ", ".join(f"count(*) FILTER (WHERE created_at >= :after - interval '{d} days')" for d in DAYS.values())
+    rows = tx.execute(
+        text(f"""
+            WITH v AS (SELECT page_id, ARRAY[{views}]::bigint[] AS recent
+                       FROM page_views_hour WHERE tenant_id = :tenant AND bucket_hour <= :hour GROUP BY page_id),
+                 t AS (SELECT page_id, sum(views)::bigint AS total
+                       FROM page_views_hour WHERE tenant_id = :tenant GROUP BY page_id),
+                 l AS (SELECT page_id, ARRAY[{likes}]::bigint[] AS recent
+                       FROM page_likes WHERE tenant_id = :tenant AND created_at < :after GROUP BY page_id),
+                 m AS (SELECT page_id, count(*) AS total FROM page_likes WHERE tenant_id = :tenant GROUP BY page_id)
+            SELECT p.id, p.space_key, p.visibility, v.recent AS views, l.recent AS likes,
+                   COALESCE(t.total, 0) + c.views_purged AS all_views, COALESCE(m.total, 0) AS all_likes
+            FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id
+            LEFT JOIN v ON v.page_id = p.id LEFT JOIN t ON t.page_id = p.id
+            LEFT JOIN l ON l.page_id = p.id LEFT JOIN m ON m.page_id = p.id
+            WHERE p.tenant_id = :tenant
+        """),  # noqa: S608  numbers of ours
+        {"tenant": tx.tenant, "hour": hour, "after": hour + timedelta(hours=1)},
+    )
+    for row in rows:
+        numbers: dict[str, float] = {}
+        all_views = [*(n or 0 for n in row.views or [0, 0, 0]), row.all_views]
+        all_likes = [*(row.likes or [0, 0, 0]), row.all_likes]
+        for window, n_likes, n_views in zip(WINDOWS, all_likes, all_views, strict=True):
+            numbers[f"likes_{window}"] = n_likes
+            numbers[f"views_{window}"] = n_views
+            numbers[f"score_{window}"] = _score(likes_weight * n_likes + views_weight * log(1 + n_views))
+        public = row.visibility == "public"
+        kinds = ("space", "public") if public else ("space",)
+        scopes = ("tenant", *(["public"] if public else []), *(f"{kind}:{row.space_key}" for kind in kinds))
+        yield row.id, Expected(numbers, scopes, is_shared=public and shared)
+
+
+def _weights(tx: Tx) -> tuple[float, float]:
+    """The weights that the projection has come to."""
+    row = tx.execute(
+        text("""
+            SELECT w.likes, w.views FROM score_weights w JOIN projections p ON p.tenant_id = w.tenant_id
+            WHERE w.tenant_id = :tenant AND w.version = p.weights_version
+        """),
+        {"tenant": tx.tenant},
+    ).one_or_none()
+    return (row.likes, row.views) if row is not None else (3.0, 1.0)
+
+
+def _score(exact: float) -> float:
+    return float(Decimal(exact).quantize(Decimal("0.000001"), rounding=ROUND_HALF_EVEN))
+
+
+def _wrong_stats(tx: Tx, expected: dict[int, Expected], due: set[int]) -> Iterator[Difference]:
+    columns = [f"{metric}_{window}" for metric in METRICS for window in WINDOWS]
+    kept = {
+        row.page_id: {name: getattr(row, name) for name in columns}
+        for row in tx.execute(text("SELECT * FROM page_stats WHERE tenant_id = :tenant"), {"tenant": tx.tenant})
+        if row.page_id not in due
+    }
+    nothing = dict.fromkeys(columns, 0)
+    for page_id in sorted({*expected, *kept}):
+        right = expected[page_id].numbers if page_id in expected else nothing
+        found = kept.get(page_id, nothing)
+        for name in columns:
+            if found[name] != right[name]:
+                yield Difference(tx.tenant, f"page_stats.{name}", f"page {page_id}", found[name], right[name])
+
+
+def _boards(expected: dict[int, Expected]) -> dict[str, dict[str, float]]:
+    """Topic → what ought to be on it."""
+    boards: dict[str, dict[str, float]] = {}
+    for page_id, page in expected.items():
+        for scope in page.scopes:
+            for metric in METRICS:
+                for window in WINDOWS:
+                    board = boards.setdefault(f"{scope}:{window}:{metric}", {})
+                    value = page.numbers[f"{metric}_{window}"]
+                    if value:
+                        board[str(page_id)] = value
+    return boards
+
+
+def _wrong_boards(
+    client: "Redis", tenant_id: str, expected: dict[str, dict[str, float]], due: Iterable[int]
+) -> Iterator[Difference]:
+    late = {str(page_id) for page_id in due}
+    prefix = f"lb:{tenant_id}:"
+    kept = {key.decode().removeprefix(prefix) for key in client.scan_iter(f"{prefix}*")}
+    for topic in sorted(kept | expected.keys()):
+        key = prefix + topic
+        if client.get(key.replace("lb:", "lbv:", 1)) is None:
+            if expected.get(topic):
+                yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
+            continue
+        found = {member.decode(): value for member, value in client.zscan_iter(key, count=CHUNK)}
+        right = expected.get(topic, {})
+        for member in sorted({*found, *right} - late):
+            if found.get(member) != right.get(member):
+                yield Difference(tenant_id, key, f"page {member}", found.get(member), right.get(member))

@@ -1,0 +1,108 @@
+"""A page over time, and spaces at a glance: reads straight from the tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Row, select, text
+
+from analytics.boards import CELLS, Metric
+from analytics.rollups import PageStats, column
+from analytics.windows import Window
+from tenants.db import Tx
+from tenants.errors import Invalid
+
+MOST_POINTS = 2_000
+
+
+class Step(StrEnum):
+    HOUR = "hour"
+    DAY = "day"
+
+    @property
+    def length(self) -> timedelta:
+        return timedelta(hours=1) if self is Step.HOUR else timedelta(days=1)
+
+    def floor(self, moment: datetime) -> datetime:
+        hour = moment.replace(minute=0, second=0, microsecond=0)
+        return hour if self is Step.HOUR else hour.replace(hour=0)
+
+
+class Counted(StrEnum):
+    """What a series can count."""
+
+    VIEWS = "views"
+    LIKES = "likes"
+
+
+@dataclass(frozen=True)
+class Point:
+    at: datetime
+    value: int
+
+
+def series(tx: Tx, page_id: int, counted: Counted, *, step: Step, start: datetime, end: datetime) -> list[Point]:
+    """The page's views, or the likes that it still has, by the time they happened; 0 where there were none."""
+    first, last = step.floor(start), step.floor(end)
+    if not first <= last or (last - first) / step.length >= MOST_POINTS:
+        said = f"from must be before to, and at most {MOST_POINTS} {step.value}s apart"
+        raise Invalid(said, errors={"from": [said]})
+    counts = {
+        row.at: int(row.value)
+        for row in tx.execute(
+            _SERIES[counted],
+            {"tenant": tx.tenant, "page": page_id, "step": step.value, "start": first, "end": last + step.length},
+        )
+    }
+    points = int((last - first) / step.length) + 1
+    moments = (first + place * step.length for place in range(points))
+    return [Point(at, counts.get(at, 0)) for at in moments]
+
+
+_SERIES = {
+    Counted.VIEWS: text("""
+        SELECT date_trunc(:step, bucket_hour, 'UTC') AS at, sum(views) AS value FROM page_views_hour
+        WHERE tenant_id = :tenant AND page_id = :page AND bucket_hour >= :start AND bucket_hour < :end GROUP BY 1
+    """),
+    Counted.LIKES: text("""
+        SELECT date_trunc(:step, created_at, 'UTC') AS at, count(*) AS value FROM page_likes
+        WHERE tenant_id = :tenant AND page_id = :page AND created_at >= :start AND created_at < :end GROUP BY 1
+    """),
+}
+
+
+def stats(tx: Tx, page_id: int, *, now: datetime) -> dict[str, Any]:
+    """Each metric over each window, as the boards have it."""
+    row = tx.scalar(select(PageStats).where(PageStats.page_id == page_id))
+    numbers: dict[str, Any] = {metric.value: {} for metric in Metric}
+    for metric, window in CELLS:
+        numbers[metric.value][window.value] = getattr(row, column(metric, window)) if row is not None else 0
+    return {**numbers, "as_of": row.computed_at if row is not None else now}
+
+
+def counts_of(tx: Tx, page_ids: Sequence[int], window: Window) -> dict[int, tuple[int, int]]:
+    """Likes and views of these pages in a window: what their scores are made of."""
+    likes, views = column(Metric.LIKES, window), column(Metric.VIEWS, window)
+    rows = tx.execute(
+        select(PageStats.page_id, getattr(PageStats, likes), getattr(PageStats, views)).where(
+            PageStats.page_id.in_(page_ids)
+        )
+    )
+    return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def spaces(tx: Tx, *, after: str | None, limit: int) -> Sequence[Row[Any]]:
+    """The tenant's spaces by their keys: how many pages each has, and what they got in the last seven days."""
+    return tx.execute(
+        text("""
+            SELECT p.space_key AS space, count(*) AS pages,
+                   count(*) FILTER (WHERE p.visibility = 'public') AS public_pages,
+                   COALESCE(sum(s.views_7d), 0)::bigint AS views_7d, COALESCE(sum(s.likes_7d), 0)::bigint AS likes_7d
+            FROM pages p LEFT JOIN page_stats s ON s.tenant_id = p.tenant_id AND s.page_id = p.id
+            WHERE p.tenant_id = :tenant AND (CAST(:after AS text) IS NULL OR p.space_key > :after)
+            GROUP BY p.space_key ORDER BY p.space_key LIMIT :limit
+        """),
+        {"tenant": tx.tenant, "after": after, "limit": limit},
+    ).all()

@@ -1,0 +1,327 @@
+"""Leaderboards: what matters, in which space, over which time."""
+
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import marshmallow as ma
+import orjson
+from flask import Response, current_app, request
+from flask.typing import ResponseReturnValue
+
+from analytics import leaderboards, scoring, series, snapshots, weights
+from analytics.boards import ALL_TENANTS, Board, Metric, board_of
+from analytics.leaderboards import Listing, Position, Row
+from analytics.pages import EXTERNAL_ID, PageNotFound
+from analytics.windows import Window
+from app import cursors
+from app.api.blueprint import Blueprint, Schema
+from app.auth import May, Reader, current_reader, requires_or_key
+from app.board_shelf import Answer, BoardShelf
+from tenants.db import tenant_tx, utcnow
+from tenants.errors import Forbidden, Invalid, NotFound
+
+blueprint = Blueprint("leaderboards", __name__, url_prefix="/api/v1/leaderboards", description="Leaderboards")
+
+MOST_ROWS = 1_000
+MOST_MEMBERS = 100
+MOST_AROUND = 100
+EXPORT_CHUNK = 1_000
+BEYOND_ANY_VALUE = 1e18
+MEMBER = re.compile(r"[0-9]{1,19}")
+# What a spreadsheet would take for a formula.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class NoSnapshot(NotFound):
+    code = "no_snapshot"
+    title = "There is no record of this board from then"
+
+
+class KeyReadsPublicOnly(Forbidden):
+    code = "public_boards_only"
+    title = "A publishable key reads public boards only"
+
+
+class BoardIn(Schema):
+    scope = ma.fields.String(
+        validate=ma.validate.Length(1, 80),
+        metadata={"description": "tenant, space:<key>, public, public:<key> or global"},
+    )
+    window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
+    metric = ma.fields.Enum(Metric, by_value=True, load_default=Metric.SCORE)
+    key = ma.fields.String(metadata={"description": "a publishable key, instead of the header"})
+
+
+class ListIn(BoardIn):
+    limit = ma.fields.Integer(load_default=10, validate=ma.validate.Range(1, MOST_ROWS))
+    cursor = ma.fields.String(validate=ma.validate.Length(1, 512))
+    as_of = ma.fields.Date(metadata={"description": "an earlier day: the board as it was at its end"})
+    members = ma.fields.String(
+        validate=ma.validate.Length(1, 14_000), metadata={"description": "only these pages, with commas between"}
+    )
+    explain = ma.fields.Boolean(load_default=False, metadata={"description": "how each score came about"})
+
+
+class RankIn(BoardIn):
+    member = ma.fields.String(required=True, validate=ma.validate.Length(1, 128))
+    around = ma.fields.Integer(load_default=0, validate=ma.validate.Range(0, MOST_AROUND))
+
+
+class ShownPageOut(Schema):
+    id = ma.fields.Integer()
+    external_id = ma.fields.String()
+    title = ma.fields.String()
+    url = ma.fields.String()
+    space = ma.fields.String()
+    tenant = ma.fields.String(metadata={"description": "on the global boards"})
+
+
+class RowOut(Schema):
+    rank = ma.fields.Integer()
+    value = ma.fields.Float()
+    rank_change = ma.fields.Integer(allow_none=True, metadata={"description": "places gained since the day before"})
+    is_new = ma.fields.Boolean()
+    page = ma.fields.Nested(ShownPageOut, allow_none=True)
+
+
+class ListOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(RowOut))
+    total = ma.fields.Integer()
+    version = ma.fields.Integer()
+    as_of = ma.fields.AwareDateTime()
+    source = ma.fields.String(metadata={"enum": ["redis", "snapshot", "postgres"]})
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+class RankOut(Schema):
+    rank = ma.fields.Integer(allow_none=True)
+    value = ma.fields.Float()
+    total = ma.fields.Integer()
+    version = ma.fields.Integer()
+    as_of = ma.fields.AwareDateTime()
+    source = ma.fields.String()
+    page = ma.fields.Nested(ShownPageOut, allow_none=True)
+    around = ma.fields.List(ma.fields.Nested(RowOut))
+
+
+@blueprint.get("")
+@requires_or_key(May.READ_BOARDS)
+@blueprint.arguments(ListIn, location="query")
+@blueprint.alt_response(200, schema=ListOut, success=True)
+def read_board(query: dict[str, Any]) -> ResponseReturnValue:
+    """The top of a board, or what comes after a cursor. `ETag` and 304; `source` says where it was read."""
+    reader = current_reader()
+    board = board_for(reader, query)
+    after = _position(board, query["cursor"]) if query.get("cursor") else None
+    if query["explain"] and (board.metric is not Metric.SCORE or board.tenant_id == ALL_TENANTS):
+        said = "for metric=score on one's own boards"
+        raise Invalid(f"explain: {said}", errors={"explain": [said]})
+    if query.get("members"):
+        return _answer(_subset(reader, board, query["members"]))
+    if query.get("as_of"):
+        return _answer(_as_it_was(board, query["as_of"], limit=query["limit"], after=after))
+    shelf: BoardShelf = current_app.extensions["plaudit-boards"]
+    what = (query["limit"], after, query["explain"])
+    return _answer(shelf.get(board, what, lambda: _now(board, query["limit"], after, explain=query["explain"])))
+
+
+@blueprint.get("/rank")
+@requires_or_key(May.READ_BOARDS)
+@blueprint.arguments(RankIn, location="query")
+@blueprint.response(200, RankOut)
+def read_rank(query: dict[str, Any]) -> Any:
+    """One page's rank and value; with `around`, also its neighbours."""
+    reader = current_reader()
+    board, now = board_for(reader, query), utcnow()
+    member = _members(reader, [query["member"]]).get(query["member"])
+    if member is None:
+        raise PageNotFound
+    listing = leaderboards.around(board, member, n=query["around"], now=now)
+    shown = _Rows(board, listing.rows, today=now.date())
+    own = next((row for row in listing.rows if row.member == member), None)
+    answer = {
+        "rank": own.rank if own is not None else None,
+        "value": own.value if own is not None else 0,
+        "total": listing.total,
+        "version": listing.version.number,
+        "as_of": listing.as_of,
+        "source": listing.source.value,
+        "page": shown.page(member) if own is not None else None,
+    }
+    return {**answer, "around": shown.items()} if query["around"] else answer
+
+
+@blueprint.get("/export.csv")
+@requires_or_key(May.READ_BOARDS)
+@blueprint.arguments(BoardIn, location="query")
+@blueprint.doc(responses={"200": {"description": "text/csv: the whole board"}})
+def export(query: dict[str, Any]) -> Response:
+    """The whole board as CSV, streamed; safe to open in a spreadsheet."""
+    board = board_for(current_reader(), query)
+    first = leaderboards.page(board, limit=EXPORT_CHUNK, now=utcnow())  # what goes wrong is an answer, not half a file
+    name = board.topic.replace(":", "-")
+    return Response(
+        _csv(board, first),
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
+    )
+
+
+def board_for(reader: Reader, query: dict[str, Any]) -> Board:
+    scope = query.get("scope") or ("public" if reader.public_only else "tenant")
+    board = board_of(reader.tenant_id, scope, query["window"], query["metric"])
+    if reader.public_only and not board.is_public:
+        raise KeyReadsPublicOnly("Ask for scope=public, public:<key> or global")
+    return board
+
+
+class _Rows:
+    """The rows of a board as they are shown: with their pages, and how they moved since the day before."""
+
+    def __init__(self, board: Board, rows: Sequence[Row], *, today: date) -> None:
+        self._board = board
+        self._rows = rows
+        self._pages = leaderboards.summaries(board, [row.member for row in rows]) if rows else {}
+        self._before = _ranks_on(board, today - timedelta(days=1)) if rows else None
+
+    def items(self) -> list[dict[str, Any]]:
+        return [
+            {"rank": row.rank, "value": row.value, **self._movement(row), "page": self.page(row.member)}
+            for row in self._rows
+        ]
+
+    def page(self, member: str) -> dict[str, Any] | None:
+        """None: the page was deleted since."""
+        fields = self._pages.get(member)
+        if fields is None:
+            return None
+        shown: dict[str, Any] = {"id": int(member)}
+        shown |= {name: fields[name] for name in ("external_id", "title", "url", "space")}
+        if self._board.tenant_id == ALL_TENANTS:
+            shown["tenant"] = fields["tenant"]
+        return shown
+
+    def _movement(self, row: Row) -> dict[str, Any]:
+        if self._before is None:
+            return {"rank_change": None, "is_new": False}
+        before, is_whole = self._before
+        rank = before.get(row.member)
+        return {"rank_change": rank - row.rank if rank is not None else None, "is_new": rank is None and is_whole}
+
+
+def _ranks_on(board: Board, day: date) -> tuple[dict[str, int], bool] | None:
+    """Everybody's rank at the end of a day, and whether that is really everybody."""
+    with leaderboards.inside(board) as tx:
+        kept = snapshots.sealed(tx, board, day)
+    return ({row.member: row.rank for row in kept.rows}, kept.is_whole) if kept is not None else None
+
+
+def _now(board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
+    now = utcnow()
+    listing = leaderboards.page(board, limit=limit, after=after, now=now)
+    items = _Rows(board, listing.rows, today=now.date()).items()
+    if explain:
+        _explain(board, listing, items, now=now)
+    return _rendered(listing, items)
+
+
+def _as_it_was(board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
+    if day >= utcnow().date():
+        said = "a day before today (UTC)"
+        raise Invalid(f"as_of: {said}", errors={"as_of": [said]})
+    with leaderboards.inside(board) as tx:
+        kept = snapshots.sealed(tx, board, day)
+    if kept is None:
+        raise NoSnapshot(f"The first record of this board is younger than {day}")
+    listing = leaderboards.sealed_page(kept, limit=limit, after=after)
+    return _rendered(listing, _Rows(board, listing.rows, today=day).items(), total=kept.total)
+
+
+def _subset(reader: Reader, board: Board, said: str) -> Answer:
+    wanted = list(dict.fromkeys(name for name in said.split(",") if name))
+    if not 1 <= len(wanted) <= MOST_MEMBERS:
+        message = f"1 to {MOST_MEMBERS} pages, with commas between"
+        raise Invalid(f"members: {message}", errors={"members": [message]})
+    now, members = utcnow(), _members(reader, wanted)
+    listing = leaderboards.ranks(board, list(members.values()), now=now)
+    return _rendered(listing, _Rows(board, listing.rows, today=now.date()).items(), is_part=True)
+
+
+def _members(reader: Reader, names: Sequence[str]) -> dict[str, str]:
+    right = [name for name in names if EXTERNAL_ID.fullmatch(name)]
+    return leaderboards.page_ids(reader.tenant_id, right, public_only=reader.public_only)
+
+
+def _explain(board: Board, listing: Listing, items: list[dict[str, Any]], *, now: datetime) -> None:
+    with tenant_tx(board.tenant_id) as tx:
+        counts = series.counts_of(tx, [int(row.member) for row in listing.rows], board.window)
+        current = weights.current(tx, now=now)
+    for item, row in zip(items, listing.rows, strict=True):
+        likes, views = counts.get(int(row.member), (0, 0))
+        item["explain"] = scoring.explain(current, likes=likes, views=views)
+
+
+def _rendered(
+    listing: Listing, items: list[dict[str, Any]], *, total: int | None = None, is_part: bool = False
+) -> Answer:
+    position = None if is_part else listing.next
+    body = orjson.dumps(
+        {
+            "items": items,
+            "total": listing.total if total is None else total,
+            "version": listing.version.number,
+            "as_of": listing.as_of,
+            "source": listing.source.value,
+            "next_cursor": cursors.encode(position.value, position.member) if position is not None else None,
+        },
+        option=orjson.OPT_UTC_Z,
+    )
+    return Answer(body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"', listing.version.number)
+
+
+def _answer(answer: Answer) -> Response:
+    headers = {"ETag": answer.etag, "Cache-Control": "private, no-cache", "Vary": "Authorization, X-Plaudit-Key"}
+    given = [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
+    if answer.etag in given or "*" in given:
+        return Response(status=304, headers=headers)
+    return Response(answer.body, content_type="application/json", headers=headers)
+
+
+def _position(board: Board, cursor: str) -> Position:
+    value, member = cursors.decode(cursor, object, str)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < BEYOND_ANY_VALUE
+    if not is_number or not MEMBER.fullmatch(member):
+        raise cursors.BadCursor
+    return Position(value if board.metric is Metric.SCORE else int(value), member)
+
+
+def _csv(board: Board, listing: Listing) -> Iterator[str]:
+    columns = ["rank", "value", "external_id", "title", "url", "space", "page_id"]
+    if board.tenant_id == ALL_TENANTS:
+        columns.append("tenant")
+    yield _csv_line(columns)
+    while True:
+        pages = leaderboards.summaries(board, [row.member for row in listing.rows]) if listing.rows else {}
+        lines = []
+        for row in listing.rows:
+            fields = {**pages.get(row.member, {}), "rank": row.rank, "value": row.value, "page_id": row.member}
+            lines.append(_csv_line([fields.get(name, "") for name in columns]))
+        yield "".join(lines)
+        if listing.next is None:
+            return
+        listing = leaderboards.page(board, limit=EXPORT_CHUNK, after=listing.next, now=utcnow())
+
+
+def _csv_line(cells: Sequence[Any]) -> str:
+    out = io.StringIO()
+    csv.writer(out).writerow([_harmless(cell) for cell in cells])
+    return out.getvalue()
+
+
+def _harmless(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell

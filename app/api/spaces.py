@@ -1,0 +1,40 @@
+"""Spaces at a glance."""
+
+from typing import Any
+
+import marshmallow as ma
+
+from analytics import series
+from app import cursors
+from app.api.blueprint import Blueprint, PageIn, Schema
+from app.auth import May, requires
+from app.transactions import actor_tx
+
+blueprint = Blueprint("spaces", __name__, url_prefix="/api/v1/spaces", description="Spaces")
+
+
+class SpaceOut(Schema):
+    space = ma.fields.String()
+    pages = ma.fields.Integer()
+    public_pages = ma.fields.Integer()
+    views_7d = ma.fields.Integer()
+    likes_7d = ma.fields.Integer()
+
+
+class SpacesOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(SpaceOut))
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+@blueprint.get("")
+@requires(May.READ_BOARDS)
+@blueprint.arguments(PageIn, location="query")
+@blueprint.response(200, SpacesOut)
+def list_spaces(query: dict[str, Any]) -> Any:
+    """The spaces that have pages, by their keys, with what they got in the last 7 days."""
+    after = cursors.decode(query["cursor"], str)[0] if query.get("cursor") else None
+    with actor_tx() as tx:
+        found = series.spaces(tx, after=after, limit=query["limit"] + 1)
+    items = found[: query["limit"]]
+    more = len(found) > len(items)
+    return {"items": items, "next_cursor": cursors.encode(items[-1].space) if more else None}

@@ -1,0 +1,159 @@
+"""The weights of the composite score."""
+
+from typing import Any
+
+import marshmallow as ma
+
+from analytics import leaderboards, preview, rollups, weights
+from analytics.boards import ALL_TENANTS, Metric, board_of
+from analytics.scoring import FORMULA, Weights
+from analytics.wake import wake
+from analytics.weights import ScoreWeights
+from analytics.windows import Window
+from app.api.blueprint import Blueprint, Schema
+from app.auth import May, current_actor, requires
+from app.conditional import expected_version
+from app.transactions import actor_tx, after_commit, audit, idempotent
+from tenants.db import Tx, utcnow
+from tenants.errors import Invalid
+
+blueprint = Blueprint("weights", __name__, url_prefix="/api/v1/settings/weights", description="Weights of the score")
+
+
+class StrictNumber(ma.fields.Float):
+    """A number, and nothing that looks like one."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        if isinstance(value, bool | str):
+            raise self.make_error("invalid", input=value)
+        return float(super()._deserialize(value, attr, data, **kwargs))
+
+
+class WeightsIn(Schema):
+    likes = StrictNumber(required=True, metadata={"description": "points for a like"})
+    views = StrictNumber(required=True, metadata={"description": "points for ln(1 + views)"})
+    effective_from = ma.fields.AwareDateTime(metadata={"description": "now, if it is not given"})
+
+
+class PreviewIn(Schema):
+    likes = StrictNumber(required=True)
+    views = StrictNumber(required=True)
+    scope = ma.fields.String(load_default="tenant", validate=ma.validate.Length(1, 80))
+    window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
+    limit = ma.fields.Integer(load_default=10, validate=ma.validate.Range(1, 100))
+
+
+class VersionOut(Schema):
+    version = ma.fields.Integer()
+    likes = ma.fields.Float()
+    views = ma.fields.Float()
+    effective_from = ma.fields.AwareDateTime(allow_none=True)
+    created_at = ma.fields.AwareDateTime(allow_none=True)
+    created_by = ma.fields.String(allow_none=True)
+
+
+class ProgressOut(Schema):
+    done = ma.fields.Integer()
+    total = ma.fields.Integer()
+
+
+class WeightsOut(VersionOut):
+    formula = ma.fields.String()
+    projected = ma.fields.Nested(ProgressOut, metadata={"description": "pages scored by these weights, of all"})
+    history = ma.fields.List(ma.fields.Nested(VersionOut))
+
+
+class MoveOut(Schema):
+    rank = ma.fields.Integer()
+    score = ma.fields.Float()
+    rank_now = ma.fields.Integer(allow_none=True)
+    score_now = ma.fields.Float()
+    page = ma.fields.Dict(keys=ma.fields.String(), allow_none=True)
+
+
+class PreviewOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(MoveOut))
+    moved = ma.fields.Integer(metadata={"description": "how many rows of the board would have another rank"})
+
+
+@blueprint.get("")
+@requires(May.MANAGE_SETTINGS)
+@blueprint.response(200, WeightsOut)
+def read_weights() -> Any:
+    """The weights that apply now, how far they have been applied, and every version. `ETag` is the newest version."""
+    with actor_tx() as tx:
+        return _answer(tx)
+
+
+@blueprint.put("")
+@requires(May.MANAGE_SETTINGS)
+@idempotent
+@blueprint.arguments(WeightsIn)
+@blueprint.response(200, WeightsOut)
+def change_weights(body: dict[str, Any]) -> Any:
+    """A new version, from now or from a later moment on; every board of scores follows. `If-Match` is honoured."""
+    actor = current_actor()
+    with actor_tx() as tx:
+        weights.add(
+            tx,
+            likes=body["likes"],
+            views=body["views"],
+            effective_from=body.get("effective_from"),
+            by=actor.caller,
+            now=utcnow(),
+            expected_version=expected_version(),
+        )
+        answer = _answer(tx)
+    after_commit(lambda: wake([actor.tenant_id]))
+    audit("weights.changed", likes=body["likes"], views=body["views"])
+    return answer
+
+
+@blueprint.post("/preview")
+@requires(May.MANAGE_SETTINGS)
+@idempotent
+@blueprint.arguments(PreviewIn)
+@blueprint.response(200, PreviewOut)
+def preview_weights(body: dict[str, Any]) -> Any:
+    """What would move under these weights. Changes nothing."""
+    weights.check(likes=body["likes"], views=body["views"])
+    board = board_of(current_actor().tenant_id, body["scope"], body["window"], Metric.SCORE)
+    if board.tenant_id == ALL_TENANTS:
+        said = "a board of one's own"
+        raise Invalid(f"scope: {said}", errors={"scope": [said]})
+    with actor_tx() as tx:
+        wanted = Weights(likes=body["likes"], views=body["views"])
+        moves, moved = preview.of_board(tx, board, wanted, limit=body["limit"])
+    pages = leaderboards.summaries(board, [move.member for move in moves]) if moves else {}
+    return {
+        "moved": moved,
+        "items": [
+            {
+                "rank": move.rank,
+                "score": move.score,
+                "rank_now": move.rank_now,
+                "score_now": move.score_now,
+                "page": {"id": int(move.member), **pages[move.member]} if move.member in pages else None,
+            }
+            for move in moves
+        ],
+    }
+
+
+def _answer(tx: Tx) -> tuple[dict[str, Any], int, dict[str, str]]:
+    current, history = weights.current(tx, now=utcnow()), weights.history(tx)
+    row: ScoreWeights | None = next((row for row in history if row.version == current.version), None)
+    done, total = rollups.reweighing(tx, current)
+    shown = {
+        "version": current.version,
+        "likes": current.likes,
+        "views": current.views,
+        "effective_from": row.effective_from if row is not None else None,
+        "created_at": row.created_at if row is not None else None,
+        "created_by": row.created_by if row is not None else None,
+        "formula": FORMULA,
+        "projected": {"done": done, "total": total},
+        "history": history,
+    }
+    newest = history[0].version if history else 0
+    return shown, 200, {"ETag": f'"{newest}"'}

@@ -1,0 +1,73 @@
+"""Answers about boards, kept in the process until the board's version moves, or a moment has passed."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from analytics.boards import Board
+from analytics.invalidations import Listener
+
+KEPT_S = 1.0
+MOST_BOARDS = 1_000
+MOST_OF_A_BOARD = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer, and the version of the board it is of."""
+
+    body: bytes
+    etag: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    answer: Answer
+    until: float
+
+
+class BoardShelf:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str], dict[Hashable, _Kept]] = OrderedDict()
+        self._newest: dict[tuple[str, str], int] = {}
+        self._listener = Listener(self._moved, self._missed)
+
+    def get(self, board: Board, what: Hashable, make: Callable[[], Answer]) -> Answer:
+        """The answer to this question about the board: the one on the shelf, or a new one."""
+        self._listener.start()
+        name = (board.tenant_id, board.topic)
+        kept = self._kept.get(name, {}).get(what)
+        if kept is not None and self._listener.is_hearing and kept.until > time.monotonic():
+            return kept.answer
+        answer = make()
+        with self._lock:
+            # What was read before a change that we have heard of since is not worth keeping.
+            if self._listener.is_hearing and answer.version >= self._newest.get(name, 0):
+                of_board = self._kept.setdefault(name, {})
+                if len(of_board) >= MOST_OF_A_BOARD:
+                    of_board.clear()
+                of_board[what] = _Kept(answer, time.monotonic() + KEPT_S)
+                self._kept.move_to_end(name)
+                if len(self._kept) > MOST_BOARDS:
+                    self._kept.popitem(last=False)
+        return answer
+
+    def close(self) -> None:
+        self._listener.stop()
+
+    def _moved(self, tenant_id: str, versions: dict[str, int]) -> None:
+        with self._lock:
+            for topic, version in versions.items():
+                self._newest[tenant_id, topic] = version
+                self._kept.pop((tenant_id, topic), None)
+            while len(self._newest) > 100 * MOST_BOARDS:
+                self._newest.pop(next(iter(self._newest)))
+
+    def _missed(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._newest.clear()

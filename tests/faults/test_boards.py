@@ -1,0 +1,154 @@
+"""P3 and P4: boards come back, whatever happens to Redis and to workers, and nobody notices while they read."""
+
+import contextlib
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import requests
+from redis import Redis
+
+from app.datadir import read_state
+from tests.conftest import reachable_folder
+from tests.service import Service, eventually, plaudit, running_service
+
+PAGES = 30
+BOARD = "/api/v1/leaderboards?scope=tenant&window=all&metric=views&limit=100"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
+        headers = headers_of(running)
+        for number in range(PAGES):
+            body = {"space": f"s{number % 3}", "title": "t", "url": f"/{number}"}
+            requests.put(f"{running.url}/api/v1/pages/p{number}", json=body, headers=headers, timeout=10)
+        send(running, {f"p{number}": number + 1 for number in range(PAGES)})
+        yield running
+
+
+def headers_of(service: Service) -> dict[str, str]:
+    return {"Authorization": f"Bearer {service.token()}"}
+
+
+def send(service: Service, views: dict[str, int]) -> None:
+    events = [{"type": "view", "page": page} for page, count in views.items() for _ in range(count)]
+    random.Random(1).shuffle(events)
+    for start in range(0, len(events), 1000):
+        answer = service.post(
+            "/api/v1/events", json={"events": events[start : start + 1000]}, headers=headers_of(service)
+        )
+        assert answer.status_code == 202
+
+
+def redis_of(service: Service) -> "Redis":
+    state = read_state(service.data_dir)
+    assert state is not None
+    return Redis.from_url(state["addresses"]["redis_url"])
+
+
+def clean(service: Service) -> bool:
+    """`plaudit check` finds no difference, and nothing is due."""
+    import json
+
+    done = plaudit("check", "--json", data_dir=service.data_dir)
+    report = json.loads(done.stdout)
+    return bool(report["ok"]) and report["due"] == 0
+
+
+def read(service: Service, headers: dict[str, str]) -> dict[str, Any]:
+    answer = requests.get(service.url + BOARD, headers=headers, timeout=10)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def rebuilt(service: Service) -> float:
+    lines = service.get("/metrics").text.splitlines()
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith('plaudit_boards_rebuilt_total{tenant="demo"')
+    )
+
+
+def test_emptying_redis_under_two_hundred_readers(service: Service) -> None:
+    eventually(lambda: clean(service))
+    headers = headers_of(service)
+    expected = [(row["rank"], row["page"]["external_id"], row["value"]) for row in read(service, headers)["items"]]
+    before = rebuilt(service)
+    stop = threading.Event()
+    sources: Counter[str] = Counter()
+
+    def keep_reading(_: int) -> None:
+        with requests.Session() as session:
+            while not stop.is_set():
+                answer = session.get(service.url + BOARD, headers=headers, timeout=20)
+                assert answer.status_code == 200, answer.text
+                body = answer.json()
+                rows = [(row["rank"], row["page"]["external_id"], row["value"]) for row in body["items"]]
+                assert rows == expected, "right throughout, wherever it was read"
+                sources[body["source"]] += 1
+
+    with ThreadPoolExecutor(200) as pool:
+        readers = [pool.submit(keep_reading, number) for number in range(200)]
+        time.sleep(1)
+        redis_of(service).flushall()
+        try:
+            eventually(lambda: read(service, headers)["source"] == "redis", within_s=60)
+            time.sleep(1)
+        finally:
+            stop.set()
+        for reader in readers:
+            reader.result()
+    assert read(service, headers)["source"] == "redis"
+    assert sources["redis"], sources
+    eventually(lambda: clean(service), within_s=60)
+    boards = len(list(redis_of(service).scan_iter("lbv:demo:*")))
+    assert 0 < rebuilt(service) - before <= boards, "each board once"
+
+
+def test_a_worker_killed_again_and_again_while_it_projects(service: Service) -> None:
+    rng = random.Random(7)
+    stop = threading.Event()
+
+    def keep_killing() -> None:
+        while not stop.is_set():
+            time.sleep(rng.uniform(0.05, 0.4))
+            for name, process in service.processes().items():
+                if name.startswith("worker"):
+                    with contextlib.suppress(Exception):
+                        process.send_signal(signal.SIGKILL)
+
+    killer = threading.Thread(target=keep_killing)
+    killer.start()
+    try:
+        for _ in range(10):
+            send(service, {f"p{rng.randrange(PAGES)}": rng.randrange(1, 20) for _ in range(10)})
+            time.sleep(0.2)
+    finally:
+        stop.set()
+        killer.join()
+    eventually(lambda: clean(service), within_s=30)
+
+
+def test_a_redis_that_hangs_fails_no_read_and_boards_are_right_soon_after(service: Service) -> None:
+    headers = headers_of(service)
+    valkey = service.processes()["valkey"]
+    valkey.suspend()
+    try:
+        send(service, {"p0": 1000})
+        slowest = 0.0
+        for _ in range(20):
+            began = time.perf_counter()
+            assert read(service, headers)["source"] in {"redis", "snapshot", "postgres"}
+            slowest = max(slowest, time.perf_counter() - began)
+        assert slowest < 5
+    finally:
+        valkey.resume()
+    eventually(lambda: read(service, headers)["items"][0]["page"]["external_id"] == "p0", within_s=30)
+    eventually(lambda: clean(service), within_s=60)
