@@ -2,9 +2,9 @@
 
 A board is a sorted set `lb:<tenant>:<scope>:<window>:<metric>` (member → value) beside a marker `lbv:…` that holds its
 version. A board without its marker does not count: Redis was emptied, and what little was written since would look
-like a board and be none. So the marker is only ever *replaced* by a projection (SET XX), and *made* by a rebuild,
-which fills another key and renames it. Commands touch one key each, so all this runs on a Redis Cluster too; the
-rebuild's key carries the board's name as its hash tag, and so lives beside it.
+like a board and be none. So a projection writes to boards that have their marker, and only a rebuild makes one: it
+fills another key, and puts it in place if nothing of it was lost. A command touches one board, and what belongs to it
+carries its name as a hash tag, so all this runs on a Redis Cluster too.
 
 Only a projection writes here, one at a time for each tenant, and only absolute values.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -67,7 +68,8 @@ class Board:
 
     @property
     def marker(self) -> str:
-        return key("lbv", self.tenant_id, self.topic)
+        """Its hash tag is the board's own name, so that both are on one node and change together."""
+        return f"lbv:{{{self.key}}}"
 
     @property
     def space(self) -> str | None:
@@ -173,21 +175,44 @@ class Version:
         return cls(int(number), datetime.fromisoformat(changed_at))
 
 
+# Each of these touches one board and its marker, at once: nobody sees half of it, and Redis cannot be emptied between.
+_WRITE = """
+if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+local removed, pairs = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
+for first = 1, #removed, 4000 do
+    redis.call('ZREM', KEYS[1], unpack(removed, first, math.min(first + 3999, #removed)))
+end
+for first = 1, #pairs, 4000 do
+    redis.call('ZADD', KEYS[1], unpack(pairs, first, math.min(first + 3999, #pairs)))
+end
+redis.call('SET', KEYS[2], ARGV[3])
+return 1
+"""
+_FILL = """
+local pairs = cjson.decode(ARGV[1])
+for first = 1, #pairs, 4000 do
+    redis.call('ZADD', KEYS[1], unpack(pairs, first, math.min(first + 3999, #pairs)))
+end
+"""
+_TAKE_ITS_PLACE = """
+if redis.call('ZCARD', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
+if tonumber(ARGV[1]) > 0 then redis.call('RENAME', KEYS[1], KEYS[2]) else redis.call('DEL', KEYS[2]) end
+redis.call('SET', KEYS[3], ARGV[2])
+return 1
+"""
+
+
 def write(redis: "Redis", changes: Changes, versions: Mapping[Board, Version]) -> list[Board]:
-    """Write these values; the boards that have no marker and must be rebuilt."""
+    """Write these values; the boards that have no marker, which were left alone and must be rebuilt."""
     ordered = sorted(versions, key=lambda board: board.key)
     with redis.pipeline(transaction=False) as pipe:
         _write_summaries(pipe, changes.summaries)
         for board in ordered:
-            for members in _chunks(changes.removed.get(board, ())):
-                pipe.zrem(board.key, *members)
-            for values in _chunks(changes.values.get(board, {}).items()):
-                pipe.zadd(board.key, dict(values))
-        pipe.execute()
-        for board in ordered:
-            pipe.set(board.marker, versions[board].dump(), xx=True)
-        there = pipe.execute()
-    return [board for board, replaced in zip(ordered, there, strict=True) if not replaced]
+            removed, values = changes.removed.get(board, []), changes.values.get(board, {})
+            arguments = (orjson.dumps(removed), _pairs(values.items()), versions[board].dump())
+            pipe.eval(_WRITE, 2, board.key, board.marker, *arguments)
+        written = pipe.execute()[len(changes.summaries) :]
+    return [board for board, done in zip(ordered, written, strict=True) if not done]
 
 
 class Rebuild:
@@ -195,32 +220,30 @@ class Rebuild:
 
     def __init__(self, redis: "Redis", boards: Iterable[Board]) -> None:
         self._redis = redis
-        self._boards = list(boards)
-        self._filled: set[Board] = set()
+        self._members = dict.fromkeys(boards, 0)
         with redis.pipeline(transaction=False) as pipe:
-            for board in self._boards:
+            for board in self._members:
                 pipe.delete(_beside(board))
             pipe.execute()
 
     def add(self, values: Mapping[Board, Mapping[str, Value]], summaries: Mapping[str, Mapping[str, str]]) -> None:
+        """More members, none of them twice."""
         with self._redis.pipeline(transaction=False) as pipe:
             _write_summaries(pipe, summaries)
             for board, members in values.items():
                 for chunk in _chunks(members.items()):
-                    pipe.zadd(_beside(board), dict(chunk))
-                if members:
-                    self._filled.add(board)
+                    pipe.eval(_FILL, 1, _beside(board), _pairs(chunk))
+                self._members[board] += len(members)
             pipe.execute()
 
-    def finish(self, versions: Mapping[Board, Version]) -> None:
+    def finish(self, versions: Mapping[Board, Version]) -> list[Board]:
+        """Put them in place; the boards that were. One that lost members meanwhile (Redis was emptied) is not."""
         with self._redis.pipeline(transaction=False) as pipe:
-            for board in self._boards:
-                if board in self._filled:
-                    pipe.rename(_beside(board), board.key)
-                else:
-                    pipe.delete(board.key)
-                pipe.set(board.marker, versions[board].dump())
-            pipe.execute()
+            for board, members in self._members.items():
+                keys = (_beside(board), board.key, board.marker)
+                pipe.eval(_TAKE_ITS_PLACE, 3, *keys, members, versions[board].dump())
+            placed = pipe.execute()
+        return [board for board, done in zip(self._members, placed, strict=True) if done]
 
 
 def publish(redis: "Redis", versions: Mapping[Board, Version]) -> None:
@@ -245,20 +268,58 @@ def drop_others(redis: "Redis", tenant_id: str, known: Iterable[Board]) -> None:
     for found in redis.scan_iter(match=key("lb", tenant_id, "*"), count=1000):
         if found.decode() not in keys:
             redis.unlink(found)
-            redis.unlink(found.decode().replace("lb:", "lbv:", 1))
+            redis.unlink(f"lbv:{{{found.decode()}}}")
 
 
 def forget(redis: "Redis", tenant_id: str) -> None:
     """Remove every key of a tenant that is gone."""
-    for pattern in (key("lb", tenant_id, "*"), key("lbv", tenant_id, "*"), key("pgs", tenant_id, "*")):
+    names = (key("lb", tenant_id, "*"), f"lbv:{{{key('lb', tenant_id, '*')}}}", key("pgs", tenant_id, "*"))
+    for pattern in names:
         for found in redis.scan_iter(match=pattern, count=1000):
             redis.unlink(found)
     redis.unlink(ready_key(tenant_id))
 
 
+# --- Whether Redis still is the one we filled
+
+
 def ready_key(tenant_id: str) -> str:
-    """Says that every board of the tenant had its marker when it was last looked at."""
+    """Which run of the server had every board of the tenant when it was last looked at."""
     return key("lbr", tenant_id)
+
+
+def run_of(redis: "Redis") -> str:
+    """A server that was restarted may hold boards of any age, with their markers: it is another one."""
+    return str(redis.info("server")["run_id"])
+
+
+class Standing(StrEnum):
+    """What Redis is to a tenant."""
+
+    READY = "ready"
+    LOOK_AGAIN = "look again"  # some boards may be missing
+    ANOTHER = "another"  # whatever it holds may be old
+
+
+def standing(redis: "Redis", tenant_id: str) -> Standing:
+    said = redis.get(ready_key(tenant_id))
+    if said in {None, b"?"}:
+        return Standing.LOOK_AGAIN
+    return Standing.READY if said == run_of(redis).encode() else Standing.ANOTHER
+
+
+def begin_looking(redis: "Redis", tenant_id: str) -> None:
+    redis.set(ready_key(tenant_id), "?")
+
+
+def is_ready(redis: "Redis", tenant_id: str) -> None:
+    """Every board is there, unless Redis was emptied, or somebody missed one, since we began to look."""
+    redis.set(ready_key(tenant_id), run_of(redis), xx=True)
+
+
+def look_again(redis: "Redis", tenant_id: str) -> None:
+    """Somebody found a board without its marker."""
+    redis.delete(ready_key(tenant_id))
 
 
 def _beside(board: Board) -> str:
@@ -271,6 +332,15 @@ def _write_summaries(pipe: Any, summaries: Mapping[str, Mapping[str, str] | None
             pipe.delete(name)
         else:
             pipe.hset(name, mapping=dict(fields))
+
+
+def _pairs(values: Iterable[tuple[str, Value]]) -> bytes:
+    """As JSON, since packing each as an argument of its own would take most of the time.
+
+    By value: in a large board neighbours are found more quickly one after the other than here and there.
+    """
+    ordered = sorted(values, key=itemgetter(1))
+    return orjson.dumps([part for member, value in ordered for part in (value, member)])
 
 
 def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:

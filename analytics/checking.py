@@ -62,8 +62,10 @@ def check(tenant_id: str, *, now: datetime) -> Report:
     """Compare everything of one tenant."""
     with tenant_tx(tenant_id) as holding, tenant_tx(tenant_id) as tx:
         hold(holding, tenant_id)
-        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        tx.execute(text("SET LOCAL statement_timeout = 0"))
+        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))  # from its first look, which is below
+        for one in (holding, tx):
+            one.execute(text("SET LOCAL statement_timeout = 0"))
+            one.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         due, hour = _due(tx), _hour(tx)
         found: list[Difference] = []
         if hour is not None and now - hour > timedelta(hours=1) + LATE_AFTER:
@@ -213,7 +215,7 @@ def _wrong_boards(
     kept = {key.decode().removeprefix(prefix) for key in client.scan_iter(f"{prefix}*")}
     for topic in sorted(kept | expected.keys()):
         key = prefix + topic
-        if client.get(key.replace("lb:", "lbv:", 1)) is None:
+        if client.get(f"lbv:{{{key}}}") is None:
             if expected.get(topic):
                 yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
             continue

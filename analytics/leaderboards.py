@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from analytics import boards, snapshots, versions, wake
 from analytics.boards import ALL_TENANTS, Board, Metric, Value, Version, summary_key
+from analytics.locks import hold
 from analytics.rollups import column
 from tenants import redis
 from tenants.db import Tx, platform_tx, tenant_tx
@@ -79,6 +80,7 @@ def true_page(board: Board, *, limit: int, now: datetime) -> Listing:
     if found is not None:
         return found
     with inside(board) as tx:
+        hold(tx, board.tenant_id, shared=True)  # so that nothing is committed between its version and its rows
         return _postgres_page(tx, board, limit=limit, after=None, now=now)
 
 
@@ -92,32 +94,44 @@ def around(board: Board, member: str, *, n: int, now: datetime) -> Listing:
     return _redis_around(board, member, n) or _ask_for_rebuild(board, _postgres_around(board, member, n, now=now))
 
 
-def summaries(board: Board, members: Sequence[str]) -> dict[str, Mapping[str, str]]:
-    """What to show of these members: from Redis, and from PostgreSQL what is not there."""
-    found: dict[str, Mapping[str, str]] = {}
+def summaries(board: Board, members: Sequence[str], *, source: Source = Source.REDIS) -> dict[str, Mapping[str, str]]:
+    """What to show of these members: from Redis, and from PostgreSQL what is not there.
+
+    A snapshot may list pages that are not public any more: of those a public board shows nothing.
+    """
+    found = {} if source is Source.SNAPSHOT and board.is_public else _redis_summaries(board, members)
+    missing = [int(member) for member in members if member not in found]
+    if missing:
+        with inside(board) as tx:
+            shown = "is_shared" if board.tenant_id == ALL_TENANTS else "is_public"
+            stats = "page_stats s WHERE s.tenant_id = p.tenant_id AND s.page_id = p.id"
+            rows = tx.execute(
+                text(f"""
+                    SELECT p.id, p.tenant_id, p.external_id, p.title, p.url, p.space_key FROM pages p
+                    WHERE p.id = ANY(CAST(:ids AS bigint[])) AND (p.tenant_id = :tenant OR :tenant = '{ALL_TENANTS}')
+                      AND (NOT :public OR (p.visibility = 'public' AND EXISTS (SELECT FROM {stats} AND s.{shown})))
+                """),  # noqa: S608  constants
+                {"ids": missing, "tenant": board.tenant_id, "public": board.is_public},
+            )
+            for row in rows:
+                summary = boards.Summary(row.external_id, row.title, row.url, row.space_key, row.tenant_id)
+                found[str(row.id)] = summary.fields()
+    return found
+
+
+def _redis_summaries(board: Board, members: Sequence[str]) -> dict[str, Mapping[str, str]]:
     try:
         with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
             for member in members:
                 pipe.hgetall(summary_key(board.tenant_id, member))
-            for member, fields in zip(members, pipe.execute(), strict=True):
-                if fields:
-                    found[member] = {name.decode(): value.decode() for name, value in fields.items()}
+            answers = pipe.execute()
     except RedisUnavailable:
-        pass
-    missing = [int(member) for member in members if member not in found]
-    if missing:
-        with inside(board) as tx:
-            rows = tx.execute(
-                text(
-                    "SELECT id, tenant_id, external_id, title, url, space_key FROM pages"
-                    " WHERE id = ANY(CAST(:ids AS bigint[])) AND (tenant_id = :tenant OR :tenant = '_all')"
-                ),
-                {"ids": missing, "tenant": board.tenant_id},
-            )
-            for row in rows:
-                shown = boards.Summary(row.external_id, row.title, row.url, row.space_key, row.tenant_id)
-                found[str(row.id)] = shown.fields()
-    return found
+        return {}
+    return {
+        member: {name.decode(): value.decode() for name, value in fields.items()}
+        for member, fields in zip(members, answers, strict=True)
+        if fields
+    }
 
 
 def page_ids(tenant_id: str, external_ids: Sequence[str], *, public_only: bool) -> dict[str, str]:
@@ -216,20 +230,15 @@ def _redis_around(board: Board, member: str, n: int) -> Listing | None:
 
 
 def _ask(board: Board, ask: Callable[[Any], object]) -> tuple[Version, list[Any]] | None:
-    """What Redis answers, with the board's version; None without its marker.
-
-    The marker is read first, so that the answers are at least as new as the version; and once more at the end, since
-    Redis may be emptied between any two commands.
-    """
+    """What Redis answers together with the board's marker, at one moment; None without the marker."""
     try:
-        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
+        with redis.boards().client() as client, client.pipeline(transaction=True) as pipe:
             pipe.get(board.marker)
             ask(pipe)
-            pipe.exists(board.marker)
-            marker, *answers, still_there = pipe.execute()
+            marker, *answers = pipe.execute()
     except RedisUnavailable:
         return None
-    return (Version.load(marker), answers) if marker is not None and still_there else None
+    return (Version.load(marker), answers) if marker is not None else None
 
 
 def _listing(rows: Sequence[Row], total: int, version: Version) -> Listing:
@@ -251,7 +260,7 @@ def _ask_for_rebuild(board: Board, found: Listing) -> Listing:
     """Redis did not have the board: have all of the tenant's looked at. In an empty one there is nothing to fill."""
     if found.total:
         with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
-            client.delete(boards.ready_key(board.tenant_id))
+            boards.look_again(client, board.tenant_id)
             wake.wake([board.tenant_id])
     return found
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, TenantOwned, Tx, array
 
 
 class PageLike(TenantOwned, Base):
@@ -17,7 +17,7 @@ class PageLike(TenantOwned, Base):
         ForeignKeyConstraint(["tenant_id", "page_id"], ["pages.tenant_id", "pages.id"], ondelete="CASCADE"),
         ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
         Index("ix_page_likes_user", "tenant_id", "user_id"),
-        Index("ix_page_likes_time", "tenant_id", "created_at", "page_id"),
+        Index("ix_page_likes_time", "tenant_id", text("(created_at AT TIME ZONE 'UTC')"), "page_id"),
         Index("ix_page_likes_page_time", "tenant_id", "page_id", "created_at"),
     )
 
@@ -83,6 +83,30 @@ def settle(tx: Tx, wishes: Sequence[Wish]) -> tuple[list[int], set[int]]:
     moved = {pair[0] for pair in pairs if before.get(pair) != now_liked[pair]}
     _count(tx, {page_id: counts[page_id] for page_id in sorted(moved)})
     return after, moved
+
+
+def recount(tx: Tx, page_ids: Sequence[int]) -> None:
+    """Set these pages' counters to what their likes and buckets add up to."""
+    tx.execute(
+        text("""
+            WITH held AS MATERIALIZED (
+                SELECT page_id FROM page_counters WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
+                ORDER BY page_id FOR UPDATE
+            )
+            SELECT count(*) FROM held
+        """),
+        {"tenant": tx.tenant, "pages": array(page_ids)},
+    )
+    tx.execute(
+        text("""
+            UPDATE page_counters c SET
+                likes = (SELECT count(*) FROM page_likes l WHERE l.tenant_id = :tenant AND l.page_id = c.page_id),
+                views = c.views_purged + (SELECT COALESCE(sum(v.views), 0) FROM page_views_hour v
+                                          WHERE v.tenant_id = :tenant AND v.page_id = c.page_id)
+            WHERE c.tenant_id = :tenant AND c.page_id = ANY(CAST(:pages AS bigint[]))
+        """),
+        {"tenant": tx.tenant, "pages": array(page_ids)},
+    )
 
 
 Pair = tuple[int, UUID]

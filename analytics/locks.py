@@ -13,8 +13,14 @@ class Busy(Unavailable):
     code = "projection_busy"
 
 
+def try_hold(tx: Tx, tenant_id: str) -> None:
+    """Have it now, or be Busy."""
+    if not tx.scalar(text("SELECT pg_try_advisory_xact_lock(hashtextextended('project:' || :t, 0))"), {"t": tenant_id}):
+        raise Busy
+
+
 def hold(tx: Tx, tenant_id: str, *, shared: bool = False) -> None:
-    """Wait for it, as long as statements may wait for a lock. Shared: with others who share it."""
+    """Wait for it, as long as statements may wait for a lock. Shared: with others who only look."""
     function = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
     try:
         tx.execute(text(f"SELECT {function}(hashtextextended('project:' || :tenant, 0))"), {"tenant": tenant_id})

@@ -20,9 +20,9 @@ from prometheus_client import Counter
 from sqlalchemy import ARRAY, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics import boards, changes, outbox, rebuilding, rollups, versions, weights
-from analytics.boards import ALL_TENANTS, GLOBAL, Board, Changes, Version, boards_in
-from analytics.locks import hold
+from analytics import boards, changes, likes, outbox, rebuilding, rollups, versions, weights
+from analytics.boards import ALL_TENANTS, GLOBAL, Board, Changes, Standing, Version, boards_in
+from analytics.locks import hold, try_hold
 from analytics.outbox import Kind
 from analytics.rollups import Rolled
 from analytics.windows import hour_of
@@ -59,10 +59,10 @@ class Done:
 
 
 def run(tenant_id: str, *, now: datetime, limit: int = ROWS_A_RUN) -> Done:
-    """Bring a tenant's boards up to date, a batch at a time. Safe to run twice, or at once."""
+    """Bring a tenant's boards up to date, a batch at a time. Safe to run twice; Busy where another does it."""
     with tenant_tx(tenant_id) as tx:
-        hold(tx, tenant_id)
-        done = _project(tx, now=now, limit=limit)
+        try_hold(tx, tenant_id)
+        done = _project(tx, now=now, limit=limit) if registry.is_live(tx, tenant_id) else Done()
     PROJECTED.labels(tenant_id).inc(done.pages)
     return done
 
@@ -84,10 +84,7 @@ def bring_up_to_date(tenant_id: str, *, now: Callable[[], datetime]) -> Done:
     """What a wake-up asks for: a tenant's boards, or the global ones."""
     if tenant_id != ALL_TENANTS:
         return run_all(tenant_id, now=now)
-    rebuilt = rebuilding.rebuild_global()
-    with redis.boards().client() as client:
-        client.set(boards.ready_key(ALL_TENANTS), "1")
-    return Done(rebuilt=rebuilt)
+    return Done(rebuilt=rebuilding.rebuild_global())
 
 
 def rebuild_tenant(tenant_id: str, *, now: Callable[[], datetime], progress: Callable[[int], None]) -> Done:
@@ -96,6 +93,7 @@ def rebuild_tenant(tenant_id: str, *, now: Callable[[], datetime], progress: Cal
     while True:
         with tenant_tx(tenant_id) as tx:
             page_ids = list(tx.scalars(_EVERY_PAGE, {"tenant": tenant_id, "after": after, "limit": ROWS_A_RUN}))
+            likes.recount(tx, page_ids)
             outbox.mark_stale(tx, Kind.PAGE, page_ids)
         run_all(tenant_id, now=now)
         progress(len(page_ids))
@@ -120,13 +118,15 @@ def stale_tenants(*, now: datetime) -> list[str]:
         behind = list(tx.scalars(_BEHIND, {"hour": hour_of(now), "now": now}))
         everyone = [*(tenant.id for tenant in registry.live(tx)), ALL_TENANTS]
     try:
-        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
-            for tenant_id in everyone:
-                pipe.exists(boards.ready_key(tenant_id))
-            ready = pipe.execute()
+        with redis.boards().client() as client:
+            this_run = boards.run_of(client).encode()
+            with client.pipeline(transaction=False) as pipe:
+                for tenant_id in everyone:
+                    pipe.get(boards.ready_key(tenant_id))
+                ready = pipe.execute()
     except RedisUnavailable:
         return behind
-    lost = [tenant_id for tenant_id, there in zip(everyone, ready, strict=True) if not there]
+    lost = [tenant_id for tenant_id, said in zip(everyone, ready, strict=True) if said != this_run]
     return list(dict.fromkeys([*behind, *lost]))
 
 
@@ -134,59 +134,62 @@ def retire(tenant_id: str, *, now: datetime) -> None:
     """Take a tenant that is deleted off the global boards, and its own boards out of Redis."""
     with tenant_tx(tenant_id) as tx:
         hold(tx, tenant_id)
-        hold(tx, ALL_TENANTS, shared=True)
-        own = {"tenant": tenant_id}
-        shared = list(tx.scalars(text("SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND is_shared"), own))
+        hold(tx, ALL_TENANTS)
         leaving = Changes()
-        for board in boards_in(tenant_id, GLOBAL):
-            for page_id in shared:
-                leaving.place(board, str(page_id), 0)
-        raised = versions.raise_all(tx, leaving.boards(), now=now)
+        for member in tx.scalars(_ON_GLOBAL, {"tenant": tenant_id}).all():
+            for board in boards_in(tenant_id, GLOBAL):
+                leaving.place(board, member, 0)
+            leaving.summaries[boards.summary_key(ALL_TENANTS, member)] = None
+        with tenant_tx(tenant_id) as reserving:
+            reserved = versions.reserve(reserving, leaving.boards(), now=now)
+        versions.settle(tx, reserved)
+        tx.execute(text("DELETE FROM page_stats WHERE tenant_id = :tenant"), {"tenant": tenant_id})
         with redis.boards().client() as client:
-            boards.write(client, leaving, raised)
+            boards.write(client, leaving, reserved)
             boards.forget(client, tenant_id)
-            boards.publish(client, raised)
-        tx.execute(text("UPDATE page_stats SET is_shared = false WHERE tenant_id = :tenant AND is_shared"), own)
+            boards.publish(client, reserved)
 
 
 def _project(tx: Tx, *, now: datetime, limit: int) -> Done:
     position, is_first = rollups.position(tx, now=now)
     if is_first:
         _forget_earlier(tx.tenant)
+    now = max(now, position.slid_to)  # windows never slide back, whatever another machine's clock says
     behind = rollups.slide(tx, position, now=now)
     current = weights.current(tx, now=now)
     shared = tenant_settings.read(tx)[0].share_public_pages
     rows = outbox.read(tx, Kind.PAGE, limit=limit)
-    unsure = _intents(tx, Kind.PAGE, limit=limit) if redis.boards().is_up() else {}
+    left_over = _left_over(tx, Kind.PAGE, limit=limit) if redis.boards().is_up() else []
     reweigh, unweighed = rollups.to_reweigh(tx, position, current)
-    page_ids = {int(row.member) for row in rows} | {int(member) for member in unsure} | set(reweigh)
+    page_ids = {int(row.member) for row in rows} | set(left_over) | set(reweigh)
+    unsure = _intents(tx, Kind.PAGE, page_ids)
     rolled = rollups.compute(tx, page_ids, now=now, weights=current, shared=shared)
     rollups.save(tx, rolled, now=now)
-    done = Done(pages=len(page_ids), more=behind or unweighed or len(rows) == limit or len(unsure) == limit)
+    done = Done(pages=len(page_ids), more=behind or unweighed or len(rows) == limit)
     _send(tx, rolled, unsure, done, now=now)
     outbox.delete(tx, [row.id for row in rows])
     if done.in_redis:
         _drop_intents(tx, Kind.PAGE, page_ids)
+        done.more |= len(left_over) == limit
     return done
 
 
 def _send(tx: Tx, rolled: Sequence[Rolled], unsure: Unsure, done: Done, *, now: datetime) -> None:
     """Have Redis hold this, and fill the boards that it has lost."""
     wanted = changes.of_pages(tx.tenant, rolled, unsure)
-    touched = wanted.boards()
-    if any(board.tenant_id == ALL_TENANTS for board in touched):
-        hold(tx, ALL_TENANTS, shared=True)
-    raised = _intend(tx.tenant, touched, rolled, unsure, now=now) if wanted else {}
+    if any(board.tenant_id == ALL_TENANTS for board in wanted.boards()):
+        hold(tx, ALL_TENANTS)
+    reserved = _intend(tx.tenant, wanted.boards(), rolled, unsure, now=now) if wanted else {}
+    versions.settle(tx, reserved)
     try:
-        with redis.boards().client() as client:
-            missing = boards.write(client, wanted, raised) if wanted else []
-            ready = client.exists(boards.ready_key(tx.tenant))
-            if not ready:  # Redis was emptied, or somebody found a board without its marker
+        with redis.boards().client() as client, rebuilding.looking(client, tx.tenant) as standing:
+            missing = boards.write(client, wanted, reserved) if wanted else []
+            if standing is Standing.ANOTHER:
+                missing = rebuilding.all_boards(tx)
+            elif standing is Standing.LOOK_AGAIN:
                 missing = boards.without_marker(client, rebuilding.all_boards(tx))
             done.rebuilt = rebuilding.rebuild(tx, client, [b for b in missing if b.tenant_id == tx.tenant])
-            if not ready:
-                client.set(boards.ready_key(tx.tenant), "1")
-            boards.publish(client, raised)
+            boards.publish(client, reserved)
     except RedisUnavailable:
         done.in_redis = False
 
@@ -206,14 +209,21 @@ def _intend(
         if intents:
             parameters = {"members": list(intents), "scopes": list(intents.values())}
             tx.run(_INTEND, {"tenant": tenant_id, "kind": Kind.PAGE.value, **parameters})
-        return versions.raise_all(tx, touched, now=now)
+        return versions.reserve(tx, touched, now=now)
 
 
-def _intents(tx: Tx, kind: Kind, *, limit: int) -> dict[str, list[str]]:
+def _left_over(tx: Tx, kind: Kind, *, limit: int) -> list[int]:
+    """Members of which Redis was not told: it was away, or the projection died."""
     rows = tx.run(
-        text("SELECT member, scopes FROM projecting WHERE tenant_id = :tenant AND kind = :kind LIMIT :limit"),
+        text("SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = :kind ORDER BY member LIMIT :limit"),
         {"tenant": tx.tenant, "kind": kind.value, "limit": limit},
     )
+    return [int(row.member) for row in rows]
+
+
+def _intents(tx: Tx, kind: Kind, members: Collection[int]) -> dict[str, list[str]]:
+    """Of these members, those of which Redis may hold anything, and where."""
+    rows = tx.run(_INTENTS, {"tenant": tx.tenant, "kind": kind.value, "members": array(members)})
     return {row.member: row.scopes for row in rows}
 
 
@@ -225,7 +235,8 @@ def _drop_intents(tx: Tx, kind: Kind, members: Collection[int]) -> None:
 def _forget_earlier(tenant_id: str) -> None:
     """Redis may hold boards of a tenant that had this name before."""
     with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
-        boards.forget(client, tenant_id)
+        if client.exists(boards.ready_key(tenant_id)):
+            boards.forget(client, tenant_id)
 
 
 _EVERY_PAGE = text("""
@@ -240,6 +251,16 @@ _INTEND = text("""
     FROM unnest(CAST(:members AS text[]), CAST(:scopes AS text[])) AS w(member, scopes)
     ON CONFLICT (tenant_id, kind, member)
     DO UPDATE SET scopes = ARRAY(SELECT DISTINCT s FROM unnest(i.scopes || EXCLUDED.scopes) s)
+""")
+
+_INTENTS = text("""
+    SELECT member, scopes FROM projecting
+    WHERE tenant_id = :tenant AND kind = :kind AND member = ANY(CAST(:members AS text[]))
+""")
+
+_ON_GLOBAL = text("""
+    SELECT page_id::text FROM page_stats WHERE tenant_id = :tenant AND is_shared
+    UNION SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = 'page' AND 'global' = ANY(scopes)
 """)
 
 _DROP = text(

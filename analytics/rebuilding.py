@@ -1,13 +1,14 @@
 """Filling boards anew from `page_stats`: after Redis was emptied, for a new space, or by command."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter
 from sqlalchemy import Row, text
 
 from analytics import boards, versions
-from analytics.boards import ALL_TENANTS, GLOBAL, Board, Rebuild, Value, boards_in, summary_key
+from analytics.boards import ALL_TENANTS, GLOBAL, Board, Rebuild, Standing, Value, boards_in, summary_key
 from analytics.locks import hold
 from analytics.rollups import COLUMNS
 from tenants import redis
@@ -22,20 +23,24 @@ REBUILT = Counter("plaudit_boards_rebuilt_total", "Boards filled anew.", ["tenan
 
 
 def rebuild(
-    tx: Tx, client: "Redis", wanted: Collection[Board], *, progress: Callable[[int], None] | None = None
+    tx: Tx,
+    client: "Redis",
+    wanted: Collection[Board],
+    *,
+    progress: Callable[[int], None] | None = None,
 ) -> list[Board]:
     """Fill these boards of one tenant anew from its numbers, scope by scope. Under the tenant's lock."""
     rebuilt: list[Board] = []
     tx.execute(text("SET LOCAL statement_timeout = 0"))
+    current = versions.read(tx, wanted, now=tx.scalar(text("SELECT now()")))
     for scope in sorted({board.scope for board in wanted}):
         of_scope = [board for board in wanted if board.scope == scope]
         filling = Rebuild(client, of_scope)
         for rows in _stats_in(tx, scope):
-            filling.add(*_board_values(of_scope, rows, tx.tenant_id))
+            filling.add(_values(of_scope, rows), _summaries(scope, rows, tx.tenant_id))
             if progress is not None:
                 progress(len(rows))
-        filling.finish(versions.read(tx, of_scope, now=tx.scalar(text("SELECT now()"))))
-        rebuilt += of_scope
+        rebuilt += filling.finish({board: current[board] for board in of_scope})
     for board in rebuilt:
         REBUILT.labels(board.tenant_id).inc()
     return rebuilt
@@ -45,11 +50,22 @@ def rebuild_global(*, only_missing: bool = True) -> list[Board]:
     """Fill the global boards anew, from every tenant that shares its public pages."""
     with platform_tx() as tx:
         hold(tx, ALL_TENANTS)
-        with redis.boards().client() as client:
-            wanted = boards_in(ALL_TENANTS, GLOBAL)
-            if only_missing:
-                wanted = boards.without_marker(client, wanted)
+        with redis.boards().client() as client, looking(client, ALL_TENANTS) as standing:
+            every = boards_in(ALL_TENANTS, GLOBAL)
+            some = only_missing and standing is not Standing.ANOTHER
+            wanted = boards.without_marker(client, every) if some else every
             return rebuild(tx, client, wanted) if wanted else []
+
+
+@contextmanager
+def looking(client: "Redis", tenant_id: str) -> Iterator[Standing]:
+    """What Redis is to a tenant, while all of its boards are looked at; ready afterwards, if nothing came between."""
+    standing = boards.standing(client, tenant_id)
+    if standing is not Standing.READY:
+        boards.begin_looking(client, tenant_id)
+    yield standing
+    if standing is not Standing.READY:
+        boards.is_ready(client, tenant_id)
 
 
 def all_boards(tx: Tx) -> list[Board]:
@@ -96,25 +112,25 @@ def _stats_in(tx: Tx, scope: str) -> Iterator[Sequence[Row[Any]]]:
         after = rows[-1].page_id
 
 
-def _board_values(
-    wanted: Sequence[Board], rows: Sequence[Row[Any]], tenant_id: str | None
-) -> tuple[dict[Board, dict[str, Value]], dict[str, Mapping[str, str]]]:
+def _values(wanted: Sequence[Board], rows: Sequence[Row[Any]]) -> dict[Board, dict[str, Value]]:
     first = 6  # the columns before the numbers
     places = {cell: first + place for place, cell in enumerate(boards.CELLS)}
     values: dict[Board, dict[str, Value]] = {}
     for board in wanted:
         place = places[board.metric, board.window]
         values[board] = {str(row[0]): row[place] for row in rows if row[place]}
+    return values
+
+
+def _summaries(scope: str, rows: Sequence[Row[Any]], tenant_id: str | None) -> dict[str, Mapping[str, str]]:
+    """What rows show of these pages; once is enough, with the scope that has them all."""
+    if scope not in {"tenant", GLOBAL}:
+        return {}
     owner = tenant_id or ALL_TENANTS
-    summaries: dict[str, Mapping[str, str]] = {
+    return {
         summary_key(owner, str(row.page_id)): boards.Summary(
-            row.external_id,
-            row.title,
-            row.url,
-            row.space_key,
-            row.tenant_id,
+            row.external_id, row.title, row.url, row.space_key, row.tenant_id
         ).fields()
         for row in rows
         if row.external_id is not None
     }
-    return values, summaries

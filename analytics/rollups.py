@@ -128,9 +128,12 @@ _MARK_CROSSED = text("""
     INSERT INTO outbox (tenant_id, kind, member)
     SELECT :tenant, :kind, page_id::text FROM (
         SELECT page_id FROM page_views_hour
-        WHERE tenant_id = :tenant AND bucket_hour >= :start AND bucket_hour < :end
+        WHERE tenant_id = :tenant AND bucket_hour AT TIME ZONE 'UTC' >= CAST(:start AS timestamptz) AT TIME ZONE 'UTC'
+          AND bucket_hour AT TIME ZONE 'UTC' < CAST(:end AS timestamptz) AT TIME ZONE 'UTC'
         UNION
-        SELECT page_id FROM page_likes WHERE tenant_id = :tenant AND created_at >= :start AND created_at < :end
+        SELECT page_id FROM page_likes
+        WHERE tenant_id = :tenant AND created_at AT TIME ZONE 'UTC' >= CAST(:start AS timestamptz) AT TIME ZONE 'UTC'
+          AND created_at AT TIME ZONE 'UTC' < CAST(:end AS timestamptz) AT TIME ZONE 'UTC'
     ) crossed
 """)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +15,7 @@ from tenants.db import Tx
 from tenants.errors import Invalid
 
 MOST_POINTS = 2_000
+EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 
 class Step(StrEnum):
@@ -45,7 +46,10 @@ class Point:
 
 def series(tx: Tx, page_id: int, counted: Counted, *, step: Step, start: datetime, end: datetime) -> list[Point]:
     """The page's views, or the likes that it still has, by the time they happened; 0 where there were none."""
-    first, last = step.floor(start), step.floor(end)
+    if not (start >= EARLIEST and end <= LATEST):
+        said = f"between {EARLIEST:%Y} and {LATEST:%Y}"
+        raise Invalid(f"from, to: {said}", errors={"from": [said]})
+    first, last = step.floor(start.astimezone(UTC)), step.floor(end.astimezone(UTC))
     if not first <= last or (last - first) / step.length >= MOST_POINTS:
         said = f"from must be before to, and at most {MOST_POINTS} {step.value}s apart"
         raise Invalid(said, errors={"from": [said]})

@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from sqlalchemy import ARRAY, BigInteger, Date, Double, Index, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -21,6 +22,8 @@ from tenants.db import Base, TenantOwned, Tx, platform_tx, tenant_tx
 
 if TYPE_CHECKING:
     from analytics.leaderboards import Row
+
+log = structlog.get_logger()
 
 KEPT_ROWS = 1_000
 GLOBAL_KEPT_DAYS = 400
@@ -39,6 +42,8 @@ class LeaderboardSnapshot(TenantOwned, Base):
     version: Mapped[int] = mapped_column(BigInteger)
     taken_at: Mapped[datetime]
     total: Mapped[int] = mapped_column(BigInteger)
+    # Of the live one: that a sealed copy of it was made.
+    is_sealed: Mapped[bool] = mapped_column(server_default="false")
     members: Mapped[list[str]] = mapped_column(ARRAY(Text))
     values: Mapped[list[float]] = mapped_column(ARRAY(Double))
 
@@ -73,9 +78,12 @@ def refresh_all(*, now: datetime) -> int:
     with platform_tx() as tx:
         tenant_ids = [tenant.id for tenant in registry.live(tx)]
     taken = 0
-    for tenant_id in tenant_ids:
-        taken += refresh(tenant_id, now=now)
-    return taken + refresh(ALL_TENANTS, now=now)
+    for tenant_id in [*tenant_ids, ALL_TENANTS]:
+        try:
+            taken += refresh(tenant_id, now=now)
+        except Exception:  # one tenant's trouble is not the others'
+            log.exception("a tenant's snapshots failed", action="snapshots.failed", tenantId=tenant_id)
+    return taken
 
 
 def refresh(tenant_id: str, *, now: datetime) -> int:
@@ -106,7 +114,9 @@ def refresh(tenant_id: str, *, now: datetime) -> int:
 
 
 def _seal(tx: Tx, tenant_id: str, *, now: datetime) -> None:
-    tx.run(_SEAL, {"tenant": tenant_id, "live": LIVE, "today": now.date()})
+    today = {"tenant": tenant_id, "live": LIVE, "today": now.date()}
+    tx.run(_SEAL, today)
+    tx.run(_MARK_SEALED, today)
 
 
 def _purge(tx: Tx, tenant_id: str, *, now: datetime) -> None:
@@ -114,7 +124,12 @@ def _purge(tx: Tx, tenant_id: str, *, now: datetime) -> None:
     if tenant_id != ALL_TENANTS:
         days = tenant_settings.read(tx)[0].retention.snapshots_days
     tx.run(
-        text("DELETE FROM leaderboard_snapshots WHERE tenant_id = :tenant AND sealed_on < :before"),
+        text("""
+            DELETE FROM leaderboard_snapshots s WHERE tenant_id = :tenant AND sealed_on < :before AND EXISTS (
+                SELECT FROM leaderboard_snapshots n
+                WHERE n.tenant_id = :tenant AND n.scope = s.scope AND n.time_window = s.time_window
+                  AND n.metric = s.metric AND n.sealed_on > s.sealed_on AND n.sealed_on <= :before)
+        """),
         {"tenant": tenant_id, "before": now.date() - timedelta(days=days)},
     )
 
@@ -174,8 +189,13 @@ _TAKE = text("""
             CAST(:values AS double precision[]))
     ON CONFLICT (tenant_id, scope, time_window, metric, sealed_on) DO UPDATE SET
         version = EXCLUDED.version, taken_at = EXCLUDED.taken_at, total = EXCLUDED.total,
-        members = EXCLUDED.members, values = EXCLUDED.values
+        members = EXCLUDED.members, values = EXCLUDED.values, is_sealed = false
     WHERE s.version <= EXCLUDED.version
+""")
+
+_MARK_SEALED = text("""
+    UPDATE leaderboard_snapshots SET is_sealed = true
+    WHERE tenant_id = :tenant AND sealed_on = :live AND (taken_at AT TIME ZONE 'UTC')::date < :today AND NOT is_sealed
 """)
 
 _SEAL = text("""
@@ -185,5 +205,6 @@ _SEAL = text("""
            members, values
     FROM leaderboard_snapshots
     WHERE tenant_id = :tenant AND sealed_on = :live AND (taken_at AT TIME ZONE 'UTC')::date < :today
+      AND NOT is_sealed
     ON CONFLICT DO NOTHING
 """)

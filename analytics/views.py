@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKeyConstraint, Index
+from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, TenantOwned
@@ -12,7 +12,7 @@ class PageViewsHour(TenantOwned, Base):
     __tablename__ = "page_views_hour"
     __table_args__ = (
         ForeignKeyConstraint(["tenant_id", "page_id"], ["pages.tenant_id", "pages.id"], ondelete="CASCADE"),
-        Index("ix_page_views_hour_hour", "tenant_id", "bucket_hour", "page_id"),
+        Index("ix_page_views_hour_hour", "tenant_id", text("(bucket_hour AT TIME ZONE 'UTC')"), "page_id"),
     )
 
     page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)

@@ -22,13 +22,20 @@ def wake(tenant_ids: Iterable[str]) -> None:
             with redis.queue().client() as client:
                 first = client.set(_flag(tenant_id), "1", nx=True, ex=PENDING_S)
             if first:
-                queue.enqueue(JOB, tenant_id, ttl_s=60, queue=queue.URGENT)
+                queue.enqueue(JOB, tenant_id, ttl_s=60)
 
 
-def awake(tenant_id: str) -> None:
-    """The job has begun: whatever comes now needs another."""
+def awake(tenant_id: str) -> bool:
+    """The job has begun: whatever comes now needs another. Whether one was asked for."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
-        client.delete(_flag(tenant_id))
+        return bool(client.delete(_flag(tenant_id)))
+    return False
+
+
+def leave_word(tenant_id: str) -> None:
+    """Another is at it: it looks once more when it is done."""
+    with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
+        client.set(_flag(tenant_id), "1", ex=PENDING_S)
 
 
 def _flag(tenant_id: str) -> str:

@@ -27,6 +27,8 @@ def decode(cursor: str, *kinds: type) -> tuple[Any, ...]:
         parts = orjson.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
         if not isinstance(parts, list) or len(parts) != len(kinds):
             raise BadCursor
+        if any(isinstance(part, str) and "\x00" in part for part in parts):
+            raise BadCursor
         return tuple(_part(value, kind) for value, kind in zip(parts, kinds, strict=True))
     except (binascii.Error, ValueError, TypeError, AttributeError):
         raise BadCursor from None

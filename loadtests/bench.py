@@ -21,6 +21,7 @@ import requests
 
 from app.datadir import read_state
 from app.settings import Settings
+from loadtests import bench_boards
 from loadtests.blast import blast, request
 from tests.service import ROOT, Service, eventually, free_port, running_service
 
@@ -82,6 +83,7 @@ def ingest(seconds: float) -> None:
 
 # Other work on the machine comes and goes: what is compared takes turns.
 ROUNDS = 5
+BARE_GET = request("GET", "/")
 BARE_POST = request("POST", "/", headers={"Content-Type": "application/json"}, body=b'{"id":"0-0-0"}')
 PAGES = 200
 BATCH = 100
@@ -155,7 +157,13 @@ def running(command: list[str], port: int) -> Iterator[None]:
         time.sleep(0.3)
 
 
-BENCHMARKS: dict[str, Callable[[float], None]] = {"servers": servers, "ingest": ingest}
+BENCHMARKS: dict[str, Callable[[float], None]] = {
+    "servers": servers,
+    "ingest": ingest,
+    "reads": bench_boards.reads,
+    "latency": bench_boards.latency,
+    "projection": bench_boards.costs,
+}
 
 
 def main() -> None:

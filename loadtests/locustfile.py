@@ -12,6 +12,8 @@ from locust import FastHttpUser, between, events, task
 
 PAGES = 500
 READERS = 5000
+WINDOWS = ("1d", "7d", "30d", "all")
+METRICS = ("likes", "views", "score")
 
 
 @events.init.add_listener
@@ -26,9 +28,10 @@ def popular_page() -> str:
     return f"load-{min(int(random.paretovariate(0.8)) - 1, PAGES - 1)}"
 
 
-class TenantApp(FastHttpUser):  # type: ignore[misc]
-    """A wiki's server: single views, some likes, now and then a batch."""
+class Client(FastHttpUser):  # type: ignore[misc]
+    """Somebody with the tenant's token."""
 
+    abstract = True
     wait_time = between(0.0, 0.02)
 
     def on_start(self) -> None:
@@ -41,6 +44,15 @@ class TenantApp(FastHttpUser):  # type: ignore[misc]
             },
         )
         self.headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
+
+
+class TenantApp(Client):
+    """A wiki's server: single views, some likes, now and then a batch."""
+
+    weight = 3
+
+    def on_start(self) -> None:
+        super().on_start()
         for number in random.sample(range(PAGES), 50):
             body = {"space": f"space-{number % 5}", "title": f"Page {number}", "url": f"/load/{number}"}
             self.client.put(f"/api/v1/pages/load-{number}", json=body, headers=self.headers, name="PUT page")
@@ -69,3 +81,40 @@ class TenantApp(FastHttpUser):  # type: ignore[misc]
     def batch(self) -> None:
         batch = [{"type": "view", "page": popular_page(), "id": uuid.uuid4().hex} for _ in range(100)]
         self.client.post("/api/v1/events", json={"events": batch}, headers=self.headers, name="POST events x100")
+
+
+class BoardReader(Client):
+    """A dashboard: tops by space, window and metric, most of them asked for again; now and then a rank or the rest."""
+
+    tags: dict[str, str]
+
+    def on_start(self) -> None:
+        super().on_start()
+        self.tags = {}
+
+    def board(self) -> str:
+        scope = random.choice(["tenant", *(f"space:space-{number}" for number in range(5))])
+        return f"scope={scope}&window={random.choice(WINDOWS)}&metric={random.choice(METRICS)}"
+
+    @task(10)
+    def top(self) -> None:
+        path = f"/api/v1/leaderboards?{self.board()}"
+        headers = {**self.headers, **({"If-None-Match": self.tags[path]} if path in self.tags else {})}
+        answer = self.client.get(path, headers=headers, name="GET board")
+        if answer.status_code == 200:
+            self.tags[path] = answer.headers["ETag"]
+
+    @task(2)
+    def rank(self) -> None:
+        path = f"/api/v1/leaderboards/rank?{self.board()}&member={popular_page()}&around=2"
+        with self.client.get(path, headers=self.headers, name="GET rank", catch_response=True) as answer:
+            if answer.status_code == 404:
+                answer.success()
+
+    @task(1)
+    def all_pages(self) -> None:
+        path = first = f"/api/v1/leaderboards?{self.board()}&limit=100"
+        while path:
+            answer = self.client.get(path, headers=self.headers, name="GET board, page by page")
+            following = answer.json()["next_cursor"] if answer.status_code == 200 else None
+            path = f"{first}&cursor={following}" if following else ""

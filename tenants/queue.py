@@ -5,15 +5,14 @@ from rq.serializers import JSONSerializer
 
 from tenants import redis
 
-# Wake-ups go first: what people wait for is not behind a purge.
-URGENT = "plaudit-urgent"
+# One for all, in the order of asking: nothing waits for ever behind what is asked for more often.
 QUEUE = "plaudit"
 LONGEST_JOB_S = 3600
 
 
-def enqueue(job: str, *args: str, ttl_s: int | None = None, queue: str = QUEUE) -> None:
+def enqueue(job: str, *args: str, ttl_s: int | None = None) -> None:
     """Ask a worker to run a job, by its name."""
     with redis.queue().client() as client:
-        Queue(queue, connection=client, serializer=JSONSerializer).enqueue(
+        Queue(QUEUE, connection=client, serializer=JSONSerializer).enqueue(
             job, *args, result_ttl=0, failure_ttl=86_400, ttl=ttl_s, job_timeout=LONGEST_JOB_S
         )

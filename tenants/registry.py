@@ -77,6 +77,11 @@ def get(tx: Tx, tenant_id: str) -> Tenant:
     return tenant
 
 
+def is_live(tx: Tx, tenant_id: str) -> bool:
+    """Whether the tenant is there and not deleted."""
+    return tx.scalar(select(Tenant.id).where(Tenant.id == tenant_id, Tenant.deleted_at.is_(None))) is not None
+
+
 def mark_deleted(tx: Tx, tenant_id: str, *, now: datetime) -> None:
     """Shut the tenant out from now on."""
     marked = tx.scalar(

@@ -1,10 +1,12 @@
 """The jobs: a few lines each, JSON arguments, safe to run twice or at once."""
 
 import contextlib
+from collections.abc import Iterator
 
 import structlog
 
 from analytics import projection, snapshots, wake
+from analytics.locks import Busy
 from app.settings import Settings
 from tenants import registry, retention, signing
 from tenants.db import owner_tx, utcnow
@@ -16,7 +18,12 @@ log = structlog.get_logger()
 def project(tenant_id: str) -> None:
     """Bring one tenant's boards up to date. Safe to run twice, or at once."""
     wake.awake(tenant_id)
-    projection.bring_up_to_date(tenant_id, now=utcnow)
+    try:
+        projection.bring_up_to_date(tenant_id, now=utcnow)
+        while wake.awake(tenant_id):  # asked for meanwhile
+            projection.bring_up_to_date(tenant_id, now=utcnow)
+    except Busy:
+        wake.leave_word(tenant_id)
 
 
 def sweep() -> None:
@@ -26,7 +33,7 @@ def sweep() -> None:
         wake.wake(stale)
         return
     for tenant_id in stale:
-        with contextlib.suppress(RedisUnavailable):
+        with _alone(tenant_id), contextlib.suppress(RedisUnavailable, Busy):
             projection.bring_up_to_date(tenant_id, now=utcnow)
 
 
@@ -40,10 +47,20 @@ def purge_deleted_tenants() -> None:
     with owner_tx() as tx:
         marked = registry.deleted(tx)
     for tenant_id in marked:
-        projection.retire(tenant_id, now=utcnow())
-        with owner_tx() as tx:
-            registry.purge(tx, tenant_id)
-        log.info("tenant purged", action="audit.tenant.purged", tenantId=tenant_id)
+        with _alone(tenant_id):
+            projection.retire(tenant_id, now=utcnow())
+            with owner_tx() as tx:
+                registry.purge(tx, tenant_id)
+            log.info("tenant purged", action="audit.tenant.purged", tenantId=tenant_id)
+
+
+@contextlib.contextmanager
+def _alone(tenant_id: str) -> Iterator[None]:
+    """One tenant's trouble is not the others'."""
+    try:
+        yield
+    except Exception:
+        log.exception("a tenant's turn failed", action="job.failed", tenantId=tenant_id)
 
 
 def purge_expired() -> None:

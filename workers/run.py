@@ -15,7 +15,7 @@ from rq.serializers import JSONSerializer
 from app.settings import Settings
 from tenants import db, logs
 from tenants import redis as tenants_redis
-from tenants.queue import QUEUE, URGENT
+from tenants.queue import QUEUE
 from workers import schedule
 
 # RQ waits on Redis for this long at a time, so the client's own timeout must be longer.
@@ -48,11 +48,11 @@ def work(settings: Settings) -> None:
     """Take jobs until told to stop. A lost Redis is waited for."""
     _stop_on_signals()
     connection = tenants_redis.make_client(_queue_url(settings), timeout_s=WORKER_TIMEOUT_S)
-    queues = [Queue(name, connection=connection, serializer=JSONSerializer) for name in (URGENT, QUEUE)]
+    queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
     _quieten_rq()
     while not Worker.stop_asked:
         try:
-            worker = Worker(queues, connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)
+            worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)
             worker.work(logging_level="WARNING", with_scheduler=False)
             return
         except StopRequested:

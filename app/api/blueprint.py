@@ -1,9 +1,11 @@
 """flask-smorest, with our own strict body parser and our own errors."""
 
+import contextlib
+from collections import OrderedDict
 from typing import Any
 
 import marshmallow as ma
-from flask import Flask, Request
+from flask import Flask, Request, request
 from flask_smorest import Api
 from flask_smorest import Blueprint as SmorestBlueprint
 from webargs.flaskparser import FlaskParser
@@ -12,10 +14,30 @@ from app import body
 from tenants.credentials import Scope
 from tenants.errors import Invalid
 
+LONGEST_KEPT_QUERY = 300
+MOST_KEPT_QUERIES = 2_000
+
 
 class StrictParser(FlaskParser):
     # What a schema says of unknown fields counts for addresses too: a misspelt one is noticed.
     DEFAULT_UNKNOWN_BY_LOCATION = {**FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION, "query": None}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queries: OrderedDict[tuple[int, bytes], dict[str, Any]] = OrderedDict()
+
+    def parse(self, argmap: Any, req: Any = None, *, location: str | None = None, **options: Any) -> Any:
+        """Queries that were right before are not checked again: boards are asked for by the same few, over and over."""
+        asked = (id(argmap), request.query_string)
+        if location != "query" or len(asked[1]) > LONGEST_KEPT_QUERY:
+            return super().parse(argmap, req, location=location, **options)
+        known = self._queries.get(asked)
+        if known is None:
+            known = self._queries[asked] = super().parse(argmap, req, location=location, **options)
+            if len(self._queries) > MOST_KEPT_QUERIES:
+                with contextlib.suppress(KeyError):  # another thread was quicker
+                    self._queries.popitem(last=False)
+        return dict(known)
 
     def _raw_load_json(self, req: Request) -> Any:
         value = body.read_json(req.environ)

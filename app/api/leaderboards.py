@@ -121,6 +121,9 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
     if query["explain"] and (board.metric is not Metric.SCORE or board.tenant_id == ALL_TENANTS):
         said = "for metric=score on one's own boards"
         raise Invalid(f"explain: {said}", errors={"explain": [said]})
+    if query.get("members") and query.get("as_of"):
+        said = "not together with as_of"
+        raise Invalid(f"members: {said}", errors={"members": [said]})
     if query.get("members"):
         return _answer(_subset(reader, board, query["members"]))
     if query.get("as_of"):
@@ -142,7 +145,7 @@ def read_rank(query: dict[str, Any]) -> Any:
     if member is None:
         raise PageNotFound
     listing = leaderboards.around(board, member, n=query["around"], now=now)
-    shown = _Rows(board, listing.rows, today=now.date())
+    shown = _Rows(board, listing, today=now.date())
     own = next((row for row in listing.rows if row.member == member), None)
     answer = {
         "rank": own.rank if own is not None else None,
@@ -183,10 +186,11 @@ def board_for(reader: Reader, query: dict[str, Any]) -> Board:
 class _Rows:
     """The rows of a board as they are shown: with their pages, and how they moved since the day before."""
 
-    def __init__(self, board: Board, rows: Sequence[Row], *, today: date) -> None:
+    def __init__(self, board: Board, listing: Listing, *, today: date) -> None:
         self._board = board
-        self._rows = rows
-        self._pages = leaderboards.summaries(board, [row.member for row in rows]) if rows else {}
+        self._rows = rows = listing.rows
+        members = [row.member for row in rows]
+        self._pages = leaderboards.summaries(board, members, source=listing.source) if rows else {}
         self._before = _ranks_on(board, today - timedelta(days=1)) if rows else None
 
     def items(self) -> list[dict[str, Any]]:
@@ -224,7 +228,7 @@ def _ranks_on(board: Board, day: date) -> tuple[dict[str, int], bool] | None:
 def _now(board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
     now = utcnow()
     listing = leaderboards.page(board, limit=limit, after=after, now=now)
-    items = _Rows(board, listing.rows, today=now.date()).items()
+    items = _Rows(board, listing, today=now.date()).items()
     if explain:
         _explain(board, listing, items, now=now)
     return _rendered(listing, items)
@@ -239,7 +243,7 @@ def _as_it_was(board: Board, day: date, *, limit: int, after: Position | None) -
     if kept is None:
         raise NoSnapshot(f"The first record of this board is younger than {day}")
     listing = leaderboards.sealed_page(kept, limit=limit, after=after)
-    return _rendered(listing, _Rows(board, listing.rows, today=day).items(), total=kept.total)
+    return _rendered(listing, _Rows(board, listing, today=day).items(), total=kept.total)
 
 
 def _subset(reader: Reader, board: Board, said: str) -> Answer:
@@ -249,7 +253,7 @@ def _subset(reader: Reader, board: Board, said: str) -> Answer:
         raise Invalid(f"members: {message}", errors={"members": [message]})
     now, members = utcnow(), _members(reader, wanted)
     listing = leaderboards.ranks(board, list(members.values()), now=now)
-    return _rendered(listing, _Rows(board, listing.rows, today=now.date()).items(), is_part=True)
+    return _rendered(listing, _Rows(board, listing, today=now.date()).items(), is_part=True)
 
 
 def _members(reader: Reader, names: Sequence[str]) -> dict[str, str]:
@@ -306,7 +310,8 @@ def _csv(board: Board, listing: Listing) -> Iterator[str]:
         columns.append("tenant")
     yield _csv_line(columns)
     while True:
-        pages = leaderboards.summaries(board, [row.member for row in listing.rows]) if listing.rows else {}
+        members = [row.member for row in listing.rows]
+        pages = leaderboards.summaries(board, members, source=listing.source) if members else {}
         lines = []
         for row in listing.rows:
             fields = {**pages.get(row.member, {}), "rank": row.rank, "value": row.value, "page_id": row.member}

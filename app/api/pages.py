@@ -140,7 +140,8 @@ def get_stats(external_id: str) -> Any:
 def get_series(query: dict[str, Any], external_id: str) -> Any:
     """A page's views or likes by the hour or day (UTC), 0 where there were none. The last 7 days, or 30 by the day."""
     end = query.get("end") or utcnow()
-    start = query.get("start") or end - timedelta(days=7 if query["step"] is Step.HOUR else 30)
+    week, month = timedelta(days=7), timedelta(days=30)
+    start = query.get("start") or max(end, series.EARLIEST + month) - (week if query["step"] is Step.HOUR else month)
     with actor_tx() as tx:
         page = pages.get(tx, external_id)
         points = series.series(tx, page.id, query["metric"], step=query["step"], start=start, end=end)

@@ -58,13 +58,13 @@ def add_a_member(tenant: str) -> None:
 
 def lose_a_board(tenant: str) -> None:
     redis = tenants_redis.boards().redis
-    redis.delete(key_of(tenant), key_of(tenant).replace("lb:", "lbv:"))
+    redis.delete(key_of(tenant), f"lbv:{{{key_of(tenant)}}}")
 
 
 def leave_a_board_of_a_space_that_is_gone(tenant: str) -> None:
     redis = tenants_redis.boards().redis
     redis.zadd(f"lb:{tenant}:space:gone:7d:views", {"1": 5})
-    redis.set(f"lbv:{tenant}:space:gone:7d:views", "1 2026-01-01T00:00:00+00:00")
+    redis.set(f"lbv:{{lb:{tenant}:space:gone:7d:views}}", "1 2026-01-01T00:00:00+00:00")
 
 
 def alter_a_cell(tenant: str) -> None:
@@ -106,9 +106,8 @@ def test_each_wrong_thing_is_found_and_rebuilding_heals_it(
     assert any(difference.where.startswith(where) for difference in found), found
     if at_least == 1:
         assert len(found) == 1, "that one thing, and nothing else"
-    if spoil is not miscount:
-        projection.rebuild_tenant(busy.tenant, now=utcnow, progress=lambda _: None)
-        assert checking.check(busy.tenant, now=utcnow()).differences == []
+    projection.rebuild_tenant(busy.tenant, now=utcnow, progress=lambda _: None)
+    assert checking.check(busy.tenant, now=utcnow()).differences == []
 
 
 def test_what_is_still_due_is_late_and_not_wrong(busy: Caller) -> None:

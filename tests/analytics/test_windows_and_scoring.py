@@ -1,0 +1,72 @@
+"""The pure parts, by their properties."""
+
+import math
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.scoring import Weights, explain, score
+from analytics.windows import HOUR, SLIDING, Window, crossed, hour_of
+
+moments = st.integers(1_577_836_800, 2_051_222_400).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+days = st.integers(0, 40 * 24 * 60).map(lambda minutes: timedelta(minutes=minutes))
+counts = st.integers(0, 2**53)
+weights = st.builds(Weights, likes=st.floats(0, 1000), views=st.floats(0, 1000))
+
+
+@given(moments, days)
+def test_a_window_is_this_hour_and_all_but_one_of_its_hours_before(now: datetime, ago: timedelta) -> None:
+    then = now - ago
+    hours_ago = (hour_of(now) - hour_of(then)) // HOUR
+    for window in SLIDING:
+        assert window.length is not None
+        assert window.contains(then, at=now) is (hours_ago < window.length // HOUR)
+    assert Window.ALL.contains(then, at=now)
+
+
+@given(moments)
+def test_what_is_of_a_later_hour_does_not_count_yet(now: datetime) -> None:
+    for window in SLIDING:
+        assert not window.contains(hour_of(now) + HOUR, at=now)
+        assert window.contains(hour_of(now) + HOUR - timedelta(microseconds=1), at=now)
+
+
+@given(moments, st.integers(0, 24 * 45), st.integers(-30, 24 * 45))
+def test_whatever_changes_its_standing_as_time_passes_is_in_a_crossed_span(
+    now: datetime, hours_later: int, hours_ago: int
+) -> None:
+    """Nothing that enters or leaves a window is missed, however long nobody looked."""
+    before, after = hour_of(now), hour_of(now) + hours_later * HOUR
+    event = now - hours_ago * HOUR
+    changed = any(window.contains(event, at=before) != window.contains(event, at=after) for window in SLIDING)
+    if changed:
+        assert any(span.start <= event < span.end for span in crossed(before, after))
+
+
+@given(moments, st.integers(1, 24))
+def test_what_is_crossed_follows_how_far_time_went_and_not_what_there_is(now: datetime, hours: int) -> None:
+    spans = crossed(hour_of(now), hour_of(now) + hours * HOUR)
+    assert len(spans) == 1 + len(SLIDING)
+    assert all(span.end - span.start <= hours * HOUR for span in spans)
+
+
+@given(weights, counts, counts, counts)
+def test_more_likes_or_views_never_lower_a_score(weighed: Weights, likes: int, views: int, more: int) -> None:
+    base = score(weighed, likes=likes, views=views)
+    assert score(weighed, likes=likes + more, views=views) >= base
+    assert score(weighed, likes=likes, views=views + more) >= base
+
+
+@given(weights, counts, counts)
+def test_a_score_has_six_decimals_and_its_explanation_says_the_same(weighed: Weights, likes: int, views: int) -> None:
+    value = score(weighed, likes=likes, views=views)
+    assert value == round(value, 6)
+    assert math.isfinite(value)
+    said = explain(weighed, likes=likes, views=views)
+    assert said["score"] == value
+    assert math.isclose(said["likes"]["points"] + said["views"]["points"], value, rel_tol=1e-9, abs_tol=1e-5)
+
+
+def test_nothing_scores_nothing() -> None:
+    assert score(Weights(), likes=0, views=0) == 0
