@@ -81,6 +81,14 @@ class User:
         return f"{self.uid}:{self.gid}"
 
 
+def shared_buffers_mb() -> int:
+    """A quarter of the memory, as PostgreSQL's own manual advises: what boards are computed from should be in it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return max(128, min(memory // 4 // 2**20, 4096))
+
+
 class EmbeddedServers:
     """The PostgreSQL and Valkey of one data folder. Made by whoever holds its lock."""
 
@@ -113,7 +121,7 @@ class EmbeddedServers:
             "port": str(self._postgres_port),
             "unix_socket_directories": "",
             "max_connections": "200",
-            "shared_buffers": "256MB",
+            "shared_buffers": f"{shared_buffers_mb()}MB",
             "max_wal_size": "2GB",
             "checkpoint_timeout": "15min",
             "random_page_cost": "1.1",

@@ -54,7 +54,8 @@ def work(settings: Settings) -> None:
         try:
             worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)
             worker.work(logging_level="WARNING", with_scheduler=False)
-            return
+            # RQ also gives up by itself, when Redis goes away while it writes down that a job is done: go on then.
+            time.sleep(0 if Worker.stop_asked else RETRY_S)
         except StopRequested:
             return
         except (RedisError, OSError) as error:

@@ -7,6 +7,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from analytics import pages
 from app.fast_lane import FastLane
@@ -97,3 +98,16 @@ def test_the_request_id_is_the_callers_or_a_new_one(sender: Callable[..., Any]) 
     assert sender("POST", VIEWS, headers={"X-Request-Id": "mine"}).headers["X-Request-Id"] == "mine"
     first, second = (sender("POST", VIEWS).headers["X-Request-Id"] for _ in range(2))
     assert first != second
+
+
+def test_whatever_goes_wrong_in_the_lane_is_answered_by_the_route(
+    app: Flask, sender: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: Any, **_more: Any) -> None:
+        raise PoolTimeoutError
+
+    monkeypatch.setattr("app.fast_lane.view_part", fail)
+    assert sender("POST", VIEWS).status_code == 202, "the route knows nothing of it"
+    monkeypatch.setattr("app.api.events.view_part", fail)
+    answer = sender("POST", VIEWS)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (503, "application/problem+json")

@@ -401,3 +401,51 @@ def wait_until(holds: Callable[[], bool]) -> None:
     from tests.service import eventually
 
     eventually(holds)
+
+
+def test_of_a_page_that_is_private_now_an_earlier_public_board_shows_nothing(
+    board: Board, app_client: Caller, client: FlaskClient, tenant: str
+) -> None:
+    board(a=2, b=1)
+    for name in ("a", "b"):
+        make_page(app_client, name, visibility="public")
+    project(tenant)
+    snapshots.refresh(tenant, now=utcnow() - timedelta(days=1))
+    snapshots.refresh(tenant, now=utcnow())
+    make_page(app_client, "a", visibility="private", title="Layoffs")
+    project(tenant)
+    key = app_client("POST", "/api/v1/keys", json={"origins": ["https://wiki.example"]}).get_json()["key"]
+    yesterday = (utcnow() - timedelta(days=1)).date()
+    answer = client.get(f"/api/v1/leaderboards?key={key}&scope=public&window=7d&metric=views&as_of={yesterday}")
+    assert [row["page"] and row["page"]["external_id"] for row in answer.get_json()["items"]] == [None, "b"]
+    assert "Layoffs" not in answer.text
+    own = read(app_client, f"{BOARD}&as_of={yesterday}")
+    assert [row["page"]["title"] for row in own["items"]] == ["Layoffs", "Page b"], "the tenant's own board shows it"
+
+
+def test_a_redis_that_came_back_with_old_boards_is_filled_anew(board: Board, app_client: Caller, tenant: str) -> None:
+    """A server restarted from an old dump has markers, and anything behind them."""
+    expected = order(board(a=3, b=2))
+    redis = tenants_redis.boards().redis
+    redis.zadd(f"lb:{tenant}:tenant:7d:views", {"999999": 77})
+    redis.set(f"lbr:{tenant}", "the run before")
+    assert tenant in projection.stale_tenants(now=utcnow())
+    project(tenant)
+    assert tenant not in projection.stale_tenants(now=utcnow())
+    wait_until(lambda: order(read(app_client)) == expected)
+
+
+def test_series_know_other_time_zones_and_bounds(board: Board, app_client: Caller) -> None:
+    board(a=3)
+    start = (utcnow() - timedelta(days=10)).strftime("%Y-%m-%dT00:00:00")
+    far = (utcnow() + timedelta(days=2)).strftime("%Y-%m-%dT00:00:00Z")
+    for offset, step in (("%2B02:00", "day"), ("%2B05:30", "hour"), ("-08:00", "day")):
+        points = read(app_client, f"/api/v1/pages/a/series?step={step}&from={start}{offset}&to={far}")
+        assert sum(point["value"] for point in points["points"]) == 3, offset
+    for span in (
+        "from=9999-12-31T22:00:00Z&to=9999-12-31T23:30:00Z",
+        "to=0001-01-01T00:00:00Z",
+        "from=0001-01-01T00:00:00%2B14:00",
+    ):
+        assert app_client("GET", f"/api/v1/pages/a/series?{span}").status_code == 422
+    assert app_client("GET", "/api/v1/spaces?cursor=WyJcdTAwMDAiXQ").status_code == 422
