@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -91,7 +92,7 @@ class Boards(RuleBasedStateMachine):
             with tenant_tx(self.tenant) as tx:
                 pages.delete(tx, name)
 
-    @rule(name=names, user=users, liked=st.booleans())
+    @rule(name=names, user=users, liked=st.sampled_from([True, True, False]))
     def like(self, name: str, user: str, liked: bool) -> None:
         self.send(Item(Does.LIKE if liked else Does.UNLIKE, name, self.now, user=user))
         if name in self.pages:
@@ -130,9 +131,10 @@ class Boards(RuleBasedStateMachine):
 
     # --- what happens to us
 
-    @rule(time=st.sampled_from([timedelta(hours=1), timedelta(hours=26), timedelta(days=8)]))
-    def time_passes(self, time: timedelta) -> None:
+    @rule(time=st.sampled_from([timedelta(hours=1), timedelta(hours=26), timedelta(days=8)]), look=st.booleans())
+    def time_passes(self, time: timedelta, look: bool = True) -> None:
         self.now += time
+        self.look_if(look)
 
     @rule()
     def redis_is_emptied(self) -> None:
@@ -140,8 +142,8 @@ class Boards(RuleBasedStateMachine):
         for key in client.scan_iter(match=f"*:{self.tenant}*", count=10_000):
             client.delete(key)
 
-    @rule()
-    def redis_is_emptied_under_the_projector(self) -> None:
+    @rule(look=st.booleans())
+    def redis_is_emptied_under_the_projector(self, look: bool) -> None:
         real = boards._write_summaries
 
         def empty_and_write(*args: Any) -> None:
@@ -150,11 +152,13 @@ class Boards(RuleBasedStateMachine):
 
         with patch.object(boards, "_write_summaries", empty_and_write):
             projection.run(self.tenant, now=self.now)
+        self.look_if(look)
 
-    @rule(where=st.sampled_from(["before", "within", "after"]), limit=st.sampled_from([1, 3, 5_000]))
-    def projector_dies(self, where: str, limit: int) -> None:
+    @rule(where=st.sampled_from(["before", "within", "after"]), limit=st.sampled_from([1, 5_000]), look=st.booleans())
+    def projector_dies(self, where: str, limit: int, look: bool) -> None:
         with dying(where), contextlib.suppress(Killed):  # where nothing is to be written it lives
             projection.run(self.tenant, now=self.now, limit=limit)
+        self.look_if(look)
 
     @rule()
     def projector_finds_no_redis(self) -> None:
@@ -197,6 +201,10 @@ class Boards(RuleBasedStateMachine):
             assert rows == self.expected(board), f"{board} in its snapshot"
 
     # --- how
+
+    def look_if(self, wanted: bool) -> None:
+        if wanted:
+            self.every_board_is_right_after_a_projection()
 
     def send(self, *items: Item) -> None:
         with tenant_tx(self.tenant) as tx:
@@ -281,3 +289,53 @@ def test_every_board_equals_the_model_whatever_happens(connected: None) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_what_left_a_window_leaves_its_boards_also_after_days_without_a_worker(connected: None) -> None:
+    machine = Boards()
+    machine.begin()
+    machine.view("a", hours_late=0, times=3)
+    machine.like("b", "u", liked=True)
+    machine.every_board_is_right_after_a_projection()
+    for time in (timedelta(hours=23), timedelta(hours=1), timedelta(days=5, hours=23), timedelta(days=30)):
+        machine.time_passes(time)
+    assert machine.expected(boards_in(machine.tenant, "tenant")[0]) == []
+
+
+@pytest.mark.parametrize("where", ["before", "within", "after"])
+def test_what_a_dead_projector_wrote_and_is_true_no_more_is_written_over(connected: None, where: str) -> None:
+    machine = Boards()
+    machine.begin()
+    machine.like("a", "u", liked=True)
+    machine.every_board_is_right_after_a_projection()
+    machine.like("a", "v", liked=True)
+    machine.put("a", "ops", public=True)
+    machine.projector_dies(where, 5_000, look=False)
+    machine.like("a", "v", liked=False)
+    machine.put("a", "eng", public=True)
+    machine.every_board_is_right_after_a_projection()
+
+
+def test_a_redis_emptied_under_the_projector_never_leaves_a_board_of_a_few_rows(connected: None) -> None:
+    machine = Boards()
+    machine.begin()
+    machine.like("a", "u", liked=True)
+    machine.like("b", "u", liked=True)
+    machine.every_board_is_right_after_a_projection()
+    machine.like("a", "v", liked=True)
+    machine.redis_is_emptied_under_the_projector(look=True)
+
+
+def test_what_moved_while_redis_was_away_is_where_it_belongs_when_it_is_back(connected: None) -> None:
+    machine = Boards()
+    machine.begin()
+    machine.like("a", "u", liked=True)
+    machine.every_board_is_right_after_a_projection()
+    machine.put("a", "ops", public=False)
+    machine.projector_finds_no_redis()
+    machine.put("a", "eng", public=True)
+    machine.like("a", "u", liked=False)
+    machine.projector_finds_no_redis()
+    machine.like("a", "v", liked=True)
+    machine.projector_runs_once(1)
+    machine.every_board_is_right_after_a_projection()
