@@ -256,11 +256,12 @@ class Printer:
         self._thread.join(1)
 
     def _print(self) -> None:
+        # Past the stream's own buffer: whoever waits in there, behind a full pipe, would hold its lock as Python ends.
         while (text := self._waiting.get()) is not None:
+            data = text.encode(errors="replace")
             try:
-                self._stream.write(text)
-                if self._waiting.empty():
-                    self._stream.flush()
+                while data:
+                    data = data[os.write(self._stream.fileno(), data) :]
             except (OSError, ValueError):  # the reader has gone; the service goes on
                 return
 

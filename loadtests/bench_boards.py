@@ -23,8 +23,8 @@ from tests.service import Service, running_service
 
 BOARD = "/api/v1/leaderboards?scope=tenant&window=7d&metric=likes&limit=10"
 STALE = 1_000
-# A server's process must have seen its memory once: what is measured is one that has been running.
-WARM_UP = 5
+# Workers and their connections live long: what is measured is one that has seen the memory it works in.
+WARM_UP = 40
 ROUNDS = 15
 SMALL = 10_000
 
