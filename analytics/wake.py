@@ -5,6 +5,7 @@ would hold for minutes). The job takes the flag away before it reads, so what is
 """
 
 import contextlib
+import time
 from collections.abc import Iterable
 
 from tenants import queue, redis
@@ -13,6 +14,7 @@ from tenants.redis import RedisUnavailable, key
 JOB = "workers.jobs.project"
 # Longer than a job waits as a rule, shorter than anybody wants to: then the sweep, or the next change, wakes another.
 PENDING_S = 5
+LONGEST_REST_S = 0.25
 
 
 def wake(tenant_ids: Iterable[str]) -> None:
@@ -25,17 +27,37 @@ def wake(tenant_ids: Iterable[str]) -> None:
                 queue.enqueue(JOB, tenant_id, ttl_s=60)
 
 
-def awake(tenant_id: str) -> bool:
-    """The job has begun: whatever comes now needs another. Whether one was asked for."""
+def awake(tenant_id: str) -> None:
+    """The job has begun: whatever comes now needs another."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
-        return bool(client.delete(_flag(tenant_id)))
-    return False
+        client.delete(_flag(tenant_id))
+
+
+def rest(tenant_id: str) -> None:
+    """Wait out what is left of the rest after the run before."""
+    with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
+        left_ms = int(client.pttl(key("rest", tenant_id)))
+        if left_ms > 0:
+            time.sleep(left_ms / 1000)
+
+
+def done(tenant_id: str, *, took_s: float) -> None:
+    """Rest for as long as the run took: where changes never cease, half of the time is for those who make them.
+
+    And if somebody left word meanwhile, begin again.
+    """
+    rest_ms = int(min(took_s, LONGEST_REST_S) * 1000)
+    with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
+        if rest_ms:
+            client.set(key("rest", tenant_id), "1", px=rest_ms)
+        if client.delete(key("word", tenant_id)):
+            wake([tenant_id])
 
 
 def leave_word(tenant_id: str) -> None:
-    """Another is at it: it looks once more when it is done."""
+    """Another is at it: it begins again when it is done."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
-        client.set(_flag(tenant_id), "1", ex=PENDING_S)
+        client.set(key("word", tenant_id), "1", ex=PENDING_S)
 
 
 def _flag(tenant_id: str) -> str:

@@ -1,6 +1,7 @@
 """The jobs: a few lines each, JSON arguments, safe to run twice or at once."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 import structlog
@@ -17,13 +18,15 @@ log = structlog.get_logger()
 
 def project(tenant_id: str) -> None:
     """Bring one tenant's boards up to date. Safe to run twice, or at once."""
+    wake.rest(tenant_id)
     wake.awake(tenant_id)
+    began = time.perf_counter()
     try:
         projection.bring_up_to_date(tenant_id, now=utcnow)
-        while wake.awake(tenant_id):  # asked for meanwhile
-            projection.bring_up_to_date(tenant_id, now=utcnow)
     except Busy:
         wake.leave_word(tenant_id)
+    else:
+        wake.done(tenant_id, took_s=time.perf_counter() - began)
 
 
 def sweep() -> None:

@@ -22,7 +22,9 @@ def register(cli: click.Group) -> None:
 @click.option("--demo", is_flag=True, help="Make the tenant `demo`, with pages, a month of history and live traffic.")
 @click.option("--no-traffic", is_flag=True, help="With --demo: only the tenant and its credentials.")
 @click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_PORT", default=8000, show_default=True)
-@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="RQ worker processes.")
+@click.option(
+    "--workers", type=click.IntRange(0, 64), default=2, show_default=True, help="RQ worker processes; 0: elsewhere."
+)
 @json_option
 @click.pass_obj
 def up(data_dir: Path, demo: bool, no_traffic: bool, port: int, workers: int, as_json: bool) -> None:
