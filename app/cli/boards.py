@@ -48,7 +48,7 @@ def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
             click.echo(str(difference))
         if len(differences) > MOST_SHOWN:
             click.echo(f"… and {len(differences) - MOST_SHOWN:,} more (--json lists all)")
-    said = "no differences" if not differences else f"{len(differences):,} differences"
+    said = counted(len(differences), "difference") if differences else "no differences"
     late = f", {due:,} still due" if due else ""
     show(
         {
@@ -69,7 +69,8 @@ def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
             ],
         },
         as_json=as_json,
-        text=f"{len(tenant_ids):,} tenants, {pages:,} pages, {boards:,} boards: {said}{late}.",
+        text=f"{counted(len(tenant_ids), 'tenant')}, {counted(pages, 'page')},"
+        f" {counted(boards, 'board')}: {said}{late}.",
     )
     sys.exit(1 if differences else 0)
 
@@ -96,7 +97,8 @@ def rebuild(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
     show(
         {"tenants": len(tenant_ids), "pages": pages, "boards": boards},
         as_json=as_json,
-        text=f"{len(tenant_ids):,} tenants: {pages:,} pages computed, {boards:,} boards filled anew.",
+        text=f"{counted(len(tenant_ids), 'tenant')}: {counted(pages, 'page')} computed,"
+        f" {counted(boards, 'board')} filled anew.",
     )
 
 
@@ -112,6 +114,10 @@ def tenants_of(data_dir: Path, tenant_id: str | None) -> Iterator[list[str]]:
             wanted = [registry.get(tx, tenant_id)] if tenant_id is not None else registry.live(tx)
             names = [tenant.id for tenant in wanted]
         yield names
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _check_global(tenant_ids: list[str]) -> list[Any]:
