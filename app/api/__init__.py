@@ -41,21 +41,7 @@ MODULES = (
 def install(app: Flask) -> None:
     """Put every blueprint on the app, and publish what they declare as OpenAPI 3.1."""
     api = PlauditApi(app)
-    for module in (
-        oauth,
-        logins,
-        users,
-        credentials,
-        settings,
-        weights,
-        pages,
-        spaces,
-        likes,
-        events,
-        leaderboards,
-        health,
-        metrics,
-    ):
+    for module in MODULES:
         api.register_blueprint(module.blueprint)
     oauth.install(app)
     docs.install(app, api)
