@@ -7,18 +7,19 @@ There is no thread of its own. The first caller to come leads: it takes what wai
 and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
 the server by letting requests end has drained it.
 
-Everything is written in one order (tenant, then pages, counters, event ids, buckets, users, likes; each by key), so
-commits of different processes cannot deadlock. If a shared transaction fails all the same, its parts are tried one by
+Everything is written in one order (tenant, then counters, event ids, buckets, users, likes; each by key), so commits
+of different processes cannot deadlock. If a shared transaction fails all the same, its parts are tried one by
 one: a part that fails fails its own callers and nobody else.
 """
 
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import Enum
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import BigInteger, Date, ForeignKey, Index, Uuid, text
@@ -28,16 +29,16 @@ from sqlalchemy.orm import Mapped, mapped_column
 from analytics import likes, outbox
 from analytics.likes import Wish
 from analytics.outbox import Kind
-from analytics.windows import hour_of
 from tenants import users
 from tenants.credentials import ClientToken
-from tenants.db import Base, TenantOwned, Tx, array, shared_tx
+from tenants.db import Base, TenantOwned, Tx, array, in_one_trip, shared_tx
 from tenants.errors import Unavailable
 from tenants.signing import BadToken
 
 MOST_WAITING_ITEMS = 50_000
 MOST_ITEMS_A_COMMIT = 10_000
 WAIT_S = 10.0
+GATHER_S = 0.001
 
 
 class Does(Enum):
@@ -79,7 +80,7 @@ class Part:
     now: datetime
     # Checked in the transaction of the effect: a token revoked a moment ago writes nothing.
     token: ClientToken | None = None
-    rejected: Counter[str] = field(default_factory=Counter)
+    rejected: Mapping[str, int] | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     error: BaseException | None = None
     # Held until the part is done, or its caller is to lead: a bare lock, the cheapest thing to wait for.
@@ -131,6 +132,7 @@ class GroupCommit:
         self._waiting: deque[Part] = deque()
         self._waiting_items = 0
         self._led = False
+        self._last_batch = 0
         self._most_waiting_items = most_waiting_items
 
     def write(self, part: Part) -> list[Outcome]:
@@ -167,6 +169,8 @@ class GroupCommit:
 
     def _lead(self, own: Part) -> None:
         """Commit what waits (our own part first among it), then let another lead."""
+        if len(self._waiting) < self._last_batch:  # they were just answered, and come again in a moment
+            time.sleep(GATHER_S)
         batch = self._take()
         try:
             commit(batch)
@@ -190,12 +194,14 @@ class GroupCommit:
                 items += self._waiting[0].weight
                 batch.append(self._waiting.popleft())
             self._waiting_items -= items
+            self._last_batch = len(batch)
             return batch
 
     def _pass_on(self) -> None:
         with self._lock:
             if not self._waiting:
                 self._led = False
+                self._last_batch = 0
                 return
             heir = self._waiting[0]
             heir.leads = True
@@ -218,7 +224,7 @@ def commit(parts: Sequence[Part]) -> None:
 
 def apply(tx: Tx, parts: Sequence[Part]) -> None:
     """Write one tenant's parts inside a transaction that somebody else commits."""
-    _Writer(tx).write(parts)
+    _Share(tx.tenant, parts).write(tx)
 
 
 def _commit_together(parts: Sequence[Part]) -> None:
@@ -226,137 +232,128 @@ def _commit_together(parts: Sequence[Part]) -> None:
     for part in parts:
         part.outcomes, part.error = [], None
         by_tenant.setdefault(part.tenant_id, []).append(part)
-    tenant_ids = sorted(by_tenant)
-    with shared_tx(tenant_ids[0]) as enter:
-        for tenant_id in tenant_ids:
-            apply(enter(tenant_id), by_tenant[tenant_id])
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """What became of the items of one call of record_events."""
-
-    pages: dict[str, int]
-    accepted: AbstractSet[int]
-    dead: AbstractSet[str] | None = None
-
-    def result(self, item: Item, place: int) -> Result:
-        if place in self.accepted:
-            return Result.ACCEPTED
-        return Result.DUPLICATE if item.page in self.pages else Result.UNKNOWN_PAGE
-
-
-class _Writer:
-    """One tenant's share of a commit, step by step."""
-
-    def __init__(self, tx: Tx) -> None:
-        self.tx = tx
-
-    def write(self, parts: Sequence[Part]) -> None:
-        tokens = {part.token for part in parts if part.token is not None}
-        flat = [(part, item) for part in parts for item in part.items]
-        recorded = self._record([item for _, item in flat], tokens, today=parts[0].now.date())
-        if recorded.dead is not None:
-            self._refuse(parts, recorded.dead)
-            return
-        liked: list[tuple[Item, Outcome]] = []
-        for place, (part, item) in enumerate(flat, 1):
-            outcome = Outcome(recorded.result(item, place))
-            part.outcomes.append(outcome)
-            if item.does is not Does.VIEW and outcome.result is Result.ACCEPTED:
-                liked.append((item, outcome))
-        if liked:
-            moved = self._likes(liked, recorded.pages, now=parts[0].now)
-            outbox.mark_stale(self.tx, Kind.PAGE, moved)
-        self._count_rejections(parts)
-
-    def _record(self, items: Sequence[Item], tokens: AbstractSet[ClientToken], *, today: date) -> _Recorded:
-        """Everything but the likes: tokens checked, pages found and held, ids remembered, views counted."""
-        names = {name: place for place, name in enumerate(dict.fromkeys(item.page for item in items), 1)}
-        row = self.tx.run(
-            _RECORD,
-            {
-                "tenant": self.tx.tenant,
-                "names": list(names),
-                "items": array(names[item.page] for item in items),
-                "hours": array(int(item.at.timestamp()) // 3600 for item in items),
-                "keys": array(item.event_key.hex if item.event_key else "NULL" for item in items),
-                "views": array("t" if item.does is Does.VIEW else "f" for item in items),
-                "clients": [token.client_id for token in tokens],
-                "jtis": [token.jti for token in tokens],
-                "today": today,
-            },
-        ).one()
-        if row.dead is not None:
-            return _Recorded({}, frozenset(), dead=frozenset(row.dead))
-        pages = {name: page_id for name, page_id in zip(names, row.ids or (), strict=True) if page_id is not None}
-        return _Recorded(pages, frozenset(row.accepted or ()))
-
-    def _refuse(self, parts: Sequence[Part], dead: AbstractSet[str]) -> None:
-        """Nothing was written, since some tokens do not count any more: tell their callers, and write the others."""
-        for part in parts:
-            if part.token is not None and part.token.jti in dead:
-                part.error = BadToken()
-        live = [part for part in parts if part.error is None]
+    shares = [_Share(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
+    if any(share.has_likes for share in shares):
+        with shared_tx(shares[0].tenant_id) as enter:
+            for share in shares:
+                share.write(enter(share.tenant_id))
+        return
+    rows = in_one_trip([(share.tenant_id, _RECORD, share.parameters()) for share in shares])
+    for share, row in zip(shares, rows, strict=True):
+        share.hear(_Recorded(*row))
+        live = share.refuse()
         if live:
-            self.write(live)
+            _commit_together(live)
 
-    def _likes(self, wanted: Sequence[tuple[Item, Outcome]], pages: dict[str, int], now: datetime) -> set[int]:
-        if not wanted:
-            return set()
+
+class _Recorded(NamedTuple):
+    """What record_events answers. See migrations/versions/0006_one_trip.py."""
+
+    dead: list[str] | None
+    ids: list[int | None] | None
+    accepted: list[int] | None
+
+
+class _Share:
+    """One tenant's share of a commit."""
+
+    def __init__(self, tenant_id: str, parts: Sequence[Part]) -> None:
+        self.tenant_id = tenant_id
+        self.parts = parts
+        self.items = [item for part in parts for item in part.items]
+        self.has_likes = any(item.does is not Does.VIEW for item in self.items)
+        # Each page that is named, and its place among them.
+        self._names = {name: place for place, name in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
+        self._dead: Sequence[str] = ()
+
+    def write(self, tx: Tx) -> None:
+        """Step by step, in an open transaction."""
+        row = _Recorded(*tx.raw.exec_driver_sql(_RECORD, self.parameters()).one())
+        liked = self.hear(row)
+        if liked:
+            moved = self._likes(tx, liked, dict(zip(self._names, row.ids or (), strict=True)))
+            outbox.mark_stale(tx, Kind.PAGE, moved)
+        live = self.refuse()
+        if live:
+            _Share(self.tenant_id, live).write(tx)
+
+    def parameters(self) -> tuple[Any, ...]:
+        """For record_events: everything but the likes. Tokens, pages, ids of events, views, what was refused."""
+        tokens = {part.token for part in self.parts if part.token is not None}
+        refused: Counter[str] = Counter()
+        for part in self.parts:
+            refused.update(part.rejected or {})
+        names = self._names
+        return (
+            self.tenant_id,
+            list(names),
+            array(names[item.page] for item in self.items),
+            array(int(item.at.timestamp()) // 3600 for item in self.items),
+            array(item.event_key.hex if item.event_key else "NULL" for item in self.items),
+            array("t" if item.does is Does.VIEW else "f" for item in self.items),
+            [token.client_id for token in tokens],
+            [token.jti for token in tokens],
+            self.parts[0].now,
+            list(refused),
+            array(refused.values()),
+        )
+
+    def hear(self, row: _Recorded) -> list[tuple[Item, Outcome]]:
+        """Give every part its outcomes; the likes that are still to be settled."""
+        if row.dead is not None:
+            self._dead = row.dead
+            return []
+        known = {name for name, page_id in zip(self._names, row.ids or (), strict=True) if page_id is not None}
+        accepted = frozenset(row.accepted or ())
+        liked: list[tuple[Item, Outcome]] = []
+        place = 0
+        for part in self.parts:
+            for item in part.items:
+                place += 1
+                if place in accepted:
+                    outcome = Outcome(Result.ACCEPTED)
+                    if item.does is not Does.VIEW:
+                        liked.append((item, outcome))
+                else:
+                    outcome = Outcome(Result.DUPLICATE if item.page in known else Result.UNKNOWN_PAGE)
+                part.outcomes.append(outcome)
+        return liked
+
+    def refuse(self) -> list[Part]:
+        """Where some tokens do not count any more nothing was written: tell their callers, and give back the others."""
+        if not self._dead:
+            return []
+        for part in self.parts:
+            if part.token is not None and part.token.jti in self._dead:
+                part.error = BadToken()
+        return [part for part in self.parts if part.error is None]
+
+    def _likes(self, tx: Tx, wanted: Sequence[tuple[Item, Outcome]], pages: Mapping[str, int | None]) -> set[int]:
         user_ids: dict[str | UUID | None, UUID] = {}
         external = {item.user for item, _ in wanted if isinstance(item.user, str)}
-        user_ids.update(users.ensure_all_external(self.tx, external, now=now))
-        user_ids |= {
-            user: user for user in users.hold(self.tx, {i.user for i, _ in wanted if isinstance(i.user, UUID)})
-        }
+        user_ids.update(users.ensure_all_external(tx, external, now=self.parts[0].now))
+        user_ids |= {user: user for user in users.hold(tx, {i.user for i, _ in wanted if isinstance(i.user, UUID)})}
         wishes: list[Wish] = []
         granted: list[Outcome] = []
         for item, outcome in wanted:
-            if item.user not in user_ids:
+            page_id = pages[item.page]
+            if item.user not in user_ids or page_id is None:
                 outcome.result = Result.UNKNOWN_USER
                 continue
-            wishes.append(Wish(pages[item.page], user_ids[item.user], item.does is Does.LIKE, item.at))
+            wishes.append(Wish(page_id, user_ids[item.user], item.does is Does.LIKE, item.at))
             granted.append(outcome)
-        after, moved = likes.settle(self.tx, wishes)
+        after, moved = likes.settle(tx, wishes)
         for outcome, count in zip(granted, after, strict=True):
             outcome.likes = count
         return moved
 
-    def _count_rejections(self, parts: Sequence[Part]) -> None:
-        counts: Counter[tuple[datetime, str]] = Counter()
-        for part in parts:
-            unknown = sum(outcome.result is Result.UNKNOWN_PAGE for outcome in part.outcomes)
-            if unknown:
-                counts[hour_of(part.now), Result.UNKNOWN_PAGE.value] += unknown
-            for reason, count in part.rejected.items():
-                counts[hour_of(part.now), reason] += count
-        keys = sorted(counts)
-        if keys:
-            self.tx.execute(
-                text("""
-                    INSERT INTO ingest_rejections_hour AS r (tenant_id, bucket_hour, reason, rejected)
-                    SELECT :tenant, bucket_hour, reason, rejected
-                    FROM unnest(CAST(:hours AS timestamptz[]), CAST(:reasons AS text[]), CAST(:counts AS bigint[]))
-                         AS w(bucket_hour, reason, rejected)
-                    ON CONFLICT (tenant_id, bucket_hour, reason)
-                    DO UPDATE SET rejected = r.rejected + EXCLUDED.rejected
-                """),
-                {
-                    "tenant": self.tx.tenant,
-                    "hours": [hour for hour, _ in keys],
-                    "reasons": [reason for _, reason in keys],
-                    "counts": [counts[key] for key in keys],
-                },
-            )
 
-
-# See migrations/versions/0005_boards.py. A function, because its plans are kept: planning was half of a commit's cost.
-_RECORD = text("""
+# A function, because its plans are kept: planning was half of a commit's cost.
+_RECORD = """
     SELECT dead, ids, accepted FROM record_events(
-        :tenant, CAST(:names AS text[]), CAST(:items AS int[]), CAST(:hours AS int[]), CAST(:keys AS uuid[]),
-        CAST(:views AS boolean[]), CAST(:clients AS text[]), CAST(:jtis AS text[]), :today)
-""")
+        %s, %s::text[], %s::int[], %s::int[], %s::uuid[], %s::boolean[], %s::text[], %s::text[], %s::timestamptz,
+        %s::text[], %s::bigint[])
+"""
 
 
 def rejections(tx: Tx, *, since: datetime) -> dict[str, int]:

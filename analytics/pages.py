@@ -143,13 +143,17 @@ def list_(tx: Tx, *, space: str | None, before: int | None, limit: int) -> list[
 
 
 def delete(tx: Tx, external_id: str) -> None:
-    """Remove a page with its likes and views."""
+    """Remove a page with its likes and views. Its counter is taken first, as by everybody who writes to the page."""
     gone = tx.scalar(
-        text("DELETE FROM pages WHERE tenant_id = :tenant AND external_id = :page RETURNING id"),
+        text("""
+            SELECT p.id FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id
+            WHERE p.tenant_id = :tenant AND p.external_id = :page FOR UPDATE OF c
+        """),
         {"tenant": tx.tenant, "page": external_id},
     )
     if gone is None:
         raise PageNotFound
+    tx.execute(text("DELETE FROM pages WHERE tenant_id = :tenant AND id = :page"), {"tenant": tx.tenant, "page": gone})
     outbox.mark_stale(tx, Kind.PAGE, [gone])
 
 

@@ -50,8 +50,7 @@ class FastLane:
             return self._through(environ, start_response)
         started = time.perf_counter()
         environ["HTTP_X_REQUEST_ID"] = request_id = edge.request_id_of(environ)
-        logs.begin(request_id=request_id)
-        part = self._prepare(environ, match[1])
+        part = self._prepare(environ, request_id, match[1])
         result = self._write(environ, part) if part is not None else None
         if part is None or result is None:
             return self._through(environ, start_response)
@@ -62,13 +61,13 @@ class FastLane:
         self._record(time.perf_counter() - started)
         return [body]
 
-    def _prepare(self, environ: Environ, external_id: str) -> Part | None:
+    def _prepare(self, environ: Environ, request_id: str, external_id: str) -> Part | None:
         """What to write; None where the route shall decide."""
         try:
             actor = actor_showing(environ.get("HTTP_AUTHORIZATION", ""), self._signer, check_token=False)
             if not _may_send(actor):
                 return None
-            logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
+            logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
             return view_part(actor, external_id, environ)
         except Exception:  # noqa: BLE001  whatever it is, the route comes upon it again, and answers it
             return None

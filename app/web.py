@@ -9,7 +9,7 @@ from flask.json.provider import JSONProvider
 
 from analytics.ingest import GroupCommit
 from analytics.visitors import Visitors
-from analytics.wake import wake
+from analytics.wake import Waker
 from app import api, body, edge, errors
 from app.board_shelf import BoardShelf
 from app.fast_lane import FastLane
@@ -38,7 +38,7 @@ def create_app(settings: Settings) -> Flask:
     connect(settings)
     app = new_flask(settings)
     app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
-    app.extensions["plaudit-ingest"] = GroupCommit(after=wake)
+    app.extensions["plaudit-ingest"] = GroupCommit(after=Waker())
     app.extensions["plaudit-boards"] = BoardShelf()
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
     api.install(app)

@@ -61,9 +61,10 @@ def configure(
 _ids: ContextVar[Mapping[str, str]] = ContextVar("plaudit_log_ids", default=MappingProxyType({}))
 
 
-def begin(*, request_id: str) -> None:
+def begin(*, request_id: str, user_id: str | None = None, tenant_id: str | None = None) -> None:
     """A new request: its lines have this id, and nothing of the one before."""
-    _ids.set({"requestId": request_id})
+    given = {"requestId": request_id, "userId": user_id, "tenantId": tenant_id}
+    _ids.set({name: value for name, value in given.items() if value is not None})
 
 
 def bind(*, user_id: str | None = None, tenant_id: str | None = None) -> None:

@@ -149,6 +149,42 @@ def test_a_page_deleted_meanwhile_is_unknown(tenant: str) -> None:
     assert group.write(view(tenant, "b")) == [Outcome(Result.ACCEPTED)]
 
 
+def test_a_view_that_waits_for_a_deletion_finds_the_page_gone(tenant: str) -> None:
+    make_pages(tenant, "a", "b")
+    now = utcnow()
+    both = Part(tenant, [Item(Does.VIEW, "a", now), Item(Does.VIEW, "b", now)], now)
+    with ThreadPoolExecutor(1) as pool:
+        with tenant_tx(tenant) as tx:
+            pages.delete(tx, "a")
+            waiting = pool.submit(GroupCommit().write, both)
+            time.sleep(0.3)
+            assert not waiting.done()
+        assert waiting.result(10) == [Outcome(Result.UNKNOWN_PAGE), Outcome(Result.ACCEPTED)]
+    assert (views_of(tenant, "b"), rejected(tenant)) == (1, {"unknown_page": 1})
+
+
+def test_connections_that_the_server_closed_meanwhile_cost_no_request(tenant: str) -> None:
+    make_pages(tenant, "a")
+    group = GroupCommit()
+    group.write(view(tenant, "a"))
+    with owner_tx() as tx:
+        closed = tx.execute(
+            text("""
+                SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+            """)
+        ).scalar_one()
+        assert closed
+    time.sleep(0.2)
+    assert group.write(view(tenant, "a")) == [Outcome(Result.ACCEPTED)]
+    assert views_of(tenant) == 2
+
+
+def rejected(tenant: str) -> dict[str, int]:
+    with tenant_tx(tenant) as tx:
+        return ingest.rejections(tx, since=utcnow())
+
+
 def test_what_was_answered_is_committed(tenant: str) -> None:
     """P1: durable before the answer, with synchronous_commit on."""
     make_pages(tenant, "a")
