@@ -121,6 +121,7 @@ class Summary:
     url: str
     space: str
     tenant_id: str
+    is_public: bool
 
     def fields(self) -> dict[str, str]:
         return {
@@ -129,6 +130,7 @@ class Summary:
             "url": self.url,
             "space": self.space,
             "tenant": self.tenant_id,
+            "public": "1" if self.is_public else "0",
         }
 
 
@@ -278,6 +280,13 @@ def forget(redis: "Redis", tenant_id: str) -> None:
         for found in redis.scan_iter(match=pattern, count=1000):
             redis.unlink(found)
     redis.unlink(ready_key(tenant_id))
+
+
+def forget_everything(redis: "Redis") -> None:
+    """Remove every board and summary of every tenant, as if Redis had been emptied of them."""
+    for pattern in ("lbr:*", "lbv:*", "lb:*", "{lb:*", "pgs:*"):
+        for found in redis.scan_iter(match=pattern, count=1000):
+            redis.unlink(found)
 
 
 # --- Whether Redis still is the one we filled

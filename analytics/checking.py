@@ -4,7 +4,7 @@ For a tenant it holds the projection's lock and looks at everything in one snaps
 stands still. Pages whose projection is still due are left out: they are late, not wrong.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -38,13 +38,15 @@ class Difference:
     expected: Any
 
     def __str__(self) -> str:
-        return f"{self.tenant_id}  {self.where}  {self.member}: found {self.found}, expected {self.expected}"
+        found, expected = (_shown(value) for value in (self.found, self.expected))
+        return f"{self.tenant_id}  {self.where}  {self.member}: found {found}, expected {expected}"
 
 
 @dataclass(frozen=True)
 class Expected:
     """What a page ought to have, and the boards it ought to be on."""
 
+    external_id: str
     numbers: dict[str, float]
     scopes: tuple[str, ...]
     is_shared: bool
@@ -74,7 +76,7 @@ def check(tenant_id: str, *, now: datetime) -> Report:
         found += _wrong_stats(tx, expected, due)
         with redis.boards().client() as client:
             boards = _boards(expected)
-            found += _wrong_boards(client, tenant_id, boards, due)
+            found += _wrong_boards(client, tenant_id, boards, expected, due)
     return Report(len(expected), len(boards), len(due), found)
 
 
@@ -90,7 +92,7 @@ def check_global(expected: dict[int, Expected]) -> list[Difference]:
         for window in WINDOWS
     }
     with redis.boards().client() as client:
-        return list(_wrong_boards(client, "_all", boards, set()))
+        return list(_wrong_boards(client, "_all", boards, expected, set()))
 
 
 def shared_pages(tenant_id: str, *, now: datetime) -> dict[int, Expected]:
@@ -138,7 +140,7 @@ def _expected(tx: Tx, hour: datetime) -> Iterator[tuple[int, Expected]]:
                  l AS (SELECT page_id, ARRAY[{likes}]::bigint[] AS recent
                        FROM page_likes WHERE tenant_id = :tenant AND created_at < :after GROUP BY page_id),
                  m AS (SELECT page_id, count(*) AS total FROM page_likes WHERE tenant_id = :tenant GROUP BY page_id)
-            SELECT p.id, p.space_key, p.visibility, v.recent AS views, l.recent AS likes,
+            SELECT p.id, p.external_id, p.space_key, p.visibility, v.recent AS views, l.recent AS likes,
                    COALESCE(t.total, 0) + c.views_purged AS all_views, COALESCE(m.total, 0) AS all_likes
             FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id
             LEFT JOIN v ON v.page_id = p.id LEFT JOIN t ON t.page_id = p.id
@@ -158,7 +160,7 @@ def _expected(tx: Tx, hour: datetime) -> Iterator[tuple[int, Expected]]:
         public = row.visibility == "public"
         kinds = ("space", "public") if public else ("space",)
         scopes = ("tenant", *(["public"] if public else []), *(f"{kind}:{row.space_key}" for kind in kinds))
-        yield row.id, Expected(numbers, scopes, is_shared=public and shared)
+        yield row.id, Expected(row.external_id, numbers, scopes, is_shared=public and shared)
 
 
 def _weights(tx: Tx) -> tuple[float, float]:
@@ -190,7 +192,20 @@ def _wrong_stats(tx: Tx, expected: dict[int, Expected], due: set[int]) -> Iterat
         found = kept.get(page_id, nothing)
         for name in columns:
             if found[name] != right[name]:
-                yield Difference(tx.tenant, f"page_stats.{name}", f"page {page_id}", found[name], right[name])
+                yield Difference(
+                    tx.tenant, f"page_stats.{name}", _name(str(page_id), expected), found[name], right[name]
+                )
+
+
+def _name(member: str, pages: Mapping[int, Expected]) -> str:
+    known = pages.get(int(member)) if member.isdecimal() else None
+    return f"page {known.external_id}" if known is not None else f"page number {member}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _boards(expected: dict[int, Expected]) -> dict[str, dict[str, float]]:
@@ -208,19 +223,30 @@ def _boards(expected: dict[int, Expected]) -> dict[str, dict[str, float]]:
 
 
 def _wrong_boards(
-    client: "Redis", tenant_id: str, expected: dict[str, dict[str, float]], due: Iterable[int]
+    client: "Redis",
+    tenant_id: str,
+    expected: dict[str, dict[str, float]],
+    pages: Mapping[int, Expected],
+    due: Iterable[int],
 ) -> Iterator[Difference]:
     late = {str(page_id) for page_id in due}
     prefix = f"lb:{tenant_id}:"
     kept = {key.decode().removeprefix(prefix) for key in client.scan_iter(f"{prefix}*")}
-    for topic in sorted(kept | expected.keys()):
+    topics = sorted(kept | expected.keys())
+    lost = {topic for topic in topics if not client.exists(f"lbv:{{{prefix}{topic}}}")}
+    missing = [topic for topic in topics if topic in lost and expected.get(topic)]
+    if missing and len(missing) == sum(bool(values) for values in expected.values()):
+        told = f"{len(missing)} of them: a running worker fills them, or plaudit rebuild"
+        yield Difference(tenant_id, "Redis", "the boards", "none (it was emptied, or restarted)", told)
+        return
+    for topic in topics:
         key = prefix + topic
-        if client.get(f"lbv:{{{key}}}") is None:
-            if expected.get(topic):
+        if topic in lost:
+            if topic in missing:
                 yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
             continue
         found = {member.decode(): value for member, value in client.zscan_iter(key, count=CHUNK)}
         right = expected.get(topic, {})
         for member in sorted({*found, *right} - late):
             if found.get(member) != right.get(member):
-                yield Difference(tenant_id, key, f"page {member}", found.get(member), right.get(member))
+                yield Difference(tenant_id, key, _name(member, pages), found.get(member), right.get(member))

@@ -52,6 +52,13 @@ class EventIn(msgspec.Struct, forbid_unknown_fields=True):
     action_type: str | None = None
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """In the place of an event that could not be read."""
+
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     index: int
@@ -146,16 +153,20 @@ class Batch:
 
 def check(raw: Any, *, now: datetime, ages: Ages) -> Item:
     """The event as an item to write, or Refused."""
+    if isinstance(raw, Unreadable):
+        raise Refused(Reason.INVALID, raw.why)
     try:
         event = msgspec.convert(raw, EventIn)
     except msgspec.ValidationError as error:
         raise Refused(Reason.INVALID, str(error)) from None
     if event.type == "action":
-        raise Refused(Reason.UNKNOWN_ACTION, f"there is no action {event.action_type!r} in the catalog")
+        raise Refused(Reason.UNKNOWN_ACTION, f"there is no action {(event.action_type or '')[:64]!r} in the catalog")
     does = _DOES.get(event.type)
     if does is None:
         raise Refused(Reason.UNKNOWN_TYPE, f"there is no event type {event.type[:40]!r}")
-    if event.page is None or EXTERNAL_ID.fullmatch(event.page) is None:
+    if event.page is None:
+        raise Refused(Reason.INVALID, "page: which one?")
+    if EXTERNAL_ID.fullmatch(event.page) is None:
         raise Refused(Reason.INVALID, "page: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
     if event.user is not None and EXTERNAL_ID.fullmatch(event.user) is None:
         raise Refused(Reason.INVALID, "user: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")

@@ -17,12 +17,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import ingest
-from analytics.events import Ages, Batch, Rejection
+from analytics.events import Ages, Batch, Rejection, Unreadable
 from tenants.db import Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Conflict
 
 CHUNK_LINES = 1000
 LINE_MAX_BYTES = 64 * 1024
+REJECT_FIELDS = {"line", "code", "detail", "event"}
 
 
 class Import(TenantOwned, Base):
@@ -50,7 +51,16 @@ class ImportRunning(Conflict):
 class Reject:
     line: int
     rejection: Rejection
-    text: str
+    text: bytes
+
+    def as_json(self) -> bytes:
+        """For the file of rejects, which can be imported again when what was wrong is put right."""
+        try:
+            event = orjson.loads(self.text)
+        except orjson.JSONDecodeError:
+            event = self.text[:1000].decode(errors="replace")
+        told = {"line": self.line, "code": self.rejection.code.value, "detail": self.rejection.detail}
+        return orjson.dumps({**told, "event": event})
 
 
 @dataclass(frozen=True)
@@ -86,13 +96,14 @@ def run(tenant_id: str, file: Path, file_hash: str, *, lines_done: int, ages: Ag
     """Write the rest of the file, chunk by chunk; each is committed when it is yielded."""
     done = lines_done
     for texts in _chunks(file, skip=lines_done):
-        batch = Batch(tenant_id, [_read(line) for line in texts], now=now, ages=ages)
+        numbers = [number for number, line in enumerate(texts) if line.strip()]
+        batch = Batch(tenant_id, [_read(texts[number]) for number in numbers], now=now, ages=ages)
         with tenant_tx(tenant_id) as tx:
             ingest.apply(tx, [batch.part])
             tally = batch.tally(batch.part.outcomes)
             _move(tx, file_hash, done, len(texts), tally.accepted, tally.duplicates, len(tally.rejected))
         rejects = [
-            Reject(done + 1 + rejection.index, rejection, texts[rejection.index].decode(errors="replace"))
+            Reject(done + 1 + numbers[rejection.index], rejection, texts[numbers[rejection.index]])
             for rejection in tally.rejected
         ]
         done += len(texts)
@@ -133,8 +144,12 @@ def _chunks(file: Path, *, skip: int) -> Iterator[list[bytes]]:
 
 def _read(line: bytes) -> Any:
     if len(line) > LINE_MAX_BYTES:
-        return f"a line of {len(line)} bytes"
+        return Unreadable(f"a line of {len(line)} bytes, of at most {LINE_MAX_BYTES}")
     try:
-        return orjson.loads(line)
+        event = orjson.loads(line)
+        if isinstance(event, dict) and event.keys() == REJECT_FIELDS:  # one that was refused before, tried again
+            event = event["event"]
+            return orjson.loads(event) if isinstance(event, str) else event
+        return event
     except orjson.JSONDecodeError as error:
-        return f"not JSON: {error}"
+        return Unreadable(f"not JSON: {error}")

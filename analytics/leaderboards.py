@@ -5,7 +5,7 @@ in that order (value, member), so that going on from it loses nobody who did not
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -74,14 +74,15 @@ def page(board: Board, *, limit: int, after: Position | None = None, now: dateti
     return _ask_for_rebuild(board, found)
 
 
-def true_page(board: Board, *, limit: int, now: datetime) -> Listing:
-    """The first rows, not from a snapshot: what snapshots are made of."""
-    found = _redis_page(board, limit=limit, after=None)
-    if found is not None:
-        return found
-    with inside(board) as tx:
-        hold(tx, board.tenant_id, shared=True)  # so that nothing is committed between its version and its rows
-        return _postgres_page(tx, board, limit=limit, after=None, now=now)
+def true_pages(wanted: Sequence[Board], *, limit: int, now: datetime) -> Iterator[tuple[Board, Listing]]:
+    """The first rows of each of a tenant's boards, not from snapshots: what those are made of."""
+    for board, found in zip(wanted, _redis_tops(wanted, limit=limit), strict=True):
+        if found is not None:
+            yield board, found
+            continue
+        with inside(board) as tx:
+            hold(tx, board.tenant_id, shared=True)  # so that nothing is committed between its version and its rows
+            yield board, _postgres_page(tx, board, limit=limit, after=None, now=now)
 
 
 def ranks(board: Board, members: Sequence[str], *, now: datetime) -> Listing:
@@ -97,9 +98,11 @@ def around(board: Board, member: str, *, n: int, now: datetime) -> Listing:
 def summaries(board: Board, members: Sequence[str], *, source: Source = Source.REDIS) -> dict[str, Mapping[str, str]]:
     """What to show of these members: from Redis, and from PostgreSQL what is not there.
 
-    A snapshot may list pages that are not public any more: of those a public board shows nothing.
+    A page may have become private since its row was read: of those a public board shows nothing.
     """
     found = {} if source is Source.SNAPSHOT and board.is_public else _redis_summaries(board, members)
+    if board.is_public:
+        found = {member: fields for member, fields in found.items() if fields.get("public") == "1"}
     missing = [int(member) for member in members if member not in found]
     if missing:
         with inside(board) as tx:
@@ -107,14 +110,15 @@ def summaries(board: Board, members: Sequence[str], *, source: Source = Source.R
             stats = "page_stats s WHERE s.tenant_id = p.tenant_id AND s.page_id = p.id"
             rows = tx.execute(
                 text(f"""
-                    SELECT p.id, p.tenant_id, p.external_id, p.title, p.url, p.space_key FROM pages p
+                    SELECT p.id, p.tenant_id, p.external_id, p.title, p.url, p.space_key, p.visibility FROM pages p
                     WHERE p.id = ANY(CAST(:ids AS bigint[])) AND (p.tenant_id = :tenant OR :tenant = '{ALL_TENANTS}')
                       AND (NOT :public OR (p.visibility = 'public' AND EXISTS (SELECT FROM {stats} AND s.{shown})))
                 """),  # noqa: S608  constants
                 {"ids": missing, "tenant": board.tenant_id, "public": board.is_public},
             )
             for row in rows:
-                summary = boards.Summary(row.external_id, row.title, row.url, row.space_key, row.tenant_id)
+                public = row.visibility == "public"
+                summary = boards.Summary(row.external_id, row.title, row.url, row.space_key, row.tenant_id, public)
                 found[str(row.id)] = summary.fields()
     return found
 
@@ -154,7 +158,7 @@ def inside(board: Board) -> AbstractContextManager[Tx]:
 
 # --- Redis ----------------------------------------------------------------------------------------------------------
 
-# Both run inside Redis, so that nobody moves between finding a place and reading on from it.
+# These run inside Redis, so that nobody moves between finding a place and reading on from it.
 _AFTER = """
 local key, value, member, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local function below(a, b)
@@ -176,6 +180,10 @@ while low < high do
 end
 local start = above + low
 return {start, redis.call('ZCARD', key), redis.call('ZREVRANGE', key, start, start + limit - 1, 'WITHSCORES')}
+"""
+_TOP = """
+local rows = redis.call('ZREVRANGE', KEYS[1], 0, tonumber(ARGV[1]) - 1, 'WITHSCORES')
+return {redis.call('GET', KEYS[2]) or '', redis.call('ZCARD', KEYS[1]), rows}
 """
 _AROUND = """
 local rank = redis.call('ZREVRANK', KEYS[1], ARGV[1])
@@ -205,6 +213,21 @@ def _redis_page(board: Board, *, limit: int, after: Position | None) -> Listing 
         return _listing(_rows(board, 0, [part for pair in pairs for part in pair]), total, version)
     start, total, flat = answers[0]
     return _listing(_rows(board, start, flat), total, version)
+
+
+def _redis_tops(wanted: Sequence[Board], *, limit: int) -> list[Listing | None]:
+    """The tops of many boards, in one round trip; None where Redis cannot say."""
+    try:
+        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
+            for board in wanted:
+                pipe.eval(_TOP, 2, board.key, board.marker, limit)
+            answers = pipe.execute()
+    except RedisUnavailable:
+        return [None] * len(wanted)
+    return [
+        _listing(_rows(board, 0, flat), total, Version.load(marker)) if marker else None
+        for board, (marker, total, flat) in zip(wanted, answers, strict=True)
+    ]
 
 
 def _redis_ranks(board: Board, members: Sequence[str]) -> Listing | None:

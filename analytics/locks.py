@@ -11,6 +11,7 @@ class Busy(Unavailable):
     """Another has the lock for too long."""
 
     code = "projection_busy"
+    title = "Another process is bringing these boards up to date just now: try again in a moment"
 
 
 def try_hold(tx: Tx, tenant_id: str) -> None:

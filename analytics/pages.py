@@ -67,7 +67,10 @@ class Page(TenantOwned, Base):
 
 
 class PageNotFound(NotFound):
-    """The same words as for anything that is not there."""
+    """It is not there, or not this tenant's."""
+
+    def __init__(self, external_id: str) -> None:
+        super().__init__(f"There is no page {external_id[:128]!r}")
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def put(
 def get(tx: Tx, external_id: str) -> Page:
     page = tx.scalar(select(Page).where(Page.external_id == external_id))
     if page is None:
-        raise PageNotFound
+        raise PageNotFound(external_id)
     return page
 
 
@@ -152,7 +155,7 @@ def delete(tx: Tx, external_id: str) -> None:
         {"tenant": tx.tenant, "page": external_id},
     )
     if gone is None:
-        raise PageNotFound
+        raise PageNotFound(external_id)
     tx.execute(text("DELETE FROM pages WHERE tenant_id = :tenant AND id = :page"), {"tenant": tx.tenant, "page": gone})
     outbox.mark_stale(tx, Kind.PAGE, [gone])
 
@@ -192,21 +195,22 @@ def check(*, external_id: str, space: str, title: str, url: str) -> None:
         errors["external_id"] = ["1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -"]
     if SPACE_KEY.fullmatch(space) is None:
         errors["space"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
-    if not 1 <= len(title.strip()) <= TITLE_MAX or _CONTROL.search(title):
+    if not title.strip() or len(title) > TITLE_MAX or _CONTROL.search(title):
         errors["title"] = [f"1 to {TITLE_MAX} characters, no control characters"]
     if not _is_url(url):
-        errors["url"] = [f"an http or https address, or a path, of at most {URL_MAX} characters"]
+        errors["url"] = [f"an http or https address, or a path, of at most {URL_MAX} bytes"]
     if errors:
         raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
 
 
 def _is_url(url: str) -> bool:
-    if not 1 <= len(url) <= URL_MAX or _CONTROL.search(url):
+    if not 1 <= len(url.encode()) <= URL_MAX or _CONTROL.search(url):
         return False
     if url.startswith("/") and not url.startswith("//"):
         return True
     try:
         parts = urlsplit(url)
+        is_port = parts.port is None or parts.port > 0  # one out of range is an error
     except ValueError:
         return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and is_port

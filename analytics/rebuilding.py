@@ -97,7 +97,7 @@ def _stats_in(tx: Tx, scope: str) -> Iterator[Sequence[Row[Any]]]:
     if scope == GLOBAL:
         where.append("s.is_shared")
     query = text(f"""
-        SELECT s.page_id, s.tenant_id, p.external_id, p.title, p.url, p.space_key,
+        SELECT s.page_id, s.tenant_id, p.external_id, p.title, p.url, p.space_key, p.visibility = 'public' AS is_public,
                {", ".join(f"s.{name}" for name in COLUMNS)}
         FROM page_stats s LEFT JOIN pages p ON p.tenant_id = s.tenant_id AND p.id = s.page_id
         WHERE {" AND ".join(where)} ORDER BY s.page_id LIMIT {CHUNK}
@@ -113,7 +113,7 @@ def _stats_in(tx: Tx, scope: str) -> Iterator[Sequence[Row[Any]]]:
 
 
 def _values(wanted: Sequence[Board], rows: Sequence[Row[Any]]) -> dict[Board, dict[str, Value]]:
-    first = 6  # the columns before the numbers
+    first = 7  # the columns before the numbers
     places = {cell: first + place for place, cell in enumerate(boards.CELLS)}
     values: dict[Board, dict[str, Value]] = {}
     for board in wanted:
@@ -129,7 +129,7 @@ def _summaries(scope: str, rows: Sequence[Row[Any]], tenant_id: str | None) -> d
     owner = tenant_id or ALL_TENANTS
     return {
         summary_key(owner, str(row.page_id)): boards.Summary(
-            row.external_id, row.title, row.url, row.space_key, row.tenant_id
+            row.external_id, row.title, row.url, row.space_key, row.tenant_id, row.is_public
         ).fields()
         for row in rows
         if row.external_id is not None

@@ -201,7 +201,7 @@ def _rolled(tenant_id: str, row: Any, weights: Weights, *, shared: bool) -> Roll
         )
         public = row.visibility == "public"
         now = Page(row.space_key, public, public and shared, row.updated_at, counts + scores)
-        summary = Summary(row.external_id, row.title, row.url, row.space_key, tenant_id)
+        summary = Summary(row.external_id, row.title, row.url, row.space_key, tenant_id, public)
         if now.values == NOTHING:  # on no board, and not worth a row
             now = None
     return Rolled(row.page_id, before, now, summary)

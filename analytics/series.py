@@ -46,7 +46,7 @@ class Point:
 
 def series(tx: Tx, page_id: int, counted: Counted, *, step: Step, start: datetime, end: datetime) -> list[Point]:
     """The page's views, or the likes that it still has, by the time they happened; 0 where there were none."""
-    if not (start >= EARLIEST and end <= LATEST):
+    if not (EARLIEST <= start <= LATEST and EARLIEST <= end <= LATEST):
         said = f"between {EARLIEST:%Y} and {LATEST:%Y}"
         raise Invalid(f"from, to: {said}", errors={"from": [said]})
     first, last = step.floor(start.astimezone(UTC)), step.floor(end.astimezone(UTC))

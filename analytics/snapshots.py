@@ -5,6 +5,9 @@ sealed under that day, and is then what the board was: for `as_of`, and for who 
 change is not sealed again; the last one before a day counts for it.
 """
 
+import math
+import random
+import time
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
@@ -15,6 +18,7 @@ from sqlalchemy import ARRAY, BigInteger, Date, Double, Index, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.boards import ALL_TENANTS, Board, Metric, Version
+from analytics.locks import try_hold
 from analytics.windows import Window
 from tenants import registry
 from tenants import settings as tenant_settings
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 KEPT_ROWS = 1_000
+BOARDS_A_STEP = 100
+# How long one run may take, of the minute until the next.
+MOST_S = 30.0
+MOST_S_OF_A_TENANT = 10.0
 GLOBAL_KEPT_DAYS = 400
 # Not sealed yet.
 LIVE = date.max
@@ -73,44 +81,72 @@ def sealed(tx: Tx, board: Board, day: date) -> Kept | None:
     return _find(tx, board, "sealed_on <= :day", day)
 
 
+def first_day(tx: Tx, board: Board) -> date | None:
+    """The first day that was sealed."""
+    first: date | None = tx.scalar(
+        text("""
+            SELECT min(sealed_on) FROM leaderboard_snapshots WHERE tenant_id = :tenant AND scope = :scope
+            AND time_window = :window AND metric = :metric AND sealed_on < :live
+        """),
+        {**_names(board), "live": LIVE},
+    )
+    return first
+
+
 def refresh_all(*, now: datetime) -> int:
-    """Every tenant's boards that changed, and the global ones; how many were taken."""
-    with platform_tx() as tx:
-        tenant_ids = [tenant.id for tenant in registry.live(tx)]
+    """Every tenant's boards that changed, and the global ones; how many were taken. Busy where another does it.
+
+    A tenant with very many boards gets no more than its time, and the others theirs: the rest has its turn next time.
+    """
     taken = 0
-    for tenant_id in [*tenant_ids, ALL_TENANTS]:
-        try:
-            taken += refresh(tenant_id, now=now)
-        except Exception:  # one tenant's trouble is not the others'
-            log.exception("a tenant's snapshots failed", action="snapshots.failed", tenantId=tenant_id)
+    with platform_tx() as lock:
+        try_hold(lock, "_snapshots")
+        tenant_ids = [tenant.id for tenant in registry.live(lock)]
+        random.shuffle(tenant_ids)
+        end = time.monotonic() + MOST_S
+        for tenant_id in [ALL_TENANTS, *tenant_ids]:
+            lock.execute(text("SELECT 1"))  # it is not idle
+            try:
+                taken += refresh(tenant_id, now=now, until=min(end, time.monotonic() + MOST_S_OF_A_TENANT))
+            except Exception:  # one tenant's trouble is not the others'
+                log.exception("a tenant's snapshots failed", action="snapshots.failed", tenantId=tenant_id)
     return taken
 
 
-def refresh(tenant_id: str, *, now: datetime) -> int:
-    """Seal what is of an earlier day, then take every board that changed since its snapshot."""
+def refresh(tenant_id: str, *, now: datetime, until: float = math.inf) -> int:
+    """Seal what is of an earlier day, then take the boards that changed since their snapshots, the longest ago first.
+
+    Stops `until` then (by the monotonic clock); how many were taken.
+    """
     from analytics import leaderboards
 
+    taken = 0
     open_tx = partial(tenant_tx, tenant_id) if tenant_id != ALL_TENANTS else platform_tx
     with open_tx() as tx:
         _seal(tx, tenant_id, now=now)
         _purge(tx, tenant_id, now=now)
         changed = _changed(tx, tenant_id)
-    for board in changed:
-        listing = leaderboards.true_page(board, limit=KEPT_ROWS, now=now)
-        with open_tx() as tx:
-            tx.run(
-                _TAKE,
-                {
-                    **_names(board),
-                    "live": LIVE,
-                    "version": listing.version.number,
-                    "now": now,
-                    "total": listing.total,
-                    "members": [row.member for row in listing.rows],
-                    "values": [float(row.value) for row in listing.rows],
-                },
+    for start in range(0, len(changed), BOARDS_A_STEP):
+        if time.monotonic() > until:
+            break
+        rows = [
+            {
+                **_names(board),
+                "live": LIVE,
+                "version": listing.version.number,
+                "now": now,
+                "total": listing.total,
+                "members": [row.member for row in listing.rows],
+                "values": [float(row.value) for row in listing.rows],
+            }
+            for board, listing in leaderboards.true_pages(
+                changed[start : start + BOARDS_A_STEP], limit=KEPT_ROWS, now=now
             )
-    return len(changed)
+        ]
+        with open_tx() as tx:
+            tx.raw.execute(_TAKE, rows)
+        taken += len(rows)
+    return taken
 
 
 def _seal(tx: Tx, tenant_id: str, *, now: datetime) -> None:
@@ -145,7 +181,7 @@ def _changed(tx: Tx, tenant_id: str) -> list[Board]:
             LEFT JOIN leaderboard_snapshots s
               ON s.tenant_id = :tenant AND s.scope = b.scope AND s.time_window = b.time_window
              AND s.metric = b.metric AND s.sealed_on = :live
-            WHERE s.version IS NULL OR s.version < b.version
+            WHERE s.version IS NULL OR s.version < b.version ORDER BY s.taken_at NULLS FIRST
         """),  # noqa: S608  one of two constants
         {"tenant": tenant_id, "live": LIVE},
     )

@@ -62,6 +62,15 @@ def settle(tx: Tx, reserved: Mapping[Board, Version]) -> None:
             tx.run(statement, {**owner, **_columns(boards), "numbers": numbers, "now": changed_at})
 
 
+def jump(tx: Tx, *, now: datetime) -> None:
+    """After a restore, as the owner: to where none was before, since those after the backup were published too."""
+    for table in ("boards", "global_boards"):
+        tx.execute(
+            text(f"UPDATE {table} SET reserved = GREATEST(reserved, :number), version = GREATEST(version, :number)"),  # noqa: S608
+            {"number": int(now.timestamp() * 1000)},
+        )
+
+
 def read(tx: Tx, wanted: Collection[Board], *, now: datetime) -> dict[Board, Version]:
     """The versions of these boards, as of this transaction; those that never changed are at 0."""
     own, over_all = _sorted(wanted)

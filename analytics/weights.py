@@ -6,11 +6,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import Double, ForeignKey, Integer, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from analytics.rollups import Projection
 from analytics.scoring import Weights
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Invalid, Stale
 
-MOST = 1_000_000.0
+LEAST, MOST = 0.001, 1_000_000.0
 FURTHEST_AHEAD = timedelta(days=366)
 
 
@@ -36,6 +37,17 @@ def current(tx: Tx, *, now: datetime) -> Weights:
     """The newest version whose time has come; the defaults are version 0."""
     row = tx.scalar(
         select(ScoreWeights).where(ScoreWeights.effective_from <= now).order_by(ScoreWeights.version.desc()).limit(1)
+    )
+    return row.weights if row is not None else Weights()
+
+
+def applied(tx: Tx) -> Weights:
+    """The version by which the boards are scored, or are being scored."""
+    row = tx.scalar(
+        select(ScoreWeights).join(
+            Projection,
+            (Projection.tenant_id == ScoreWeights.tenant_id) & (Projection.weights_version == ScoreWeights.version),
+        )
     )
     return row.weights if row is not None else Weights()
 
@@ -81,8 +93,8 @@ def add(
 def check(*, likes: float, views: float) -> None:
     errors: dict[str, list[str]] = {}
     for name, value in (("likes", likes), ("views", views)):
-        if not math.isfinite(value) or not 0 <= value <= MOST:
-            errors[name] = [f"a number from 0 to {MOST:,.0f}"]
+        if not math.isfinite(value) or not (value == 0 or LEAST <= value <= MOST):
+            errors[name] = [f"0, or a number from {LEAST} to {MOST:,.0f}"]
     if not errors and likes == views == 0:
         errors["likes"] = ["one of the weights must be above 0"]
     if errors:

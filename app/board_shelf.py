@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -12,6 +11,9 @@ from analytics.invalidations import Listener
 KEPT_S = 1.0
 MOST_BOARDS = 1_000
 MOST_OF_A_BOARD = 50
+MOST_BYTES = 32 * 1024 * 1024
+# Larger ones are seldom asked for twice in a moment.
+MOST_BYTES_OF_ONE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class _Kept:
 class BoardShelf:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], dict[Hashable, _Kept]] = OrderedDict()
+        self._kept: dict[tuple[str, str], dict[Hashable, _Kept]] = {}
+        self._bytes = 0
         self._newest: dict[tuple[str, str], int] = {}
         self._listener = Listener(self._moved, self._missed)
 
@@ -47,14 +50,29 @@ class BoardShelf:
         with self._lock:
             # What was read before a change that we have heard of since is not worth keeping.
             if self._listener.is_hearing and answer.version >= self._newest.get(name, 0):
-                of_board = self._kept.setdefault(name, {})
-                if len(of_board) >= MOST_OF_A_BOARD:
-                    of_board.clear()
-                of_board[what] = _Kept(answer, time.monotonic() + KEPT_S)
-                self._kept.move_to_end(name)
-                if len(self._kept) > MOST_BOARDS:
-                    self._kept.popitem(last=False)
+                self._keep(name, what, answer)
         return answer
+
+    def _keep(self, name: tuple[str, str], what: Hashable, answer: Answer) -> None:
+        size = len(answer.body)
+        if size > MOST_BYTES_OF_ONE:
+            return
+        if len(self._kept) >= MOST_BOARDS or self._bytes + size > MOST_BYTES:
+            self._forget()  # all of it would be over in a moment
+        if len(self._kept.get(name, ())) >= MOST_OF_A_BOARD:
+            self._drop(name)
+        kept = self._kept.setdefault(name, {})
+        if what in kept:
+            self._bytes -= len(kept[what].answer.body)
+        kept[what] = _Kept(answer, time.monotonic() + KEPT_S)
+        self._bytes += size
+
+    def _drop(self, name: tuple[str, str]) -> None:
+        self._bytes -= sum(len(kept.answer.body) for kept in self._kept.pop(name, {}).values())
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
 
     def close(self) -> None:
         self._listener.stop()
@@ -63,11 +81,11 @@ class BoardShelf:
         with self._lock:
             for topic, version in versions.items():
                 self._newest[tenant_id, topic] = version
-                self._kept.pop((tenant_id, topic), None)
+                self._drop((tenant_id, topic))
             while len(self._newest) > 100 * MOST_BOARDS:
                 self._newest.pop(next(iter(self._newest)))
 
     def _missed(self) -> None:
         with self._lock:
-            self._kept.clear()
+            self._forget()
             self._newest.clear()

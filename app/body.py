@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from flask import Request
 
-from tenants.errors import Invalid, Malformed, TooLarge, WrongType
+from tenants.errors import DomainError, Invalid, Malformed, TooLarge, WrongType
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_DEPTH = 32
@@ -36,10 +36,16 @@ def is_there(environ: Environ) -> bool:
 
 
 def read_bytes(environ: Environ) -> bytes:
-    """The whole body, unpacked if it came as gzip. Read once, and kept for whoever asks again."""
-    kept: bytes | None = environ.get("plaudit.body")
+    """The whole body, unpacked if it came as gzip. Read once: whoever asks again gets the same, or the same error."""
+    kept: bytes | DomainError | None = environ.get("plaudit.body")
     if kept is None:
-        kept = environ["plaudit.body"] = _unpacked(environ, _read(environ))
+        try:
+            kept = _unpacked(environ, _read(environ))
+        except DomainError as error:
+            kept = error
+        environ["plaudit.body"] = kept
+    if isinstance(kept, DomainError):
+        raise kept
     return kept
 
 

@@ -8,6 +8,9 @@ import orjson
 
 from tenants.errors import Invalid
 
+# What PostgreSQL takes for a bigint.
+MOST = 2**63 - 1
+
 
 class BadCursor(Invalid):
     code = "invalid_cursor"
@@ -42,6 +45,8 @@ def _part(value: Any, kind: type) -> Any:
         if moment.tzinfo is None:
             raise BadCursor
         return moment
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) > MOST):
+        raise BadCursor
     if isinstance(value, kind):
         return value
     if isinstance(value, str):

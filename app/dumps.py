@@ -69,6 +69,15 @@ def read(database_url: str, file: Path, engine: Engine) -> None:
     with engine.begin() as connection:
         for statement in create_roles():
             connection.execute(text(statement))
+        # Whoever is connected still has plans for what was there before.
+        connection.execute(_DISCONNECT_OTHERS)
+
+
+_DISCONNECT_OTHERS = text("""
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+      AND pg_has_role(current_user, usesysid, 'MEMBER')
+""")
 
 
 def holds_data(engine: Engine) -> bool:

@@ -132,15 +132,18 @@ def answer_http_error(error: HTTPException) -> Response:
 
 def answer_database_error(error: DBAPIError) -> Response:
     """An outage is a 503; a statement PostgreSQL refused is a bug of ours."""
-    timed_out = getattr(error.orig, "sqlstate", None) in {"57014", "55P03", "25P03"}
-    if error.connection_invalidated or timed_out or isinstance(error, OperationalError | InterfaceError):
+    sqlstate = str(getattr(error.orig, "sqlstate", None) or "")
+    timed_out = sqlstate in {"57014", "55P03", "25P03"}
+    too_large = sqlstate.startswith("54")
+    outage = error.connection_invalidated or timed_out or isinstance(error, OperationalError | InterfaceError)
+    if outage and not too_large:
         log.error(
             "the database is not available",
             action="database.error",
             data={"error": type(error.orig).__name__},
         )
         return answer_domain_error(DatabaseUnavailable())
-    if str(getattr(error.orig, "sqlstate", "")).startswith("22"):
+    if too_large or sqlstate.startswith("22"):
         log.warning("PostgreSQL refused a value", action="database.value", data={"error": type(error.orig).__name__})
         return answer_domain_error(domain.Invalid("A value cannot be stored"))
     return answer_bug(error)

@@ -278,7 +278,7 @@ def _revoke(tx: Tx, table: type[Client] | type[PublishableKey], row_id: str, now
 
 
 def _check_name(name: str) -> None:
-    if not 1 <= len(name.strip()) <= NAME_MAX or not name.isprintable():
+    if not name.strip() or len(name) > NAME_MAX or not name.isprintable():
         message = f"1 to {NAME_MAX} printable characters"
         raise Invalid(f"name: {message}", errors={"name": [message]})
 

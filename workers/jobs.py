@@ -42,7 +42,8 @@ def sweep() -> None:
 
 def refresh_snapshots() -> None:
     """Keep the top of every board that changed, and seal yesterday's."""
-    snapshots.refresh_all(now=utcnow())
+    with contextlib.suppress(Busy):
+        snapshots.refresh_all(now=utcnow())
 
 
 def purge_deleted_tenants() -> None:

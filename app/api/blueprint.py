@@ -2,6 +2,7 @@
 
 import contextlib
 from collections import OrderedDict
+from datetime import UTC, datetime
 from typing import Any
 
 import marshmallow as ma
@@ -48,6 +49,14 @@ class StrictParser(FlaskParser):
 
 class Blueprint(SmorestBlueprint):  # type: ignore[misc]
     ARGUMENTS_PARSER = StrictParser()
+
+
+def _rfc3339(moment: datetime) -> str:
+    """All times are shown in UTC, and in one way."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+ma.fields.DateTime.SERIALIZATION_FUNCS["iso"] = _rfc3339
 
 
 class Schema(ma.Schema):

@@ -75,7 +75,7 @@ def send_view(external_id: str) -> ResponseReturnValue:
     result = ingest.write(part)[0].result
     if result is Result.UNKNOWN_PAGE:
         events.reject(actor.tenant_id, Reason.UNKNOWN_PAGE)
-        raise PageNotFound
+        raise PageNotFound(external_id)
     return Response(tell_view(actor.tenant_id, result), status=202, content_type="application/json")
 
 
@@ -86,7 +86,7 @@ def view_part(actor: Actor, external_id: str, environ: dict[str, Any]) -> Part:
     if not isinstance(sent, dict) or "type" in sent or "page" in sent:
         raise Invalid("The body may have user, id and occurred_at", errors={"body": ["user, id, occurred_at"]})
     if EXTERNAL_ID.fullmatch(external_id) is None:
-        raise PageNotFound
+        raise PageNotFound(external_id)
     item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
     return Part(actor.tenant_id, [item], now, token=actor.unchecked_token)
 

@@ -4,8 +4,8 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
 from typing import Any
 
 import marshmallow as ma
@@ -20,8 +20,9 @@ from analytics.pages import EXTERNAL_ID, PageNotFound
 from analytics.windows import Window
 from app import cursors
 from app.api.blueprint import Blueprint, Schema
-from app.auth import May, Reader, current_reader, requires_or_key
+from app.auth import May, Reader, caller_address, current_reader, requires_or_key
 from app.board_shelf import Answer, BoardShelf
+from tenants import throttle
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import Forbidden, Invalid, NotFound
 
@@ -31,6 +32,8 @@ MOST_ROWS = 1_000
 MOST_MEMBERS = 100
 MOST_AROUND = 100
 EXPORT_CHUNK = 1_000
+EXPORTS_PER_MINUTE = 30
+READS_PER_MINUTE = 600
 BEYOND_ANY_VALUE = 1e18
 MEMBER = re.compile(r"[0-9]{1,19}")
 # What a spreadsheet would take for a formula.
@@ -118,19 +121,19 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
     reader = current_reader()
     board = board_for(reader, query)
     after = _position(board, query["cursor"]) if query.get("cursor") else None
-    if query["explain"] and (board.metric is not Metric.SCORE or board.tenant_id == ALL_TENANTS):
-        said = "for metric=score on one's own boards"
-        raise Invalid(f"explain: {said}", errors={"explain": [said]})
-    if query.get("members") and query.get("as_of"):
-        said = "not together with as_of"
-        raise Invalid(f"members: {said}", errors={"members": [said]})
+    _check_together(reader, board, query)
     if query.get("members"):
         return _answer(_subset(reader, board, query["members"]))
     if query.get("as_of"):
         return _answer(_as_it_was(board, query["as_of"], limit=query["limit"], after=after))
     shelf: BoardShelf = current_app.extensions["plaudit-boards"]
-    what = (query["limit"], after, query["explain"])
-    return _answer(shelf.get(board, what, lambda: _now(board, query["limit"], after, explain=query["explain"])))
+
+    def make() -> Answer:
+        if reader.public_only:  # anybody may have the key: what costs something has a limit
+            _limit(reader, "boards", READS_PER_MINUTE)
+        return _now(board, query["limit"], after, explain=query["explain"])
+
+    return _answer(shelf.get(board, (query["limit"], after, query["explain"]), make))
 
 
 @blueprint.get("/rank")
@@ -143,10 +146,10 @@ def read_rank(query: dict[str, Any]) -> Any:
     board, now = board_for(reader, query), utcnow()
     member = _members(reader, [query["member"]]).get(query["member"])
     if member is None:
-        raise PageNotFound
+        raise PageNotFound(query["member"])
     listing = leaderboards.around(board, member, n=query["around"], now=now)
     shown = _Rows(board, listing, today=now.date())
-    own = next((row for row in listing.rows if row.member == member), None)
+    own = next((row for row in shown.rows if row.member == member), None)
     answer = {
         "rank": own.rank if own is not None else None,
         "value": own.value if own is not None else 0,
@@ -165,7 +168,9 @@ def read_rank(query: dict[str, Any]) -> Any:
 @blueprint.doc(responses={"200": {"description": "text/csv: the whole board"}})
 def export(query: dict[str, Any]) -> Response:
     """The whole board as CSV, streamed; safe to open in a spreadsheet."""
-    board = board_for(current_reader(), query)
+    reader = current_reader()
+    board = board_for(reader, query)
+    _limit(reader, "export", EXPORTS_PER_MINUTE)
     first = leaderboards.page(board, limit=EXPORT_CHUNK, now=utcnow())  # what goes wrong is an answer, not half a file
     name = board.topic.replace(":", "-")
     return Response(
@@ -173,6 +178,32 @@ def export(query: dict[str, Any]) -> Response:
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
     )
+
+
+def _limit(reader: Reader, name: str, per_minute: int) -> None:
+    """For a tenant's own callers together; with a publishable key for each address."""
+    whose = (reader.tenant_id, caller_address() or "") if reader.public_only else (reader.tenant_id,)
+    throttle.require(name, throttle.per_minute(per_minute), *whose, detail="Too many in a minute: try again later")
+
+
+def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None:
+    """What can be asked for at once."""
+    errors: dict[str, list[str]] = {}
+    if query["explain"]:
+        if reader.public_only:
+            raise KeyReadsPublicOnly("The weights are not public: explain needs an access token")
+        if board.metric is not Metric.SCORE:
+            errors["explain"] = ["there is nothing to explain but the score: ask for metric=score"]
+        elif board.tenant_id == ALL_TENANTS:
+            errors["explain"] = ["not on the global boards: every tenant has its own weights"]
+        elif query.get("as_of"):
+            errors["explain"] = ["not together with as_of"]
+    if query.get("members"):
+        others = [name for name in ("as_of", "cursor", "explain") if query.get(name)]
+        if others:
+            errors["members"] = [f"not together with {' or '.join(others)}"]
+    if errors:
+        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
 
 
 def board_for(reader: Reader, query: dict[str, Any]) -> Board:
@@ -188,15 +219,14 @@ class _Rows:
 
     def __init__(self, board: Board, listing: Listing, *, today: date) -> None:
         self._board = board
-        self._rows = rows = listing.rows
-        members = [row.member for row in rows]
-        self._pages = leaderboards.summaries(board, members, source=listing.source) if rows else {}
-        self._before = _ranks_on(board, today - timedelta(days=1)) if rows else None
+        self._pages = pages_of(board, listing)
+        self.rows = shown_rows(board, listing, self._pages)
+        self._before = _ranks_on(board, today - timedelta(days=1)) if self.rows else None
 
     def items(self) -> list[dict[str, Any]]:
         return [
             {"rank": row.rank, "value": row.value, **self._movement(row), "page": self.page(row.member)}
-            for row in self._rows
+            for row in self.rows
         ]
 
     def page(self, member: str) -> dict[str, Any] | None:
@@ -218,6 +248,16 @@ class _Rows:
         return {"rank_change": rank - row.rank if rank is not None else None, "is_new": rank is None and is_whole}
 
 
+def pages_of(board: Board, listing: Listing) -> dict[str, Mapping[str, str]]:
+    members = [row.member for row in listing.rows]
+    return leaderboards.summaries(board, members, source=listing.source) if members else {}
+
+
+def shown_rows(board: Board, listing: Listing, pages: Mapping[str, Any]) -> Sequence[Row]:
+    """A public board says nothing of a page that is not public any more, not even its rank."""
+    return [row for row in listing.rows if row.member in pages] if board.is_public else listing.rows
+
+
 def _ranks_on(board: Board, day: date) -> tuple[dict[str, int], bool] | None:
     """Everybody's rank at the end of a day, and whether that is really everybody."""
     with leaderboards.inside(board) as tx:
@@ -230,8 +270,8 @@ def _now(board: Board, limit: int, after: Position | None, *, explain: bool) -> 
     listing = leaderboards.page(board, limit=limit, after=after, now=now)
     items = _Rows(board, listing, today=now.date()).items()
     if explain:
-        _explain(board, listing, items, now=now)
-    return _rendered(listing, items)
+        _explain(board, listing, items)
+    return _rendered(board, listing, items)
 
 
 def _as_it_was(board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
@@ -240,10 +280,13 @@ def _as_it_was(board: Board, day: date, *, limit: int, after: Position | None) -
         raise Invalid(f"as_of: {said}", errors={"as_of": [said]})
     with leaderboards.inside(board) as tx:
         kept = snapshots.sealed(tx, board, day)
+        first = snapshots.first_day(tx, board) if kept is None else None
     if kept is None:
-        raise NoSnapshot(f"The first record of this board is younger than {day}")
+        raise NoSnapshot(
+            f"The first record of this board is of {first}" if first else "Its first record is made as today ends (UTC)"
+        )
     listing = leaderboards.sealed_page(kept, limit=limit, after=after)
-    return _rendered(listing, _Rows(board, listing, today=day).items(), total=kept.total)
+    return _rendered(board, listing, _Rows(board, listing, today=day).items(), total=kept.total)
 
 
 def _subset(reader: Reader, board: Board, said: str) -> Answer:
@@ -253,7 +296,7 @@ def _subset(reader: Reader, board: Board, said: str) -> Answer:
         raise Invalid(f"members: {message}", errors={"members": [message]})
     now, members = utcnow(), _members(reader, wanted)
     listing = leaderboards.ranks(board, list(members.values()), now=now)
-    return _rendered(listing, _Rows(board, listing, today=now.date()).items(), is_part=True)
+    return _rendered(board, listing, _Rows(board, listing, today=now.date()).items(), is_part=True)
 
 
 def _members(reader: Reader, names: Sequence[str]) -> dict[str, str]:
@@ -261,17 +304,19 @@ def _members(reader: Reader, names: Sequence[str]) -> dict[str, str]:
     return leaderboards.page_ids(reader.tenant_id, right, public_only=reader.public_only)
 
 
-def _explain(board: Board, listing: Listing, items: list[dict[str, Any]], *, now: datetime) -> None:
+def _explain(board: Board, listing: Listing, items: list[dict[str, Any]]) -> None:
+    """By the weights that the boards have come to. `pending`: the row does not show these numbers yet."""
     with tenant_tx(board.tenant_id) as tx:
         counts = series.counts_of(tx, [int(row.member) for row in listing.rows], board.window)
-        current = weights.current(tx, now=now)
+        applied = weights.applied(tx)
     for item, row in zip(items, listing.rows, strict=True):
         likes, views = counts.get(int(row.member), (0, 0))
-        item["explain"] = scoring.explain(current, likes=likes, views=views)
+        told = scoring.explain(applied, likes=likes, views=views)
+        item["explain"] = {**told, "pending": told["score"] != row.value}
 
 
 def _rendered(
-    listing: Listing, items: list[dict[str, Any]], *, total: int | None = None, is_part: bool = False
+    board: Board, listing: Listing, items: list[dict[str, Any]], *, total: int | None = None, is_part: bool = False
 ) -> Answer:
     position = None if is_part else listing.next
     body = orjson.dumps(
@@ -281,7 +326,7 @@ def _rendered(
             "version": listing.version.number,
             "as_of": listing.as_of,
             "source": listing.source.value,
-            "next_cursor": cursors.encode(position.value, position.member) if position is not None else None,
+            "next_cursor": _cursor(board, position) if position is not None else None,
         },
         option=orjson.OPT_UTC_Z,
     )
@@ -296,10 +341,19 @@ def _answer(answer: Answer) -> Response:
     return Response(answer.body, content_type="application/json", headers=headers)
 
 
+def _cursor(board: Board, position: Position) -> str:
+    return cursors.encode(_mark(board), position.value, position.member)
+
+
+def _mark(board: Board) -> str:
+    """Which board a cursor is of."""
+    return hashlib.blake2b(board.key.encode(), digest_size=6).hexdigest()
+
+
 def _position(board: Board, cursor: str) -> Position:
-    value, member = cursors.decode(cursor, object, str)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < BEYOND_ANY_VALUE
-    if not is_number or not MEMBER.fullmatch(member):
+    whose, value, member = cursors.decode(cursor, str, object, str)
+    is_number = isinstance(value, int | float) and abs(value) < BEYOND_ANY_VALUE
+    if whose != _mark(board) or not is_number or not MEMBER.fullmatch(member):
         raise cursors.BadCursor
     return Position(value if board.metric is Metric.SCORE else int(value), member)
 
@@ -310,10 +364,9 @@ def _csv(board: Board, listing: Listing) -> Iterator[str]:
         columns.append("tenant")
     yield _csv_line(columns)
     while True:
-        members = [row.member for row in listing.rows]
-        pages = leaderboards.summaries(board, members, source=listing.source) if members else {}
+        pages = pages_of(board, listing)
         lines = []
-        for row in listing.rows:
+        for row in shown_rows(board, listing, pages):
             fields = {**pages.get(row.member, {}), "rank": row.rank, "value": row.value, "page_id": row.member}
             lines.append(_csv_line([fields.get(name, "") for name in columns]))
         yield "".join(lines)

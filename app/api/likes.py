@@ -66,7 +66,7 @@ def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
     part = Part(actor.tenant_id, [Item(does, external_id, now, user=user)], now, token=actor.unchecked_token)
     outcome = ingest.write(part)[0]
     if outcome.result is Result.UNKNOWN_PAGE:
-        raise PageNotFound
+        raise PageNotFound(external_id)
     if outcome.result is Result.UNKNOWN_USER:
         raise BadCredentials
     EVENTS.labels(actor.tenant_id, does.value).inc()

@@ -126,6 +126,8 @@ class PlauditAuthorizationServer(AuthorizationServer):  # type: ignore[misc]
     def handle_response(self, status_code: int, payload: Any, headers: Any) -> Response:
         if isinstance(payload, dict) and "error" in payload:
             g.problem_code = payload["error"]
+            if payload["error"] == "invalid_client":
+                payload["error_description"] = "The client id or the secret is not right, or was revoked"
             payload = {
                 **payload,
                 "type": f"urn:plaudit:problem:{payload['error']}",

@@ -126,8 +126,9 @@ def delete_page(external_id: str) -> None:
 
 @blueprint.get("/<external_id>/stats")
 @requires(May.READ_BOARDS)
+@blueprint.arguments(Schema, location="query")
 @blueprint.response(200, StatsOut)
-def get_stats(external_id: str) -> Any:
+def get_stats(_query: dict[str, Any], external_id: str) -> Any:
     """Likes, views and score of a page over each window."""
     with actor_tx() as tx:
         return series.stats(tx, pages.get(tx, external_id).id, now=utcnow())

@@ -45,6 +45,7 @@ class PreviewIn(Schema):
 
 class VersionOut(Schema):
     version = ma.fields.Integer()
+    state = ma.fields.String(metadata={"enum": ["current", "planned", "past", "overtaken"]})
     likes = ma.fields.Float()
     views = ma.fields.Float()
     effective_from = ma.fields.AwareDateTime(allow_none=True)
@@ -119,7 +120,7 @@ def preview_weights(body: dict[str, Any]) -> Any:
     weights.check(likes=body["likes"], views=body["views"])
     board = board_of(current_actor().tenant_id, body["scope"], body["window"], Metric.SCORE)
     if board.tenant_id == ALL_TENANTS:
-        said = "a board of one's own"
+        said = "not the global boards: every tenant has its own weights"
         raise Invalid(f"scope: {said}", errors={"scope": [said]})
     with actor_tx() as tx:
         wanted = Weights(likes=body["likes"], views=body["views"])
@@ -140,12 +141,23 @@ def preview_weights(body: dict[str, Any]) -> Any:
     }
 
 
+def _version(row: ScoreWeights, current: Weights) -> dict[str, Any]:
+    """A version that is not due yet counts from then on, unless a newer one has overtaken it."""
+    if row.effective_from > utcnow():
+        state = "planned" if row.version > current.version else "overtaken"
+    else:
+        state = "current" if row.version == current.version else "past"
+    names = ("version", "likes", "views", "effective_from", "created_at", "created_by")
+    return {**{name: getattr(row, name) for name in names}, "state": state}
+
+
 def _answer(tx: Tx) -> tuple[dict[str, Any], int, dict[str, str]]:
     current, history = weights.current(tx, now=utcnow()), weights.history(tx)
     row: ScoreWeights | None = next((row for row in history if row.version == current.version), None)
     done, total = rollups.reweighing(tx, current)
     shown = {
         "version": current.version,
+        "state": "current",
         "likes": current.likes,
         "views": current.views,
         "effective_from": row.effective_from if row is not None else None,
@@ -153,7 +165,7 @@ def _answer(tx: Tx) -> tuple[dict[str, Any], int, dict[str, str]]:
         "created_by": row.created_by if row is not None else None,
         "formula": FORMULA,
         "projected": {"done": done, "total": total},
-        "history": history,
+        "history": [_version(row, current) for row in history],
     }
     newest = history[0].version if history else 0
     return shown, 200, {"ETag": f'"{newest}"'}

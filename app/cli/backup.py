@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.common import database, json_option, show
+from app.cli.common import connect_redis, database, json_option, show
 
 
 def register(cli: click.Group) -> None:
@@ -12,7 +12,7 @@ def register(cli: click.Group) -> None:
     cli.add_command(restore)
 
 
-@click.command()
+@click.command(short_help="Write everything to a file, while it runs.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @json_option
 @click.pass_obj
@@ -26,7 +26,7 @@ def backup(data_dir: Path, file: Path, as_json: bool) -> None:
     show({"file": str(file), "bytes": size}, as_json=as_json, text=f"Wrote {file} ({size:,} bytes).")
 
 
-@click.command()
+@click.command(short_help="Replace everything by a backup.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--yes", is_flag=True, help="Replace what is there without asking.")
 @json_option
@@ -36,17 +36,27 @@ def restore(data_dir: Path, file: Path, yes: bool, as_json: bool) -> None:
 
     FILE may come from an older PostgreSQL or an older Plaudit: it is brought to this one's schema.
     """
+    from analytics import boards, versions
     from app import dumps
     from migrations.run import migrate
-    from tenants import db
+    from tenants import db, redis
 
-    with database(data_dir, keep_old_version=True) as env:
+    with database(data_dir, keep_old_version=True, make=True) as env:
         if not yes and dumps.holds_data(db.owner_engine()):
             click.confirm("The database holds data. Replace all of it?", abort=True)
         dumps.read(env["DATABASE_URL"], file, db.owner_engine())
         before, after = migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
+        with db.owner_tx() as tx:
+            versions.jump(tx, now=db.utcnow())
+        connect_redis(env, boards_timeout_s=5.0)
+        try:
+            with redis.boards().client() as client:
+                boards.forget_everything(client)
+            told = "The boards are filled anew by the workers, within seconds."
+        except redis.RedisUnavailable:
+            told = "Redis cannot be reached: when it is back, run plaudit rebuild."
     show(
         {"file": str(file), "schema_before": before, "schema": after},
         as_json=as_json,
-        text=f"Restored {file} (schema {after}).",
+        text=f"Restored {file} (schema {after}). {told}",
     )

@@ -20,7 +20,7 @@ def register(cli: click.Group) -> None:
     cli.add_command(rebuild)
 
 
-@click.command()
+@click.command(short_help="Compare every board with PostgreSQL.")
 @click.argument("tenant_id", metavar="[TENANT]", required=False)
 @json_option
 @click.pass_obj
@@ -75,7 +75,7 @@ def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
     sys.exit(1 if differences else 0)
 
 
-@click.command()
+@click.command(short_help="Compute and fill every board anew.")
 @click.argument("tenant_id", metavar="[TENANT]", required=False)
 @json_option
 @click.pass_obj

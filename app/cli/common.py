@@ -18,8 +18,12 @@ def json_option(command: Command) -> Command:
 
 
 @contextlib.contextmanager
-def database(data_dir: Path, *, keep_old_version: bool = False) -> Iterator[dict[str, str]]:
-    """Point this process at the database: DATABASE_URL's, or the embedded one. Yields the addresses' environment."""
+def database(data_dir: Path, *, keep_old_version: bool = False, make: bool = False) -> Iterator[dict[str, str]]:
+    """Point this process at the database: DATABASE_URL's, or the embedded one. Yields the addresses' environment.
+
+    Only with `make` is an embedded one made where there is none: a command in the wrong folder says so.
+    """
+    from app.datadir import EmbeddedError
     from app.embedded import running
     from app.settings import Settings
     from tenants import db
@@ -28,6 +32,11 @@ def database(data_dir: Path, *, keep_old_version: bool = False) -> Iterator[dict
     with contextlib.ExitStack() as stack:
         env: dict[str, str] = {}
         if settings.database_url is None:
+            if not make and not (data_dir / "secrets.json").exists():
+                raise EmbeddedError(
+                    f"There is no Plaudit in {data_dir.absolute()}: start one with plaudit up, "
+                    "or say where it is with --data-dir or DATABASE_URL"
+                )
             addresses = stack.enter_context(running(data_dir, keep_old_version=keep_old_version))
             env = {
                 "DATABASE_URL": addresses.database_url,
@@ -44,12 +53,12 @@ def database(data_dir: Path, *, keep_old_version: bool = False) -> Iterator[dict
 
 
 @contextlib.contextmanager
-def migrated_database(data_dir: Path) -> Iterator[dict[str, str]]:
+def migrated_database(data_dir: Path, *, make: bool = False) -> Iterator[dict[str, str]]:
     """The same, brought to the newest schema first when it is the embedded one."""
     from migrations.run import migrate
     from tenants import db
 
-    with database(data_dir) as env:
+    with database(data_dir, make=make) as env:
         if "DATABASE_URL" not in os.environ:
             migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
         yield env

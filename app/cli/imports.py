@@ -1,5 +1,6 @@
 """`plaudit import`"""
 
+import sys
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,7 +13,7 @@ def register(cli: click.Group) -> None:
     cli.add_command(import_)
 
 
-@click.command("import")
+@click.command("import", short_help="Count the events in a file.")
 @click.argument("tenant_id", metavar="TENANT")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True, readable=True))
 @click.option(
@@ -25,8 +26,10 @@ def register(cli: click.Group) -> None:
 def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as_json: bool) -> None:
     """Count the events in FILE, one JSON object a line, as old as buckets are kept.
 
-    The lines are those of POST /api/v1/events. Interrupted, it goes on where it stopped; a file that was imported
-    before adds nothing.
+    The lines are those of POST /api/v1/events, such as {"type": "view", "page": "hello", "occurred_at":
+    "2026-01-31T12:00:00Z", "id": "1"}; their pages must be there. Interrupted, it goes on where it stopped; a file
+    that was imported before adds nothing, nor does an event whose id was counted. What is refused is written to
+    another file, which can itself be imported when the reason is gone; then the exit status is 1.
     """
     from analytics import imports
     from analytics.events import Ages
@@ -51,7 +54,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
                 now=now,
             )
             _keep(rejects, begun.lines_done)
-            with rejects.open("a") as out, _progress(lines, begun.lines_done, quiet=as_json) as advance:
+            with rejects.open("ab") as out, _progress(lines, begun.lines_done, quiet=as_json) as advance:
                 for chunk in chunks:
                     _write(out, chunk.rejects)
                     advance(chunk.lines_done)
@@ -76,6 +79,8 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
         as_json=as_json,
         text=text,
     )
+    if done.rejected:
+        sys.exit(1)
 
 
 def _keep(rejects: Path, lines_done: int) -> None:
@@ -88,17 +93,8 @@ def _keep(rejects: Path, lines_done: int) -> None:
     rejects.write_text("".join(f"{line}\n" for line in kept))
 
 
-def _write(out: IO[str], rejects: list[Any]) -> None:
-    import json
-
-    for reject in rejects:
-        told = {
-            "line": reject.line,
-            "code": reject.rejection.code.value,
-            "detail": reject.rejection.detail,
-            "event": reject.text[:1000],
-        }
-        out.write(json.dumps(told) + "\n")
+def _write(out: IO[bytes], rejects: list[Any]) -> None:
+    out.writelines(reject.as_json() + b"\n" for reject in rejects)
     out.flush()
 
 

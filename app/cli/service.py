@@ -18,7 +18,7 @@ def register(cli: click.Group) -> None:
         cli.add_command(command)
 
 
-@click.command()
+@click.command(short_help="Run everything in this terminal.")
 @click.option("--demo", is_flag=True, help="Make the tenant `demo`, with pages, a month of history and live traffic.")
 @click.option("--no-traffic", is_flag=True, help="With --demo: only the tenant and its credentials.")
 @click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_PORT", default=8000, show_default=True)
@@ -48,7 +48,7 @@ def up(data_dir: Path, demo: bool, no_traffic: bool, port: int, workers: int, as
 @click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_PORT", default=8000, show_default=True)
 @click.pass_obj
 def web(data_dir: Path, port: int) -> None:
-    """Serve the API and the dashboard."""
+    """Serve the API."""
     from app.servers import serve_web
 
     serve_web(prepare_process(data_dir, "web", PLAUDIT_PORT=str(port)))
@@ -96,7 +96,7 @@ def migrate(data_dir: Path, as_json: bool) -> None:
     from migrations import run
     from tenants import db
 
-    with database(data_dir) as env:
+    with database(data_dir, make=True) as env:
         before, after = run.migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
     text = (
         f"The schema is at {after} already."

@@ -1,5 +1,6 @@
 """`plaudit tenant …`"""
 
+import contextlib
 from pathlib import Path
 
 import click
@@ -26,7 +27,7 @@ def create(data_dir: Path, tenant_id: str, name: str, as_json: bool) -> None:
     from tenants import liveness, registry
     from tenants.db import owner_tx, utcnow
 
-    with migrated_database(data_dir) as env:
+    with migrated_database(data_dir, make=True) as env:
         with owner_tx() as tx:
             made = registry.create(tx, tenant_id, name=name, now=utcnow())
         connect_redis(env)
@@ -67,8 +68,11 @@ def list_(data_dir: Path, as_json: bool) -> None:
 @click.pass_obj
 def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
     """Delete the tenant ID with everything it has. It is shut out at once; its rows go within minutes."""
+    from analytics import projection
+    from analytics.locks import Busy
     from tenants import liveness, registry
     from tenants.db import owner_tx, utcnow
+    from tenants.redis import RedisUnavailable
 
     with migrated_database(data_dir) as env:
         with owner_tx() as tx:
@@ -79,5 +83,7 @@ def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
             registry.mark_deleted(tx, tenant_id, now=utcnow())
         connect_redis(env)
         liveness.revoked(tenant_id, [liveness.TENANT])
+        with contextlib.suppress(RedisUnavailable, Busy):  # else the purge does it, within minutes
+            projection.retire(tenant_id, now=utcnow())
     audit("tenant.deleted", tenant_id)
     show({"id": tenant_id, "deleted": True}, as_json=as_json, text=f"Tenant {tenant_id} is deleted.")

@@ -40,21 +40,28 @@ def test_a_file_is_counted_once_and_its_bad_lines_are_kept(
     long_ago = (utcnow() - timedelta(days=300)).isoformat()
     lines: list[object] = [{"type": "view", "page": page, "occurred_at": long_ago} for _ in range(2500)]
     lines[7] = "this is not JSON"
+    lines[8] = ""
     lines[1999] = {"type": "view", "page": "nowhere"}
     file = write(tmp_path / "history.ndjson", lines)
     done = plaudit("import", tenant, str(file), "--json", data_dir=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, "some lines were refused"
     told = json.loads(done.stdout)
-    assert (told["accepted"], told["rejected"], told["lines"]) == (2498, 2, 2500)
+    assert (told["accepted"], told["rejected"], told["lines"]) == (2497, 2, 2500)
     rejects = [json.loads(line) for line in Path(told["rejects"]).read_text().splitlines()]
     assert [(r["line"], r["code"]) for r in rejects] == [(8, "invalid"), (2000, "unknown_page")]
-    assert views_of(tenant) == 2498
+    assert rejects[0]["detail"].startswith("not JSON")
+    assert views_of(tenant) == 2497
 
     again = plaudit("import", tenant, str(file), data_dir=tmp_path, env=env)
     assert "nothing was added" in again.stdout
     renamed = file.rename(tmp_path / "other-name.ndjson")
     assert "nothing was added" in plaudit("import", tenant, str(renamed), data_dir=tmp_path, env=env).stdout
-    assert views_of(tenant) == 2498
+    assert views_of(tenant) == 2497
+
+    make_page(sender, "nowhere")
+    retried = plaudit("import", tenant, told["rejects"], "--json", data_dir=tmp_path, env=env)
+    assert (json.loads(retried.stdout)["accepted"], json.loads(retried.stdout)["rejected"]) == (1, 1)
+    assert views_of(tenant, "nowhere") == 1
 
 
 def test_an_interrupted_import_goes_on_where_it_stopped(
@@ -106,6 +113,6 @@ def test_odd_files(tenant: str, sender: Caller, tmp_path: Path, env: dict[str, s
     no_newline = tmp_path / "n.ndjson"
     no_newline.write_bytes(b'{"type":"view","page":"home"}\r\n\n{"type":"view","page":"home"}')
     told = json.loads(plaudit("import", tenant, str(no_newline), "--json", data_dir=tmp_path, env=env).stdout)
-    assert (told["accepted"], told["rejected"], told["lines"]) == (2, 1, 3)
+    assert (told["accepted"], told["rejected"], told["lines"]) == (2, 0, 3)
     assert plaudit("import", "nobody", str(empty), data_dir=tmp_path, env=env).returncode == 1
     assert plaudit("import", tenant, str(tmp_path / "none"), data_dir=tmp_path, env=env).returncode == 2

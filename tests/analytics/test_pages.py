@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from app import cursors
 from tenants.db import tenant_tx
 from tests.analytics.conftest import make_page, views_of
 from tests.people import Caller
@@ -98,7 +99,31 @@ def test_pages_are_listed_by_space_newest_first(sender: Caller) -> None:
     assert seen == [f"p{number:02}" for number in range(23, 0, -2)]
     assert len(sender("GET", "/api/v1/pages?limit=100").get_json()["items"]) == 25
     assert sender("GET", "/api/v1/pages?space=none").get_json() == {"items": [], "next_cursor": None}
-    assert sender("GET", "/api/v1/pages?cursor=nonsense").status_code == 422
+    for cursor in ("nonsense", cursors.encode(True), cursors.encode(2**63), cursors.encode(1.5)):
+        assert sender("GET", f"/api/v1/pages?cursor={cursor}").get_json()["code"] == "invalid_cursor"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("title", "a" + " " * 500),
+        ("title", " "),
+        ("url", "/" + "\U0001f600" * 600),
+        ("url", "https://wiki.example:99999/"),
+        ("url", "javascript:alert(1)"),
+    ],
+)
+def test_what_a_page_may_not_be_called(sender: Caller, field: str, value: str) -> None:
+    body = {"space": "s", "title": "t", "url": "/x", field: value}
+    answer = sender("PUT", "/api/v1/pages/x", json=body)
+    assert (answer.status_code, list(answer.get_json()["errors"])) == (422, [field])
+
+
+def test_a_series_of_impossible_times_is_refused(sender: Caller, page: str) -> None:
+    for moment in ("0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59-14:00"):
+        for name in ("from", "to"):
+            answer = sender("GET", f"/api/v1/pages/{page}/series?metric=views&{name}={moment}")
+            assert answer.status_code == 422, answer.text
 
 
 def test_a_deleted_page_takes_its_counts_along_and_can_be_made_anew(sender: Caller, tenant: str, page: str) -> None:

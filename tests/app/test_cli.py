@@ -35,6 +35,10 @@ def test_every_command_has_help(folder: Path) -> None:
 
 
 def test_tenants_are_made_listed_and_deleted(folder: Path) -> None:
+    nowhere = plaudit("check", data_dir=folder)
+    assert (nowhere.returncode, folder.exists()) == (1, False), "a command in the wrong folder makes no empty Plaudit"
+    assert f"There is no Plaudit in {folder}" in nowhere.stderr
+    assert plaudit("migrate", data_dir=folder).returncode == 0
     assert "no tenant yet" in plaudit("tenant", "list", data_dir=folder).stdout
     elsewhere = plaudit("tenant", "list", "--data-dir", str(folder), data_dir=folder.with_name("not-this-one"))
     assert "no tenant yet" in elsewhere.stdout, "--data-dir counts after the command too"
@@ -65,6 +69,7 @@ def rows_of(url: str) -> dict[str, list[str]]:
         return {
             name: sorted(row[0] for row in connection.execute(f"SELECT x::text FROM {name} x").fetchall())
             for (name,) in tables
+            if name not in {"boards", "global_boards"}  # versions jump, so that none is published twice
         }
 
 

@@ -1,5 +1,6 @@
 """Nobody can tell the fast lane from the route but by its speed."""
 
+import gzip
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.analytics.conftest import views_of
 from tests.people import client_of
 
 VIEWS = "/api/v1/pages/a/views"
+GZIP = {"Content-Encoding": "gzip"}
 OF_THIS_ANSWER = {"X-Request-Id"}
 
 
@@ -75,6 +77,10 @@ def test_a_plain_view_never_comes_as_far_as_flask(
         {"headers": {"Authorization": "Bearer nonsense"}},
         {"headers": {"Authorization": ""}},
         {"headers": {"X-Request-Id": "mine"}},
+        {"data": b"{}", "content_type": "application/json", "headers": {"Content-Encoding": "br"}},
+        {"data": b"no", "content_type": "application/json", "headers": {"Content-Encoding": "gzip"}},
+        {"data": gzip.compress(b" " * 2_000_000), "content_type": "application/json", "headers": GZIP},
+        {"data": b"x" * 1_048_577 + b"{}", "content_type": "application/json"},
     ],
 )
 def test_both_lanes_answer_alike(sender: Callable[..., Any], flask_routes: list[str], options: dict[str, Any]) -> None:

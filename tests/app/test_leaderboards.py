@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics import projection, snapshots
-from analytics.boards import ALL_TENANTS
+from analytics import boards, projection, snapshots
+from analytics.boards import ALL_TENANTS, Metric
+from analytics.locks import Busy, try_hold
+from analytics.windows import Window
+from app.board_shelf import MOST_BYTES, Answer, BoardShelf
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.users import Role
@@ -417,7 +421,7 @@ def test_of_a_page_that_is_private_now_an_earlier_public_board_shows_nothing(
     key = app_client("POST", "/api/v1/keys", json={"origins": ["https://wiki.example"]}).get_json()["key"]
     yesterday = (utcnow() - timedelta(days=1)).date()
     answer = client.get(f"/api/v1/leaderboards?key={key}&scope=public&window=7d&metric=views&as_of={yesterday}")
-    assert [row["page"] and row["page"]["external_id"] for row in answer.get_json()["items"]] == [None, "b"]
+    assert [row["page"] and row["page"]["external_id"] for row in answer.get_json()["items"]] == ["b"]
     assert "Layoffs" not in answer.text
     own = read(app_client, f"{BOARD}&as_of={yesterday}")
     assert [row["page"]["title"] for row in own["items"]] == ["Layoffs", "Page b"], "the tenant's own board shows it"
@@ -449,3 +453,80 @@ def test_series_know_other_time_zones_and_bounds(board: Board, app_client: Calle
     ):
         assert app_client("GET", f"/api/v1/pages/a/series?{span}").status_code == 422
     assert app_client("GET", "/api/v1/spaces?cursor=WyJcdTAwMDAiXQ").status_code == 422
+
+
+def test_a_cursor_counts_for_its_own_board_only(board: Board, app_client: Caller) -> None:
+    board(a=1, b=3, c=2)
+    cursor = read(app_client, f"{BOARD}&limit=1")["next_cursor"]
+    assert order(read(app_client, f"{BOARD}&limit=1&cursor={cursor}")) == [(2, "c", 2)]
+    other = app_client("GET", f"/api/v1/leaderboards?scope=tenant&window=7d&metric=score&cursor={cursor}")
+    assert (other.status_code, other.get_json()["code"]) == (422, "invalid_cursor")
+
+
+def test_explain_tells_of_the_weights_that_the_board_has_come_to(
+    board: Board, app_client: Caller, client: FlaskClient, tenant: str
+) -> None:
+    board(a=3)
+    admin = client_of(client, tenant, "admin")
+    score = "/api/v1/leaderboards?scope=tenant&window=7d&metric=score&explain=true"
+    changed = admin("PUT", "/api/v1/settings/weights", json={"likes": 1, "views": 10})
+    assert [row["state"] for row in changed.get_json()["history"]] == ["current"]
+    (row,) = read(app_client, score)["items"]
+    assert (row["explain"]["score"], row["explain"]["pending"]) == (row["value"], False), "not projected yet"
+    project(tenant)
+    (after,) = read(app_client, score)["items"]
+    assert after["value"] > row["value"]
+    assert (after["explain"]["score"], after["explain"]["pending"]) == (after["value"], False)
+
+
+def test_a_page_that_turned_private_a_moment_ago_is_not_shown_by_its_new_title(
+    app_client: Caller, client: FlaskClient, tenant: str
+) -> None:
+    """P5: a public board's row was read before the change, what it shows of the page after it."""
+    make_page(app_client, "a", visibility="public")
+    make_page(app_client, "b", visibility="public")
+    for name in "ab":
+        app_client("POST", f"/api/v1/pages/{name}/views")
+    project(tenant)
+    public = "/api/v1/leaderboards?scope=public&window=7d&metric=views"
+    assert len(read(app_client, public)["items"]) == 2
+    make_page(app_client, "a", visibility="private", title="Secret")
+    member = read(app_client, "/api/v1/pages/a")["id"]
+    with tenants_redis.boards().client() as redis:
+        redis.hset(f"pgs:{tenant}:{member}", mapping={"title": "Secret", "public": "0"})
+    for path in (f"{public}&limit=50", "/api/v1/leaderboards/export.csv?scope=public&window=7d&metric=views"):
+        said = app_client("GET", path).text
+        assert "Secret" not in said
+        assert "wiki.example/b" in said
+
+
+def test_the_shelf_is_bounded_in_bytes() -> None:
+    shelf = BoardShelf()
+    shelf._listener.is_hearing = True
+    shelf._listener.start = lambda: None  # type: ignore[method-assign]
+    one = boards.Board("t", "tenant", Window.WEEK, Metric.VIEWS)
+    for number in range(400):
+        body = b"x" * 200_000
+        shelf.get(one, number, lambda body=body: Answer(body, "e", 1))  # type: ignore[misc]
+        shelf.get(replace(one, scope=f"space:{number}"), 1, lambda body=body: Answer(body, "e", 1))  # type: ignore[misc]
+        assert shelf._bytes == sum(len(k.answer.body) for kept in shelf._kept.values() for k in kept.values())
+        assert shelf._bytes <= MOST_BYTES
+    assert shelf._bytes > MOST_BYTES / 4, "and it keeps something"
+
+
+def test_exports_have_a_limit(board: Board, app_client: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    board(a=1)
+    monkeypatch.setattr("app.api.leaderboards.EXPORTS_PER_MINUTE", 2)
+    statuses = [app_client("GET", "/api/v1/leaderboards/export.csv").status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+
+
+def test_snapshots_stop_when_their_time_is_over_and_go_on_with_the_oldest(board: Board, tenant: str) -> None:
+    board(a=1)
+    assert snapshots.refresh(tenant, now=utcnow(), until=0.0) == 0
+    with owner_tx() as tx:
+        try_hold(tx, "_snapshots")
+        with pytest.raises(Busy):
+            snapshots.refresh_all(now=utcnow())
+    assert snapshots.refresh(tenant, now=utcnow()) > 10
+    assert snapshots.refresh(tenant, now=utcnow()) == 0

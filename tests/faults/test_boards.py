@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,4 +152,29 @@ def test_a_redis_that_hangs_fails_no_read_and_boards_are_right_soon_after(servic
     finally:
         valkey.resume()
     eventually(lambda: read(service, headers)["items"][0]["page"]["external_id"] == "p0", within_s=30)
+    eventually(lambda: clean(service), within_s=60)
+
+
+def test_a_restore_under_a_running_service_takes_the_boards_along(service: Service, tmp_path: Path) -> None:
+    headers = headers_of(service)
+    eventually(lambda: clean(service), within_s=60)
+    before = read(service, headers)
+    file = tmp_path / "before.backup"
+    assert plaudit("backup", str(file), data_dir=service.data_dir).returncode == 0
+    body = {"space": "later", "title": "t", "url": "/later"}
+    requests.put(f"{service.url}/api/v1/pages/later", json=body, headers=headers, timeout=10)
+    send(service, {"later": 500, "p1": 1500})
+    eventually(lambda: read(service, headers)["items"][0]["page"]["external_id"] != "p0")
+    after = read(service, headers)
+    restored = plaudit("restore", str(file), "--yes", data_dir=service.data_dir)
+    assert restored.returncode == 0, restored.stderr
+    assert requests.post(f"{service.url}/api/v1/pages/p2/views", headers=headers, timeout=10).status_code == 202
+    eventually(lambda: read(service, headers)["source"] == "redis", within_s=30)
+    now = read(service, headers)
+    assert now["version"] > after["version"], "none is published twice"
+    members = {row["page"]["external_id"]: row["value"] for row in now["items"]}
+    then = {row["page"]["external_id"]: row["value"] for row in before["items"]}
+    assert {**members, "p2": 0} == {**then, "p2": 0}
+    later = service.get("/api/v1/leaderboards?scope=space:later&window=all&metric=views", headers=headers).json()
+    assert (later["items"], later["total"]) == ([], 0)
     eventually(lambda: clean(service), within_s=60)
