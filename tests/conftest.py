@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,22 +30,34 @@ from tenants import db, logs, registry
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
 from tests import secrets_seen
-from tests.secrets_seen import LOG_FOLDER
+from tests.secrets_seen import LOG_FOLDER, LOGS
 from tests.service import Service, running_service
 
-LAST = "test_no_secret_in_any_log"
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if is_first_process():
+        shutil.rmtree(LOGS, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What looks at the whole run comes last."""
-    items.sort(key=lambda item: item.name.startswith(LAST))
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """No password, secret, token or key stands in any log line of the whole run."""
+    secrets_seen.keep()
+    if is_first_process() and (found := secrets_seen.leaks(LOGS)):
+        sys.stderr.write(
+            f"\n{len(found)} secrets stand in the logs below {LOGS}: {[secret[:12] + '…' for secret in found]}\n"
+        )
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def is_first_process() -> bool:
+    """The only one, or the one that the others report to."""
+    return "PYTEST_XDIST_WORKER" not in os.environ
 
 
 @pytest.fixture(scope="session", autouse=True)
 def log_file() -> Iterator[Path]:
     """Every log line of this process, as JSON. (The services that tests start write theirs beside it.)"""
-    shutil.rmtree(LOG_FOLDER, ignore_errors=True)
-    LOG_FOLDER.mkdir(parents=True)
+    LOG_FOLDER.mkdir(parents=True, exist_ok=True)
     file = LOG_FOLDER / "tests.jsonl"
     with file.open("w", buffering=1) as stream:
         logs.configure(service="tests", log_format="json", stream=stream)

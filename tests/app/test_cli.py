@@ -1,43 +1,67 @@
-"""The commands, as a stranger runs them: servers are started for the moment."""
+"""The commands, as a stranger runs them."""
 
+import contextlib
 import json
 import secrets
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import psycopg
 import pytest
+from click import Group
+from click.testing import CliRunner
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
+from app import datadir
+from app.cli import cli
 from app.datadir import Addresses
 from app.dumps import _portable
-from app.embedded import running
+from app.embedded import EmbeddedServers, running, started
 from app.settings import Settings
+from tenants import registry
+from tenants.db import owner_tx, utcnow
 from tests.conftest import reachable_folder
 from tests.service import plaudit
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
+    """A data folder whose servers are up."""
     with reachable_folder() as path:
-        yield path / "data"
+        data = datadir.prepare(path / "data")
+        with datadir.hold(data, "up") as lock:
+            servers = EmbeddedServers(data, lock, durable=False)
+            with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+                datadir.publish(data, "up", servers.addresses)
+                yield data
 
 
-def test_every_command_has_help(folder: Path) -> None:
-    top = plaudit("--help", data_dir=folder).stdout
-    for command in ("up", "web", "live", "worker", "cron", "migrate", "backup", "restore", "tenant"):
-        assert f"  {command}" in top
-        told = plaudit(command, "--help", data_dir=folder)
-        assert told.returncode == 0
-        assert len(told.stdout.splitlines()) > 4
+def test_every_command_has_help() -> None:
+    top = CliRunner().invoke(cli, ["--help"]).stdout
+    assert "..." not in top.replace("[ARGS]...", ""), "no summary is cut off"
+    for name, command in cli.commands.items():
+        assert command.hidden or f"  {name} " in top
+        inner = [[name, sub] for sub in command.commands] if isinstance(command, Group) else [[name]]
+        for words in [[name], *inner]:
+            told = CliRunner().invoke(cli, [*words, "--help"])
+            assert told.exit_code == 0
+            assert len(told.stdout.splitlines()) > 4
+
+
+def test_servers_are_started_for_the_moment_and_only_where_there_is_a_plaudit() -> None:
+    with reachable_folder() as path:
+        folder = path / "data"
+        nowhere = plaudit("check", data_dir=folder)
+        assert (nowhere.returncode, folder.exists()) == (1, False), "in the wrong folder no empty Plaudit is made"
+        assert f"There is no Plaudit in {folder}" in nowhere.stderr
+        assert "from nothing to" in plaudit("migrate", data_dir=folder).stdout
+        assert "no tenant yet" in plaudit("tenant", "list", data_dir=folder).stdout
 
 
 def test_tenants_are_made_listed_and_deleted(folder: Path) -> None:
-    nowhere = plaudit("check", data_dir=folder)
-    assert (nowhere.returncode, folder.exists()) == (1, False), "a command in the wrong folder makes no empty Plaudit"
-    assert f"There is no Plaudit in {folder}" in nowhere.stderr
     assert plaudit("migrate", data_dir=folder).returncode == 0
     assert "no tenant yet" in plaudit("tenant", "list", data_dir=folder).stdout
     elsewhere = plaudit("tenant", "list", "--data-dir", str(folder), data_dir=folder.with_name("not-this-one"))
@@ -156,9 +180,9 @@ def test_restore_asks_before_it_replaces(folder: Path, tmp_path: Path) -> None:
     assert plaudit("restore", str(file), data_dir=folder).returncode == 1
 
 
-def test_a_process_without_a_database_says_so(folder: Path) -> None:
+def test_a_process_without_a_database_says_so(tmp_path: Path) -> None:
     for command in ("web", "worker"):
-        said = plaudit(command, data_dir=folder)
+        said = plaudit(command, data_dir=tmp_path)
         assert said.returncode == 1
         assert "plaudit up" in said.stderr
 
@@ -212,7 +236,8 @@ def test_clients_keys_and_users_from_the_command_line(on_ours: Callable[..., Com
 def test_a_mistake_is_said_in_one_line(
     on_ours: Callable[..., CompletedProcess[str]], arguments: tuple[str, ...], said: str
 ) -> None:
-    on_ours("tenant", "create", "one", "--name", "One")
+    with contextlib.suppress(registry.TenantExists), owner_tx() as tx:
+        registry.create(tx, "one", name="One", now=utcnow())
     answer = on_ours(*arguments)
     assert answer.returncode == 1
     assert answer.stderr.startswith(f"plaudit: {said}"), answer.stderr

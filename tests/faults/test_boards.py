@@ -79,6 +79,7 @@ def rebuilt(service: Service) -> float:
 
 def test_emptying_redis_under_two_hundred_readers(service: Service) -> None:
     eventually(lambda: clean(service))
+    eventually(lambda: redis_of(service).get("lbr:demo") not in {None, b"?"})  # empty boards have their markers too
     headers = headers_of(service)
     expected = [(row["rank"], row["page"]["external_id"], row["value"]) for row in read(service, headers)["items"]]
     before = rebuilt(service)
