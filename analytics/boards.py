@@ -346,9 +346,9 @@ def _write_summaries(pipe: Any, summaries: Mapping[str, Mapping[str, str] | None
 def _pairs(values: Iterable[tuple[str, Value]]) -> bytes:
     """As JSON, since packing each as an argument of its own would take most of the time.
 
-    By value: in a large board neighbours are found more quickly one after the other than here and there.
+    In the board's own order: in a large one neighbours are found more quickly one after the other than here and there.
     """
-    ordered = sorted(values, key=itemgetter(1))
+    ordered = sorted(values, key=itemgetter(1, 0))
     return orjson.dumps([part for member, value in ordered for part in (value, member)])
 
 

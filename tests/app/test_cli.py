@@ -234,7 +234,7 @@ def test_clients_keys_and_users_from_the_command_line(on_ours: Callable[..., Com
     ],
 )
 def test_a_mistake_is_said_in_one_line(
-    on_ours: Callable[..., CompletedProcess[str]], arguments: tuple[str, ...], said: str
+    connected: None, on_ours: Callable[..., CompletedProcess[str]], arguments: tuple[str, ...], said: str
 ) -> None:
     with contextlib.suppress(registry.TenantExists), owner_tx() as tx:
         registry.create(tx, "one", name="One", now=utcnow())
