@@ -39,15 +39,23 @@ class Metric(StrEnum):
     LIKES = "likes"
     VIEWS = "views"
     SCORE = "score"
+    POINTS = "points"
 
 
-# What there is a number of for each page, in the order in which everything here lists them.
-CELLS: tuple[tuple[Metric, Window], ...] = tuple((metric, window) for metric in Metric for window in Window)
+PAGE_METRICS = (Metric.LIKES, Metric.VIEWS, Metric.SCORE)
+# What there is a number of for each page, in the order in which everything here lists them; and for each user.
+CELLS: tuple[tuple[Metric, Window], ...] = tuple((metric, window) for metric in PAGE_METRICS for window in Window)
+USER_CELLS: tuple[tuple[Metric, Window], ...] = tuple((Metric.POINTS, window) for window in Window)
 NOTHING: tuple[Value, ...] = (0,) * len(CELLS)
 
 
 class UnknownScope(Invalid):
     code = "unknown_scope"
+    title = "There is no such board"
+
+
+class UnknownMetric(Invalid):
+    code = "unknown_metric"
     title = "There is no such board"
 
 
@@ -72,9 +80,18 @@ class Board:
         return f"lbv:{{{self.key}}}"
 
     @property
-    def space(self) -> str | None:
-        """The space whose pages it ranks; None: all."""
+    def lookup(self) -> str:
+        """On a user board: which member is whose."""
+        return f"lbu:{{{self.key}}}"
+
+    @property
+    def part(self) -> str | None:
+        """The space whose pages it ranks, or the segment whose users; None: all."""
         return self.scope.partition(":")[2] or None
+
+    @property
+    def is_users(self) -> bool:
+        return self.scope.partition(":")[0] == "users"
 
     @property
     def is_public(self) -> bool:
@@ -84,22 +101,25 @@ class Board:
 
 def board_of(tenant_id: str, scope: str, window: Window, metric: Metric) -> Board:
     """The board that a caller of this tenant names."""
-    kind, colon, space = scope.partition(":")
-    if scope == GLOBAL:
-        return Board(ALL_TENANTS, GLOBAL, window, metric)
-    known = scope in {"tenant", "public"} or (
-        kind in {"space", "public"} and bool(colon) and SPACE_KEY.fullmatch(space)
+    kind, colon, part = scope.partition(":")
+    known = scope in {"tenant", "public", "users", GLOBAL} or (
+        kind in {"space", "public", "users"} and bool(colon) and SPACE_KEY.fullmatch(part)
     )
     if not known:
-        said = "tenant, space:<key>, public, public:<key> or global"
+        said = "tenant, space:<key>, public, public:<key>, global, users or users:<segment>"
         raise UnknownScope(f"scope: {said}", errors={"scope": [said]})
-    return Board(tenant_id, scope, window, metric)
+    board = Board(ALL_TENANTS if scope == GLOBAL else tenant_id, scope, window, metric)
+    if (metric in PAGE_METRICS) == board.is_users:
+        said = "points for users; likes, views or score for pages"
+        raise UnknownMetric(f"metric: {said}", errors={"metric": [said]})
+    return board
 
 
 def boards_in(tenant_id: str, scope: str) -> list[Board]:
-    """All boards of a scope, in the order of CELLS."""
+    """All boards of a scope, in the order of CELLS or USER_CELLS."""
     owner = ALL_TENANTS if scope == GLOBAL else tenant_id
-    return [Board(owner, scope, window, metric) for metric, window in CELLS]
+    cells = USER_CELLS if scope.partition(":")[0] == "users" else CELLS
+    return [Board(owner, scope, window, metric) for metric, window in cells]
 
 
 def scopes_of(space: str, *, is_public: bool, is_shared: bool) -> list[str]:
@@ -145,6 +165,8 @@ class Changes:
     values: dict[Board, dict[str, Value]] = field(default_factory=dict)
     removed: dict[Board, list[str]] = field(default_factory=dict)
     touched: set[Board] = field(default_factory=set)
+    # On user boards: user → member and value; None: not on it.
+    places: dict[Board, dict[str, tuple[str, Value] | None]] = field(default_factory=dict)
     summaries: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
 
     def place(self, board: Board, member: str, value: Value) -> None:
@@ -155,7 +177,7 @@ class Changes:
             self.removed.setdefault(board, []).append(member)
 
     def boards(self) -> set[Board]:
-        return self.values.keys() | self.removed.keys() | self.touched
+        return self.values.keys() | self.removed.keys() | self.touched | self.places.keys()
 
     def __bool__(self) -> bool:
         return bool(self.boards() or self.summaries)
@@ -190,6 +212,23 @@ end
 redis.call('SET', KEYS[2], ARGV[3])
 return 1
 """
+_WRITE_USERS = """
+if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+local rows = cjson.decode(ARGV[1])
+for i = 1, #rows, 3 do
+    local user, member, value = rows[i], rows[i + 1], rows[i + 2]
+    local old = redis.call('HGET', KEYS[3], user)
+    if old and old ~= member then redis.call('ZREM', KEYS[1], old) end
+    if member == '' then
+        redis.call('HDEL', KEYS[3], user)
+    else
+        redis.call('ZADD', KEYS[1], value, member)
+        redis.call('HSET', KEYS[3], user, member)
+    end
+end
+redis.call('SET', KEYS[2], ARGV[2])
+return 1
+"""
 _FILL = """
 local pairs = cjson.decode(ARGV[1])
 for first = 1, #pairs, 4000 do
@@ -198,7 +237,10 @@ end
 """
 _TAKE_ITS_PLACE = """
 if redis.call('ZCARD', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
-if tonumber(ARGV[1]) > 0 then redis.call('RENAME', KEYS[1], KEYS[2]) else redis.call('DEL', KEYS[2]) end
+if KEYS[4] and redis.call('HLEN', KEYS[4]) ~= tonumber(ARGV[1]) then return 0 end
+for i = 1, #KEYS, 3 do
+    if tonumber(ARGV[1]) > 0 then redis.call('RENAME', KEYS[i], KEYS[i + 1]) else redis.call('DEL', KEYS[i + 1]) end
+end
 redis.call('SET', KEYS[3], ARGV[2])
 return 1
 """
@@ -210,8 +252,14 @@ def write(redis: "Redis", changes: Changes, versions: Mapping[Board, Version]) -
     with redis.pipeline(transaction=False) as pipe:
         _write_summaries(pipe, changes.summaries)
         for board in ordered:
+            version = versions[board].dump()
+            if board.is_users:
+                places = changes.places.get(board, {})
+                rows = [part for user, place in places.items() for part in (user, *(place or ("", 0)))]
+                pipe.eval(_WRITE_USERS, 3, board.key, board.marker, board.lookup, orjson.dumps(rows), version)
+                continue
             removed, values = changes.removed.get(board, []), changes.values.get(board, {})
-            arguments = (orjson.dumps(removed), _pairs(values.items()), versions[board].dump())
+            arguments = (orjson.dumps(removed), _pairs(values.items()), version)
             pipe.eval(_WRITE, 2, board.key, board.marker, *arguments)
         written = pipe.execute()[len(changes.summaries) :]
     return [board for board, done in zip(ordered, written, strict=True) if not done]
@@ -226,6 +274,7 @@ class Rebuild:
         with redis.pipeline(transaction=False) as pipe:
             for board in self._members:
                 pipe.delete(_beside(board))
+                pipe.delete(_lookup_beside(board))
             pipe.execute()
 
     def add(self, values: Mapping[Board, Mapping[str, Value]], summaries: Mapping[str, Mapping[str, str]]) -> None:
@@ -238,12 +287,24 @@ class Rebuild:
                 self._members[board] += len(members)
             pipe.execute()
 
+    def add_places(self, places: Mapping[Board, Mapping[str, tuple[str, Value]]]) -> None:
+        """More users, none of them twice."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for board, users in places.items():
+                for chunk in _chunks(users.items()):
+                    pipe.eval(_FILL, 1, _beside(board), _pairs([place for _, place in chunk]))
+                    pipe.hset(_lookup_beside(board), mapping={user: member for user, (member, _) in chunk})
+                self._members[board] += len(users)
+            pipe.execute()
+
     def finish(self, versions: Mapping[Board, Version]) -> list[Board]:
         """Put them in place; the boards that were. One that lost members meanwhile (Redis was emptied) is not."""
         with self._redis.pipeline(transaction=False) as pipe:
             for board, members in self._members.items():
-                keys = (_beside(board), board.key, board.marker)
-                pipe.eval(_TAKE_ITS_PLACE, 3, *keys, members, versions[board].dump())
+                keys = [_beside(board), board.key, board.marker]
+                if board.is_users:
+                    keys += [_lookup_beside(board), board.lookup]
+                pipe.eval(_TAKE_ITS_PLACE, len(keys), *keys, members, versions[board].dump())
             placed = pipe.execute()
         return [board for board, done in zip(self._members, placed, strict=True) if done]
 
@@ -271,12 +332,13 @@ def drop_others(redis: "Redis", tenant_id: str, known: Iterable[Board]) -> None:
         if found.decode() not in keys:
             redis.unlink(found)
             redis.unlink(f"lbv:{{{found.decode()}}}")
+            redis.unlink(f"lbu:{{{found.decode()}}}")
 
 
 def forget(redis: "Redis", tenant_id: str) -> None:
     """Remove every key of a tenant that is gone."""
-    names = (key("lb", tenant_id, "*"), f"lbv:{{{key('lb', tenant_id, '*')}}}", key("pgs", tenant_id, "*"))
-    for pattern in names:
+    boards = key("lb", tenant_id, "*")
+    for pattern in (boards, f"lbv:{{{boards}}}", f"lbu:{{{boards}}}", key("pgs", tenant_id, "*")):
         for found in redis.scan_iter(match=pattern, count=1000):
             redis.unlink(found)
     redis.unlink(ready_key(tenant_id))
@@ -284,7 +346,7 @@ def forget(redis: "Redis", tenant_id: str) -> None:
 
 def forget_everything(redis: "Redis") -> None:
     """Remove every board and summary of every tenant, as if Redis had been emptied of them."""
-    for pattern in ("lbr:*", "lbv:*", "lb:*", "{lb:*", "pgs:*"):
+    for pattern in ("lbr:*", "lbv:*", "lbu:*", "lb:*", "{lb:*", "pgs:*"):
         for found in redis.scan_iter(match=pattern, count=1000):
             redis.unlink(found)
 
@@ -333,6 +395,10 @@ def look_again(redis: "Redis", tenant_id: str) -> None:
 
 def _beside(board: Board) -> str:
     return f"{{{board.key}}}:new"
+
+
+def _lookup_beside(board: Board) -> str:
+    return f"{{{board.key}}}:new-lookup"
 
 
 def _write_summaries(pipe: Any, summaries: Mapping[str, Mapping[str, str] | None]) -> None:

@@ -1,8 +1,9 @@
-"""What is to be written to which boards, by how pages were and are. Pure."""
+"""What is to be written to which boards, by how pages and users were and are. Pure."""
 
 from collections.abc import Mapping, Sequence
 
-from analytics.boards import ALL_TENANTS, NOTHING, Board, Changes, Value, boards_in, summary_key
+from analytics import standings
+from analytics.boards import ALL_TENANTS, NOTHING, USER_CELLS, Board, Changes, Value, boards_in, summary_key
 from analytics.rollups import Page, Rolled
 
 
@@ -15,6 +16,24 @@ def of_pages(tenant_id: str, rolled: Sequence[Rolled], unsure: Mapping[str, Sequ
         else:
             gathering.what_differs(page)
     return gathering.changes
+
+
+def of_users(tenant_id: str, rolled: Sequence[standings.Rolled], unsure: Mapping[str, Sequence[str]]) -> Changes:
+    """The same for users. Where they were before Redis itself knows; only where is to be said."""
+    changes = Changes()
+    for user in rolled:
+        scopes = {scope for state in (user.before, user.now) if state is not None for scope in state.scopes}
+        everything = user.user_id in unsure
+        for scope in {*scopes, *unsure.get(user.user_id, ())}:
+            before, now = _places(user.before, scope), _places(user.now, scope)
+            for board, was, place in zip(boards_in(tenant_id, scope), before, now, strict=True):
+                if everything or was != place:
+                    changes.places.setdefault(board, {})[user.user_id] = place
+    return changes
+
+
+def _places(standing: standings.Standing | None, scope: str) -> Sequence[tuple[str, Value] | None]:
+    return standing.places if standing is not None and scope in standing.scopes else (None,) * len(USER_CELLS)
 
 
 class _Gathering:

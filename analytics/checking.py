@@ -61,7 +61,7 @@ class Report:
 
 
 def check(tenant_id: str, *, now: datetime) -> Report:
-    """Compare everything of one tenant."""
+    """Compare everything of one tenant: numbers, ledgers, and boards of pages and users."""
     with tenant_tx(tenant_id) as holding, tenant_tx(tenant_id) as tx:
         hold(holding, tenant_id)
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))  # from its first look, which is below
@@ -74,10 +74,97 @@ def check(tenant_id: str, *, now: datetime) -> Report:
             found.append(Difference(tenant_id, "projections", "windows", f"slid to {hour:%F %H:%M}", f"{now:%F %H:00}"))
         expected = {page_id: page for page_id, page in _expected(tx, hour or now) if page_id not in due}
         found += _wrong_stats(tx, expected, due)
+        found += _wrong_ledgers(tx)
+        late_users = _late_users(tx)
+        standings = _user_boards(tx, hour or now, late_users)
         with redis.boards().client() as client:
             boards = _boards(expected)
             found += _wrong_boards(client, tenant_id, boards, expected, due)
-    return Report(len(expected), len(boards), len(due), found)
+            found += _wrong_user_boards(client, tenant_id, standings, late_users)
+    return Report(len(expected), len(boards) + len(standings), len(due) + len(late_users), found)
+
+
+def _wrong_ledgers(tx: Tx) -> Iterator[Difference]:
+    """Every user's entries add up to their score, and each goes on from the one before."""
+    rows = tx.execute(
+        text("""
+            SELECT u.id, u.current_score AS found, COALESCE(l.total, 0) AS expected, COALESCE(l.breaks, 0) AS breaks
+            FROM users u LEFT JOIN (
+                SELECT user_id, sum(delta) AS total, count(*) FILTER (WHERE previous <> before) AS breaks
+                FROM (SELECT user_id, delta, previous,
+                             COALESCE(lag(score) OVER (PARTITION BY user_id ORDER BY id), 0) AS before
+                      FROM score_ledger WHERE tenant_id = :tenant AND metric = 'points') e
+                GROUP BY user_id) l ON l.user_id = u.id
+            WHERE u.tenant_id = :tenant AND (u.current_score <> COALESCE(l.total, 0) OR COALESCE(l.breaks, 0) > 0)
+        """),
+        {"tenant": tx.tenant},
+    )
+    for row in rows:
+        if row.found != row.expected:
+            yield Difference(tx.tenant, "users.current_score", f"user {row.id}", row.found, int(row.expected))
+        if row.breaks:
+            yield Difference(tx.tenant, "score_ledger", f"user {row.id}", f"{row.breaks} breaks", "one chain")
+
+
+def _late_users(tx: Tx) -> set[str]:
+    rows = tx.scalars(
+        text("""
+            SELECT member FROM outbox WHERE tenant_id = :tenant AND kind = 'user'
+            UNION SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = 'user'
+        """),
+        {"tenant": tx.tenant},
+    )
+    return set(rows)
+
+
+def _user_boards(tx: Tx, hour: datetime, late: set[str]) -> dict[str, list[tuple[str, int]]]:
+    """Topic → users and their points in the right order, from the ledger entry by entry."""
+    sums = ", ".join(
+        f"sum(delta) FILTER (WHERE at >= :after - interval '{d} days' AND at < :after) AS sum_{w},"
+        f" max(at) FILTER (WHERE at >= :after - interval '{d} days' AND at < :after) AS at_{w}"
+        for w, d in DAYS.items()
+    )
+    rows = tx.execute(
+        text(f"""
+            SELECT u.id::text AS id, u.segment, l.* FROM users u JOIN (
+                SELECT user_id, {sums}, sum(delta) AS sum_all, max(at) AS at_all
+                FROM score_ledger WHERE tenant_id = :tenant AND metric = 'points' GROUP BY user_id
+            ) l ON l.user_id = u.id
+            WHERE u.tenant_id = :tenant AND u.suspended_at IS NULL AND u.erased_at IS NULL
+        """),  # noqa: S608  numbers of ours
+        {"tenant": tx.tenant, "after": hour + timedelta(hours=1)},
+    ).all()
+    boards: dict[str, list[tuple[str, int]]] = {}
+    for window in WINDOWS:
+        placed = [row for row in rows if (getattr(row, f"sum_{window}") or 0) > 0 and row.id not in late]
+        placed.sort(key=lambda row: (-getattr(row, f"sum_{window}"), getattr(row, f"at_{window}"), row.id))
+        for row in placed:
+            for scope in ("users", *([f"users:{row.segment}"] if row.segment else [])):
+                boards.setdefault(f"{scope}:{window}:points", []).append((row.id, int(getattr(row, f"sum_{window}"))))
+    return boards
+
+
+def _wrong_user_boards(
+    client: "Redis", tenant_id: str, expected: dict[str, list[tuple[str, int]]], late: set[str]
+) -> Iterator[Difference]:
+    prefix = f"lb:{tenant_id}:"
+    kept = {key.decode().removeprefix(prefix) for key in client.scan_iter(f"{prefix}users:*")}
+    for topic in sorted(kept | expected.keys()):
+        key = prefix + topic
+        if client.get(f"lbv:{{{key}}}") is None:
+            if expected.get(topic):
+                yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
+            continue
+        rows: Any = client.zrange(key, 0, -1, desc=True, withscores=True)
+        members = [(member.decode().rpartition(":")[2], int(value)) for member, value in rows]
+        found, right = [row for row in members if row[0] not in late], expected.get(topic, [])
+        values, wanted = dict(found), dict(right)
+        for user in sorted({*values, *wanted}):
+            if values.get(user) != wanted.get(user):
+                yield Difference(tenant_id, key, f"user {user}", values.get(user), wanted.get(user))
+        if values == wanted and found != right:
+            place = next(n for n, (one, other) in enumerate(zip(found, right, strict=True), 1) if one != other)
+            yield Difference(tenant_id, key, f"rank {place}", found[place - 1][0], right[place - 1][0])
 
 
 def check_global(expected: dict[int, Expected]) -> list[Difference]:
@@ -232,7 +319,7 @@ def _wrong_boards(
     late = {str(page_id) for page_id in due}
     prefix = f"lb:{tenant_id}:"
     kept = {key.decode().removeprefix(prefix) for key in client.scan_iter(f"{prefix}*")}
-    topics = sorted(kept | expected.keys())
+    topics = sorted({topic for topic in kept if not topic.startswith("users:")} | expected.keys())
     lost = {topic for topic in topics if not client.exists(f"lbv:{{{prefix}{topic}}}")}
     missing = [topic for topic in topics if topic in lost and expected.get(topic)]
     if missing and len(missing) == sum(bool(values) for values in expected.values()):

@@ -82,6 +82,17 @@ class Tally:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a tenant's app says that one of its users did."""
+
+    type: str
+    user: str
+    object: str | None
+    at: datetime
+    event_key: UUID | None
+
+
 class Refused(Exception):
     def __init__(self, code: Reason, detail: str) -> None:
         self.code = code
@@ -117,21 +128,32 @@ class Batch:
         self.tenant_id = tenant_id
         self.rejections: list[Rejection] = []
         self._indexes: list[int] = []
+        self.actions: list[tuple[int, Action]] = []
         items: list[Item] = []
         for index, event in enumerate(raw):
             try:
-                items.append(check(event, now=now, ages=ages))
+                checked = check(event, now=now, ages=ages)
+                if isinstance(checked, Action):
+                    self.actions.append((index, checked))
+                    continue
+                items.append(checked)
                 self._indexes.append(index)
             except Refused as refused:
                 self.rejections.append(Rejection(index, refused.code, refused.detail))
         codes = Counter(rejection.code.value for rejection in self.rejections)
         self.part = Part(tenant_id, items, now, token=token, rejected=codes)
 
-    def tally(self, outcomes: Sequence[Outcome]) -> Tally:
+    def tally(self, outcomes: Sequence[Outcome], of_actions: Sequence[Result | Refused] = ()) -> Tally:
         """What to tell the caller, after the commit; counted in the metrics too."""
         rejected = list(self.rejections)
         counts: Counter[Result] = Counter()
         types: Counter[str] = Counter()
+        for (index, _), done in zip(self.actions, of_actions, strict=True):
+            if isinstance(done, Refused):
+                rejected.append(Rejection(index, done.code, done.detail))
+            else:
+                counts[done] += 1
+                types["action"] += done is Result.ACCEPTED
         for index, item, outcome in zip(self._indexes, self.part.items, outcomes, strict=True):
             counts[outcome.result] += 1
             if outcome.result is Result.UNKNOWN_PAGE:
@@ -151,8 +173,8 @@ class Batch:
             REJECTED.labels(self.tenant_id, reason).inc(count)
 
 
-def check(raw: Any, *, now: datetime, ages: Ages) -> Item:
-    """The event as an item to write, or Refused."""
+def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
+    """The event as an item to write or an action to pay for, or Refused."""
     if isinstance(raw, Unreadable):
         raise Refused(Reason.INVALID, raw.why)
     try:
@@ -160,7 +182,7 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> Item:
     except msgspec.ValidationError as error:
         raise Refused(Reason.INVALID, str(error)) from None
     if event.type == "action":
-        raise Refused(Reason.UNKNOWN_ACTION, f"there is no action {(event.action_type or '')[:64]!r} in the catalog")
+        return _action(event, now=now, ages=ages)
     does = _DOES.get(event.type)
     if does is None:
         raise Refused(Reason.UNKNOWN_TYPE, f"there is no event type {event.type[:40]!r}")
@@ -178,6 +200,22 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> Item:
         at=ages.check(_moment(event.occurred_at)) if event.occurred_at is not None else now,
         event_key=event_key(event.id) if event.id is not None else None,
         user=event.user,
+    )
+
+
+def _action(event: EventIn, *, now: datetime, ages: Ages) -> Action:
+    if event.action_type is None:
+        raise Refused(Reason.INVALID, "action_type: which one?")
+    if event.user is None or EXTERNAL_ID.fullmatch(event.user) is None:
+        raise Refused(Reason.INVALID, "user: an action needs one: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
+    if event.page is not None and EXTERNAL_ID.fullmatch(event.page) is None:
+        raise Refused(Reason.INVALID, "page: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
+    return Action(
+        type=event.action_type,
+        user=event.user,
+        object=event.page,
+        at=ages.check(_moment(event.occurred_at)) if event.occurred_at is not None else now,
+        event_key=event_key(event.id) if event.id is not None else None,
     )
 
 

@@ -17,12 +17,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import ingest
-from analytics.events import Ages, Batch, Rejection, Unreadable
+from analytics.events import Ages, Batch, Reason, Refused, Rejection, Unreadable
 from tenants.db import Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Conflict
 
 CHUNK_LINES = 1000
 LINE_MAX_BYTES = 64 * 1024
+NOT_IMPORTED = Refused(Reason.INVALID, "actions are paid as they happen, and not imported")
 REJECT_FIELDS = {"line", "code", "detail", "event"}
 
 
@@ -100,7 +101,7 @@ def run(tenant_id: str, file: Path, file_hash: str, *, lines_done: int, ages: Ag
         batch = Batch(tenant_id, [_read(texts[number]) for number in numbers], now=now, ages=ages)
         with tenant_tx(tenant_id) as tx:
             ingest.apply(tx, [batch.part])
-            tally = batch.tally(batch.part.outcomes)
+            tally = batch.tally(batch.part.outcomes, [NOT_IMPORTED] * len(batch.actions))
             _move(tx, file_hash, done, len(texts), tally.accepted, tally.duplicates, len(tally.rejected))
         rejects = [
             Reject(done + 1 + numbers[rejection.index], rejection, texts[numbers[rejection.index]])

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from analytics import boards, snapshots, versions, wake
+from analytics import boards, snapshots, standings, versions, wake
 from analytics.boards import ALL_TENANTS, Board, Metric, Value, Version, summary_key
 from analytics.locks import hold
 from analytics.rollups import column
@@ -91,8 +91,13 @@ def ranks(board: Board, members: Sequence[str], *, now: datetime) -> Listing:
 
 
 def around(board: Board, member: str, *, n: int, now: datetime) -> Listing:
-    """The member's row with the n above and below it; no rows when it is not on the board."""
+    """The row of a page or user with the n above and below it; no rows when it is not on the board."""
     return _redis_around(board, member, n) or _ask_for_rebuild(board, _postgres_around(board, member, n, now=now))
+
+
+def subject(board: Board, member: str) -> str:
+    """Whose row it is: the page's id or the user's."""
+    return standings.user_of(member) if board.is_users else member
 
 
 def summaries(board: Board, members: Sequence[str], *, source: Source = Source.REDIS) -> dict[str, Mapping[str, str]]:
@@ -186,7 +191,9 @@ local rows = redis.call('ZREVRANGE', KEYS[1], 0, tonumber(ARGV[1]) - 1, 'WITHSCO
 return {redis.call('GET', KEYS[2]) or '', redis.call('ZCARD', KEYS[1]), rows}
 """
 _AROUND = """
-local rank = redis.call('ZREVRANK', KEYS[1], ARGV[1])
+local member = ARGV[1]
+if KEYS[2] then member = redis.call('HGET', KEYS[2], member) or '' end
+local rank = redis.call('ZREVRANK', KEYS[1], member)
 if not rank then return {0, redis.call('ZCARD', KEYS[1]), {}} end
 local start = math.max(rank - tonumber(ARGV[2]), 0)
 local rows = redis.call('ZREVRANGE', KEYS[1], start, rank + tonumber(ARGV[2]), 'WITHSCORES')
@@ -234,7 +241,7 @@ def _redis_ranks(board: Board, members: Sequence[str]) -> Listing | None:
     def ask(pipe: Any) -> None:
         pipe.zcard(board.key)
         for member in members:
-            pipe.eval(_AROUND, 1, board.key, member, 0)
+            _eval_around(pipe, board, member, 0)
 
     found = _ask(board, ask)
     if found is None:
@@ -245,11 +252,16 @@ def _redis_ranks(board: Board, members: Sequence[str]) -> Listing | None:
 
 
 def _redis_around(board: Board, member: str, n: int) -> Listing | None:
-    found = _ask(board, lambda pipe: pipe.eval(_AROUND, 1, board.key, member, n))
+    found = _ask(board, lambda pipe: _eval_around(pipe, board, member, n))
     if found is None:
         return None
     version, ((start, total, flat),) = found
     return _listing(_rows(board, start, flat), total, version)
+
+
+def _eval_around(pipe: Any, board: Board, subject: str, n: int) -> None:
+    keys = (board.key, board.lookup) if board.is_users else (board.key,)
+    pipe.eval(_AROUND, len(keys), *keys, subject, n)
 
 
 def _ask(board: Board, ask: Callable[[Any], object]) -> tuple[Version, list[Any]] | None:
@@ -313,83 +325,97 @@ def sealed_page(kept: "snapshots.Kept", *, limit: int, after: Position | None) -
 # --- PostgreSQL -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Where PostgreSQL has a board's rows: table, whose they are, value, member in a sorted set's own order, which."""
+
+    table: str
+    subject: str
+    value: str
+    member: str
+    where: str
+
+    def parameters(self, board: Board, **more: Any) -> dict[str, Any]:
+        return {"tenant": board.tenant_id, "part": board.part, "metric": board.metric.value, **more}
+
+
 def _postgres_page(tx: Tx, board: Board, *, limit: int, after: Position | None, now: datetime) -> Listing:
-    value, where = _of(board)
+    of = _of(board)
     position = {} if after is None else {"value": after.value, "member": after.member}
-    below = "true" if after is None else f"({value} < :value OR ({value} = :value AND {_MEMBER} < :member))"
-    parameters = {"tenant": board.tenant_id, "space": board.space, "limit": limit, **position}
+    below = "true" if after is None else f"({of.value} < :value OR ({of.value} = :value AND {of.member} < :member))"
+    parameters = of.parameters(board, limit=limit, **position)
     totals = tx.execute(
-        text(f"SELECT count(*) AS total, count(*) FILTER (WHERE NOT {below}) AS above FROM page_stats s WHERE {where}"),  # noqa: S608
+        text(f"""
+            SELECT count(*) AS total, count(*) FILTER (WHERE NOT {below}) AS above FROM {of.table} s WHERE {of.where}
+        """),  # noqa: S608
         parameters,
     ).one()
     rows = tx.execute(
         text(f"""
-            SELECT s.page_id, {value} AS value FROM page_stats s WHERE {where} AND {below}
-            ORDER BY {value} DESC, {_MEMBER} DESC LIMIT :limit
+            SELECT {of.member} AS member, {of.value} AS value FROM {of.table} s WHERE {of.where} AND {below}
+            ORDER BY {of.value} DESC, {of.member} DESC LIMIT :limit
         """),  # noqa: S608
         parameters,
     ).all()
-    listed = [Row(totals.above + place, str(row.page_id), row.value) for place, row in enumerate(rows, 1)]
+    listed = [Row(totals.above + place, row.member, row.value) for place, row in enumerate(rows, 1)]
     return _from_postgres(tx, board, listed, totals.total, now=now)
 
 
 def _postgres_ranks(board: Board, members: Sequence[str], *, now: datetime) -> Listing:
-    value, where = _of(board)
+    of = _of(board)
     with inside(board) as tx:
-        parameters = {"tenant": board.tenant_id, "space": board.space, "members": [int(member) for member in members]}
+        parameters = of.parameters(board, members=list(members))
         rows = tx.execute(
             text(f"""
-                SELECT m.page_id, m.value, 1 + (
-                    SELECT count(*) FROM page_stats s WHERE {where}
-                    AND ({value} > m.value OR ({value} = m.value AND {_MEMBER} > m.page_id::text COLLATE "C"))
+                SELECT m.member, m.value, 1 + (
+                    SELECT count(*) FROM {of.table} s WHERE {of.where}
+                    AND ({of.value} > m.value OR ({of.value} = m.value AND {of.member} > m.member COLLATE "C"))
                 ) AS rank
-                FROM (SELECT s.page_id, {value} AS value FROM page_stats s
-                      WHERE {where} AND s.page_id = ANY(CAST(:members AS bigint[]))) m
+                FROM (SELECT {of.member} AS member, {of.value} AS value FROM {of.table} s
+                      WHERE {of.where} AND {of.subject}::text = ANY(CAST(:members AS text[]))) m
                 ORDER BY rank
             """),  # noqa: S608
             parameters,
         ).all()
-        total = tx.scalar(text(f"SELECT count(*) FROM page_stats s WHERE {where}"), parameters)  # noqa: S608
-        listed = [Row(row.rank, str(row.page_id), row.value) for row in rows]
-        return _from_postgres(tx, board, listed, total or 0, now=now)
+        total = tx.scalar(text(f"SELECT count(*) FROM {of.table} s WHERE {of.where}"), parameters)  # noqa: S608
+        return _from_postgres(tx, board, [Row(r.rank, r.member, r.value) for r in rows], total or 0, now=now)
 
 
 def _postgres_around(board: Board, member: str, n: int, *, now: datetime) -> Listing:
-    value, where = _of(board)
+    of = _of(board)
     with inside(board) as tx:
-        parameters = {"tenant": board.tenant_id, "space": board.space, "member": int(member), "n": n}
+        parameters = of.parameters(board, subject=member, n=n)
         rows = tx.execute(
             text(f"""
                 WITH ranked AS (
-                    SELECT s.page_id, {value} AS value,
-                           row_number() OVER (ORDER BY {value} DESC, {_MEMBER} DESC) AS rank
-                    FROM page_stats s WHERE {where}
-                ), own AS (SELECT rank FROM ranked WHERE page_id = :member)
+                    SELECT {of.subject}::text AS subject, {of.member} AS member, {of.value} AS value,
+                           row_number() OVER (ORDER BY {of.value} DESC, {of.member} DESC) AS rank
+                    FROM {of.table} s WHERE {of.where}
+                ), own AS (SELECT rank FROM ranked WHERE subject = :subject)
                 SELECT r.* FROM ranked r, own WHERE r.rank BETWEEN own.rank - :n AND own.rank + :n ORDER BY r.rank
             """),  # noqa: S608
             parameters,
         ).all()
-        total = tx.scalar(text(f"SELECT count(*) FROM page_stats s WHERE {where}"), parameters)  # noqa: S608
-        listed = [Row(row.rank, str(row.page_id), row.value) for row in rows]
-        return _from_postgres(tx, board, listed, total or 0, now=now)
+        total = tx.scalar(text(f"SELECT count(*) FROM {of.table} s WHERE {of.where}"), parameters)  # noqa: S608
+        return _from_postgres(tx, board, [Row(r.rank, r.member, r.value) for r in rows], total or 0, now=now)
 
 
-_MEMBER = 's.page_id::text COLLATE "C"'
-
-
-def _of(board: Board) -> tuple[str, str]:
-    """The column with a board's values, and which rows are on it."""
+def _of(board: Board) -> _Rows:
+    if board.is_users:
+        value, part = f"s.value_{board.window}", "" if board.part is None else " AND s.segment = :part"
+        where = f"{value} > 0 AND s.tenant_id = :tenant AND s.metric = :metric{part}"
+        return _Rows("user_stats", "s.user_id", value, f's.member_{board.window} COLLATE "C"', where)
     value = f"s.{column(board.metric, board.window)}"
-    where = [f"{value} > 0"]
+    wheres = [f"{value} > 0"]
     if board.tenant_id != ALL_TENANTS:
-        where.append("s.tenant_id = :tenant")
-    if board.space is not None:
-        where.append("s.space_key = :space")
+        wheres.append("s.tenant_id = :tenant")
+    if board.part is not None:
+        wheres.append("s.space_key = :part")
     if board.tenant_id == ALL_TENANTS:
-        where.append("s.is_shared")
+        wheres.append("s.is_shared")
     elif board.is_public:
-        where.append("s.is_public")
-    return value, " AND ".join(where)
+        wheres.append("s.is_public")
+    return _Rows("page_stats", "s.page_id", value, 's.page_id::text COLLATE "C"', " AND ".join(wheres))
 
 
 def _from_postgres(tx: Tx, board: Board, rows: Sequence[Row], total: int, *, now: datetime) -> Listing:

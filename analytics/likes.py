@@ -8,6 +8,8 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from analytics import outbox
+from analytics.outbox import Kind
 from tenants.db import Base, TenantOwned, Tx, array
 
 
@@ -83,6 +85,32 @@ def settle(tx: Tx, wishes: Sequence[Wish]) -> tuple[list[int], set[int]]:
     moved = {pair[0] for pair in pairs if before.get(pair) != now_liked[pair]}
     _count(tx, {page_id: counts[page_id] for page_id in sorted(moved)})
     return after, moved
+
+
+def take_all_back(tx: Tx, user_id: UUID, page_ids: Sequence[int]) -> None:
+    """Remove a user's likes of these pages, and what they counted for."""
+    if not page_ids:
+        return
+    own = {"tenant": tx.tenant, "user": user_id, "pages": array(page_ids)}
+    tx.execute(
+        text("""
+            SELECT page_id FROM page_counters WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
+            ORDER BY page_id FOR UPDATE
+        """),
+        own,
+    )
+    gone = tx.execute(
+        text("DELETE FROM page_likes WHERE tenant_id = :tenant AND user_id = :user RETURNING page_id"), own
+    ).scalars()
+    taken = sorted(gone)
+    tx.execute(
+        text("""
+            UPDATE page_counters SET likes = likes - 1
+            WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
+        """),
+        {**own, "pages": array(taken)},
+    )
+    outbox.mark_stale(tx, Kind.PAGE, taken)
 
 
 def recount(tx: Tx, page_ids: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ from tenants.db import Base, TenantOwned, Tx, array
 
 class Kind(StrEnum):
     PAGE = "page"
+    USER = "user"
 
 
 class Outbox(TenantOwned, Base):

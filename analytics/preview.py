@@ -26,11 +26,11 @@ def of_board(tx: Tx, board: Board, weights: Weights, *, limit: int) -> tuple[lis
     """The first rows of a score board under other weights, and how many of all its rows would have another rank."""
     likes, views = (f"s.{column(metric, board.window)}" for metric in (Metric.LIKES, Metric.VIEWS))
     where = ["s.tenant_id = :tenant"]
-    if board.space is not None:
+    if board.part is not None:
         where.append("s.space_key = :space")
     if board.is_public:
         where.append("s.is_public")
-    parameters: dict[str, Any] = {"tenant": board.tenant_id, "space": board.space, "limit": limit}
+    parameters: dict[str, Any] = {"tenant": board.tenant_id, "space": board.part, "limit": limit}
     rows = tx.execute(
         text(f"""
             WITH scored AS (

@@ -1,26 +1,28 @@
 """The projection: from what is true in PostgreSQL to the boards in Redis.
 
 `run(tenant)` is the only writer of a tenant's boards, one at a time (an advisory lock). It reads the outbox, computes
-the stale pages anew, writes their absolute values to Redis, and deletes the rows it read, in one transaction. So a
-crash anywhere leaves the rows, and the next run does it all again.
+the stale pages and users anew, writes their absolute values to Redis, and deletes the rows it read, in one
+transaction. So a crash anywhere leaves the rows, and the next run does it all again.
 
 Before Redis is touched a second, short transaction commits the new versions of the boards and an *intent* for each
-page (`projecting`: which scopes may hold it). So a version is never published twice with different contents, and a run
-that finds intents of a dead one knows that Redis may hold anything of those pages: it writes all their values, and
+member (`projecting`: which scopes may hold it). So a version is never published twice with different contents, and a
+run that finds intents of a dead one knows that Redis may hold anything of those: it writes all their values, and
 removes them wherever they may have been. If Redis cannot be reached the numbers are committed all the same, and the
 intents stay until it can.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Self, TypeVar
 
 from prometheus_client import Counter
 from sqlalchemy import ARRAY, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics import boards, changes, likes, outbox, rebuilding, rollups, versions, weights
+from analytics import boards, changes, likes, outbox, rebuilding, rollups, standings, versions, weights
 from analytics.boards import ALL_TENANTS, GLOBAL, Board, Changes, Standing, Version, boards_in
 from analytics.locks import hold, try_hold
 from analytics.outbox import Kind
@@ -32,6 +34,7 @@ from tenants.db import Base, TenantOwned, Tx, array, platform_tx, tenant_tx
 from tenants.redis import RedisUnavailable
 
 ROWS_A_RUN = 5_000
+MEMBERS_A_CHUNK = 250
 MOST_RUNS = 1_000
 
 PROJECTED = Counter("plaudit_projected_members_total", "Members computed anew.", ["tenant"])
@@ -53,6 +56,7 @@ class Projecting(TenantOwned, Base):
 @dataclass
 class Done:
     pages: int = 0
+    users: int = 0
     rebuilt: list[Board] = field(default_factory=list)
     in_redis: bool = True
     more: bool = False
@@ -63,7 +67,7 @@ def run(tenant_id: str, *, now: datetime, limit: int = ROWS_A_RUN) -> Done:
     with tenant_tx(tenant_id) as tx:
         try_hold(tx, tenant_id)
         done = _project(tx, now=now, limit=limit) if registry.is_live(tx, tenant_id) else Done()
-    PROJECTED.labels(tenant_id).inc(done.pages)
+    PROJECTED.labels(tenant_id).inc(done.pages + done.users)
     return done
 
 
@@ -101,6 +105,9 @@ def rebuild_tenant(tenant_id: str, *, now: Callable[[], datetime], progress: Cal
         if len(page_ids) < ROWS_A_RUN:
             break
         after = page_ids[-1]
+    with tenant_tx(tenant_id) as tx:
+        outbox.mark_stale(tx, Kind.USER, tx.scalars(_EVERY_USER, {"tenant": tenant_id}).all())
+    run_all(tenant_id, now=now)
     with tenant_tx(tenant_id) as tx, redis.boards().client() as client:
         hold(tx, tenant_id)
         every = rebuilding.all_boards(tx)
@@ -158,76 +165,147 @@ def _project(tx: Tx, *, now: datetime, limit: int) -> Done:
     behind = rollups.slide(tx, position, now=now)
     current = weights.current(tx, now=now)
     shared = tenant_settings.read(tx)[0].share_public_pages
-    rows = outbox.read(tx, Kind.PAGE, limit=limit)
-    left_over = _left_over(tx, Kind.PAGE, limit=limit) if redis.boards().is_up() else []
     reweigh, unweighed = rollups.to_reweigh(tx, position, current)
-    page_ids = {int(row.member) for row in rows} | set(left_over) | set(reweigh)
-    unsure = _intents(tx, Kind.PAGE, page_ids)
-    rolled = rollups.compute(tx, page_ids, now=now, weights=current, shared=shared)
-    rollups.save(tx, rolled, now=now)
-    done = Done(pages=len(page_ids), more=behind or unweighed or len(rows) == limit)
-    _send(tx, rolled, unsure, done, now=now)
-    outbox.delete(tx, [row.id for row in rows])
+    pages, users = _Due.of(tx, Kind.PAGE, limit=limit), _Due.of(tx, Kind.USER, limit=limit)
+    pages.members |= {str(page_id) for page_id in reweigh}
+    done = Done(pages=len(pages.members), users=len(users.members))
+    done.more = behind or unweighed or pages.more or users.more
+    with _Telling(tx, done, now=now) as telling:
+        for chunk in _chunks(sorted(map(int, pages.members))):
+            rolled = rollups.compute(tx, chunk, now=now, weights=current, shared=shared)
+            unsure = _intents(tx, Kind.PAGE, map(str, chunk))
+            telling.tell(Kind.PAGE, changes.of_pages(tx.tenant, rolled, unsure), _scopes_of_pages(rolled), unsure)
+            rollups.save(tx, rolled, now=now)
+        for names in _chunks(sorted(users.members)):
+            moved = standings.compute(tx, names, now=now)
+            unsure = _intents(tx, Kind.USER, names)
+            telling.tell(Kind.USER, changes.of_users(tx.tenant, moved, unsure), _scopes_of_users(moved), unsure)
+            standings.save(tx, moved, now=now)
+        outbox.delete(tx, [*pages.rows, *users.rows])
+        telling.finish()
     if done.in_redis:
-        _drop_intents(tx, Kind.PAGE, page_ids)
-        done.more |= len(left_over) == limit
+        _drop_intents(tx, Kind.PAGE, pages.members)
+        _drop_intents(tx, Kind.USER, users.members)
     return done
 
 
-def _send(tx: Tx, rolled: Sequence[Rolled], unsure: Unsure, done: Done, *, now: datetime) -> None:
-    """Have Redis hold this, and fill the boards that it has lost."""
-    wanted = changes.of_pages(tx.tenant, rolled, unsure)
-    if any(board.tenant_id == ALL_TENANTS for board in wanted.boards()):
-        hold(tx, ALL_TENANTS)
-    reserved = _intend(tx.tenant, wanted.boards(), rolled, unsure, now=now) if wanted else {}
-    versions.settle(tx, reserved)
-    try:
-        with redis.boards().client() as client, rebuilding.looking(client, tx.tenant) as standing:
-            missing = boards.write(client, wanted, reserved) if wanted else []
-            if standing is Standing.ANOTHER:
-                missing = rebuilding.all_boards(tx)
-            elif standing is Standing.LOOK_AGAIN:
-                missing = boards.without_marker(client, rebuilding.all_boards(tx))
-            done.rebuilt = rebuilding.rebuild(tx, client, [b for b in missing if b.tenant_id == tx.tenant])
-            boards.publish(client, reserved)
-    except RedisUnavailable:
-        done.in_redis = False
+@dataclass
+class _Due:
+    """The members of a kind that are to be computed anew."""
+
+    rows: list[int]
+    members: set[str]
+    more: bool
+
+    @classmethod
+    def of(cls, tx: Tx, kind: Kind, *, limit: int) -> "_Due":
+        rows = outbox.read(tx, kind, limit=limit)
+        left_over = _left_over(tx, kind, limit=limit) if redis.boards().is_up() else []
+        more = len(rows) == limit or len(left_over) == limit
+        return cls([row.id for row in rows], {row.member for row in rows} | set(left_over), more)
 
 
-def _intend(
-    tenant_id: str, touched: Collection[Board], rolled: Sequence[Rolled], unsure: Unsure, *, now: datetime
-) -> dict[Board, Version]:
-    """Commit what Redis is about to be told, and the versions it will have."""
-    intents: dict[str, str] = {}
-    for page in rolled:
-        member = str(page.page_id)
-        if page.before == page.now and member not in unsure:
-            continue
-        scopes = {scope for state in (page.before, page.now) if state is not None for scope in state.scopes}
-        intents[member] = " ".join(sorted(scopes | set(unsure.get(member, ()))))
-    with tenant_tx(tenant_id) as tx:
-        if intents:
-            parameters = {"members": list(intents), "scopes": list(intents.values())}
-            tx.run(_INTEND, {"tenant": tenant_id, "kind": Kind.PAGE.value, **parameters})
-        return versions.reserve(tx, touched, now=now)
+class _Telling:
+    """Tells Redis what changed, a chunk at a time, while PostgreSQL computes the next.
+
+    First a short transaction of its own commits the intents and versions of a chunk; only then is Redis touched.
+    """
+
+    def __init__(self, tx: Tx, done: Done, *, now: datetime) -> None:
+        self._tx = tx
+        self._done = done
+        self._now = now
+        self._reserved: dict[Board, Version] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell-redis")
+        self._writing: list[Future[list[Board]]] = []
+        self._holds_all = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._thread.shutdown()
+
+    def tell(self, kind: Kind, wanted: Changes, scopes: Mapping[str, Collection[str]], unsure: Unsure) -> None:
+        if not wanted:
+            return
+        if not self._holds_all and any(board.tenant_id == ALL_TENANTS for board in wanted.boards()):
+            hold(self._tx, ALL_TENANTS)
+            self._holds_all = True
+        intents = {member: " ".join(sorted({*where, *unsure.get(member, ())})) for member, where in scopes.items()}
+        with tenant_tx(self._tx.tenant) as tx:
+            if intents:
+                parameters = {"members": list(intents), "scopes": list(intents.values())}
+                tx.run(_INTEND, {"tenant": tx.tenant, "kind": kind.value, **parameters})
+            reserved = versions.reserve(tx, wanted.boards(), now=self._now)
+        self._reserved |= reserved
+        self._writing.append(self._thread.submit(_write, wanted, reserved))
+
+    def finish(self) -> None:
+        """Wait for Redis; then fill the boards that it has lost, and let everybody know."""
+        missing: list[Board] = []
+        versions.settle(self._tx, self._reserved)
+        try:
+            for writing in self._writing:
+                missing += writing.result()
+            with redis.boards().client() as client, rebuilding.looking(client, self._tx.tenant) as standing:
+                if standing is Standing.ANOTHER:
+                    missing = rebuilding.all_boards(self._tx)
+                elif standing is Standing.LOOK_AGAIN:
+                    missing = boards.without_marker(client, rebuilding.all_boards(self._tx))
+                own = dict.fromkeys(board for board in missing if board.tenant_id == self._tx.tenant)
+                self._done.rebuilt = rebuilding.rebuild(self._tx, client, own)
+                boards.publish(client, self._reserved)
+        except RedisUnavailable:
+            self._done.in_redis = False
 
 
-def _left_over(tx: Tx, kind: Kind, *, limit: int) -> list[int]:
+def _write(wanted: Changes, reserved: Mapping[Board, Version]) -> list[Board]:
+    with redis.boards().client() as client:
+        return boards.write(client, wanted, reserved)
+
+
+def _scopes_of_pages(rolled: Iterable[Rolled]) -> dict[str, set[str]]:
+    """Of the pages that moved, where they are or were."""
+    return {
+        str(page.page_id): {scope for state in (page.before, page.now) if state is not None for scope in state.scopes}
+        for page in rolled
+        if page.before != page.now
+    }
+
+
+def _scopes_of_users(rolled: Iterable[standings.Rolled]) -> dict[str, set[str]]:
+    return {
+        user.user_id: {scope for state in (user.before, user.now) if state is not None for scope in state.scopes}
+        for user in rolled
+        if user.before != user.now
+    }
+
+
+Member = TypeVar("Member")
+
+
+def _chunks(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
+    for start in range(0, len(members), MEMBERS_A_CHUNK):
+        yield members[start : start + MEMBERS_A_CHUNK]
+
+
+def _left_over(tx: Tx, kind: Kind, *, limit: int) -> list[str]:
     """Members of which Redis was not told: it was away, or the projection died."""
     rows = tx.run(
         text("SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = :kind ORDER BY member LIMIT :limit"),
         {"tenant": tx.tenant, "kind": kind.value, "limit": limit},
     )
-    return [int(row.member) for row in rows]
+    return [row.member for row in rows]
 
 
-def _intents(tx: Tx, kind: Kind, members: Collection[int]) -> dict[str, list[str]]:
+def _intents(tx: Tx, kind: Kind, members: Iterable[str]) -> dict[str, list[str]]:
     """Of these members, those of which Redis may hold anything, and where."""
     rows = tx.run(_INTENTS, {"tenant": tx.tenant, "kind": kind.value, "members": array(members)})
     return {row.member: row.scopes for row in rows}
 
 
-def _drop_intents(tx: Tx, kind: Kind, members: Collection[int]) -> None:
+def _drop_intents(tx: Tx, kind: Kind, members: Collection[str]) -> None:
     if members:
         tx.run(_DROP, {"tenant": tx.tenant, "kind": kind.value, "members": array(members)})
 
@@ -243,6 +321,12 @@ _EVERY_PAGE = text("""
     SELECT id FROM (SELECT id FROM pages WHERE tenant_id = :tenant AND id > :after
                     UNION SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND page_id > :after) every
     ORDER BY id LIMIT :limit
+""")
+
+_EVERY_USER = text("""
+    SELECT user_id::text FROM user_points_hour WHERE tenant_id = :tenant
+    UNION SELECT user_id::text FROM user_stats WHERE tenant_id = :tenant
+    UNION SELECT id::text FROM users WHERE tenant_id = :tenant AND current_score > 0
 """)
 
 _INTEND = text("""

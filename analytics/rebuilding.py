@@ -1,9 +1,12 @@
 """Filling boards anew from `page_stats`: after Redis was emptied, for a new space, or by command."""
 
+from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+import structlog
 from prometheus_client import Counter
 from sqlalchemy import Row, text
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from redis import Redis
 
 CHUNK = 5_000
+
+log = structlog.get_logger()
 
 REBUILT = Counter("plaudit_boards_rebuilt_total", "Boards filled anew.", ["tenant"])
 
@@ -36,13 +41,19 @@ def rebuild(
     for scope in sorted({board.scope for board in wanted}):
         of_scope = [board for board in wanted if board.scope == scope]
         filling = Rebuild(client, of_scope)
-        for rows in _stats_in(tx, scope):
-            filling.add(_values(of_scope, rows), _summaries(scope, rows, tx.tenant_id))
+        for rows in _users_in(tx, of_scope[0]) if of_scope[0].is_users else _stats_in(tx, scope):
+            if of_scope[0].is_users:
+                filling.add_places(_places(of_scope, rows))
+            else:
+                filling.add(_values(of_scope, rows), _summaries(scope, rows, tx.tenant_id))
             if progress is not None:
                 progress(len(rows))
         rebuilt += filling.finish({board: current[board] for board in of_scope})
     for board in rebuilt:
         REBUILT.labels(board.tenant_id).inc()
+    if rebuilt:
+        scopes = Counts(board.scope for board in rebuilt)
+        log.info("boards filled anew", action="boards.rebuilt", tenantId=rebuilt[0].tenant_id, data={"scopes": scopes})
     return rebuilt
 
 
@@ -69,18 +80,26 @@ def looking(client: "Redis", tenant_id: str) -> Iterator[Standing]:
 
 
 def all_boards(tx: Tx) -> list[Board]:
-    """Every board that the tenant has, by its pages' spaces."""
+    """Every board that the tenant has, by its pages' spaces and its users' segments."""
     spaces = tx.scalars(
         text("""
             SELECT space_key FROM page_stats WHERE tenant_id = :tenant GROUP BY space_key
-            UNION SELECT split_part(scope, ':', 2) FROM boards WHERE tenant_id = :tenant AND scope LIKE '%:%'
+            UNION SELECT split_part(scope, ':', 2) FROM boards WHERE tenant_id = :tenant
+                AND (scope LIKE 'space:%' OR scope LIKE 'public:%')
             ORDER BY 1
         """),
         {"tenant": tx.tenant},
     )
-    scopes = ["tenant", "public"]
+    scopes = ["tenant", "public", "users"]
     for space in spaces:
         scopes += [f"space:{space}", f"public:{space}"]
+    scopes += tx.scalars(
+        text("""
+            SELECT 'users:' || segment FROM user_stats WHERE tenant_id = :tenant AND segment IS NOT NULL
+            UNION SELECT scope FROM boards WHERE tenant_id = :tenant AND scope LIKE 'users:%' ORDER BY 1
+        """),
+        {"tenant": tx.tenant},
+    ).all()
     return [board for scope in scopes for board in boards_in(tx.tenant, scope)]
 
 
@@ -110,6 +129,34 @@ def _stats_in(tx: Tx, scope: str) -> Iterator[Sequence[Row[Any]]]:
         if len(rows) < CHUNK:
             return
         after = rows[-1].page_id
+
+
+def _users_in(tx: Tx, board: Board) -> Iterator[Sequence[Row[Any]]]:
+    """The standings of the users on a board's scope, a chunk at a time."""
+    query = text("""
+        SELECT * FROM user_stats WHERE tenant_id = :tenant AND metric = :metric AND user_id > :after
+          AND (CAST(:segment AS text) IS NULL OR segment = :segment) ORDER BY user_id LIMIT :limit
+    """)
+    after = UUID(int=0)
+    while True:
+        named = {"tenant": tx.tenant, "metric": board.metric.value, "segment": board.part}
+        rows = tx.run(query, {**named, "after": after, "limit": CHUNK}).all()
+        if rows:
+            yield rows
+        if len(rows) < CHUNK:
+            return
+        after = rows[-1].user_id
+
+
+def _places(wanted: Sequence[Board], rows: Sequence[Row[Any]]) -> dict[Board, dict[str, tuple[str, Value]]]:
+    return {
+        board: {
+            str(row.user_id): (getattr(row, f"member_{board.window}"), getattr(row, f"value_{board.window}"))
+            for row in rows
+            if getattr(row, f"value_{board.window}") > 0
+        }
+        for board in wanted
+    }
 
 
 def _values(wanted: Sequence[Board], rows: Sequence[Row[Any]]) -> dict[Board, dict[str, Value]]:

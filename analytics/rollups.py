@@ -116,10 +116,8 @@ def slide(tx: Tx, projection: Projection, *, now: datetime) -> bool:
         return False
     after = min(hour, before + timedelta(hours=MOST_HOURS_A_STEP))
     for span in crossed(before, after):
-        tx.run(
-            _MARK_CROSSED,
-            {"tenant": tx.tenant, "start": span.start, "end": span.end, "kind": outbox.Kind.PAGE.value},
-        )
+        for statement, kind in ((_MARK_CROSSED, outbox.Kind.PAGE), (_MARK_USERS_CROSSED, outbox.Kind.USER)):
+            tx.run(statement, {"tenant": tx.tenant, "start": span.start, "end": span.end, "kind": kind.value})
     projection.slid_to = after
     return after < hour
 
@@ -135,6 +133,14 @@ _MARK_CROSSED = text("""
         WHERE tenant_id = :tenant AND created_at AT TIME ZONE 'UTC' >= CAST(:start AS timestamptz) AT TIME ZONE 'UTC'
           AND created_at AT TIME ZONE 'UTC' < CAST(:end AS timestamptz) AT TIME ZONE 'UTC'
     ) crossed
+""")
+
+
+_MARK_USERS_CROSSED = text("""
+    INSERT INTO outbox (tenant_id, kind, member)
+    SELECT DISTINCT :tenant, :kind, user_id::text FROM user_points_hour
+    WHERE tenant_id = :tenant AND bucket_hour AT TIME ZONE 'UTC' >= CAST(:start AS timestamptz) AT TIME ZONE 'UTC'
+      AND bucket_hour AT TIME ZONE 'UTC' < CAST(:end AS timestamptz) AT TIME ZONE 'UTC'
 """)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Row, select, text
 
-from analytics.boards import CELLS, Metric
+from analytics.boards import CELLS, PAGE_METRICS, Metric
 from analytics.rollups import PageStats, column
 from analytics.windows import Window
 from tenants.db import Tx
@@ -80,7 +80,7 @@ _SERIES = {
 def stats(tx: Tx, page_id: int, *, now: datetime) -> dict[str, Any]:
     """Each metric over each window, as the boards have it."""
     row = tx.scalar(select(PageStats).where(PageStats.page_id == page_id))
-    numbers: dict[str, Any] = {metric.value: {} for metric in Metric}
+    numbers: dict[str, Any] = {metric.value: {} for metric in PAGE_METRICS}
     for metric, window in CELLS:
         numbers[metric.value][window.value] = getattr(row, column(metric, window)) if row is not None else 0
     return {**numbers, "as_of": row.computed_at if row is not None else now}

@@ -50,6 +50,16 @@ class May(Enum):
     SEND_EVENTS = ("send views, likes and events", {Scope.EVENTS_WRITE}, {Role.ADMIN})
     LIKE = ("like pages for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
     SEE_REJECTIONS = ("see how many events were refused", {Scope.ADMIN, Scope.EVENTS_WRITE}, {Role.ADMIN})
+    MANAGE_CATALOG = ("change the action catalog", {Scope.ADMIN}, {Role.ADMIN})
+    MAKE_ACTION_TOKENS = ("make action tokens", {Scope.ACTIONS_WRITE}, {Role.ADMIN})
+    ACT = ("claim actions for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    REVIEW_INTEGRITY = ("review suspicious scores", {Scope.ADMIN}, {Role.ADMIN})
+    SEE_SCORES = ("see a user's ledger", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
+    HANDLE_PERSONAL_DATA = (
+        "see all that is held of a user, or erase it",
+        {Scope.USERS_WRITE, Scope.ADMIN},
+        {Role.MEMBER, Role.ADMIN},
+    )
     READ_BOARDS = ("read boards", {Scope.STATS_READ}, {Role.MEMBER, Role.ADMIN})
     READ_USERS = ("read one user", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
 

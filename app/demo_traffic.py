@@ -84,6 +84,15 @@ class Api:
         return json.loads(text) if text else None
 
 
+# What the demo's readers are paid for.
+ACTIONS: dict[str, dict[str, Any]] = {
+    "comment": {"points": 5, "daily_cap": 50},
+    "edit": {"points": 20},
+    "answer": {"points": 50},
+    "first-read": {"points": 2, "once_per_object": True},
+}
+
+
 def make_pages() -> list[DemoPage]:
     rng = random.Random(SEED)  # noqa: S311
     titles = [
@@ -137,6 +146,8 @@ def seed(api: Api, pages: list[DemoPage], marker: Path) -> None:
     """Pages and history, once: an interrupted start goes on, for pages and events are known by their ids."""
     if marker.exists():
         return
+    for action, terms in ACTIONS.items():
+        api.call("PUT", f"/api/v1/actions/catalog/{action}", terms)
     for page in pages:
         body = {
             "space": page.space,
@@ -162,6 +173,10 @@ def go_on(api: Api, pages: list[DemoPage]) -> None:
             if rng.random() < 0.12:
                 method = "PUT" if rng.random() < 0.85 else "DELETE"
                 api.call(method, f"/api/v1/pages/{page}/likes/reader-{rng.randrange(READERS)}")
+            if rng.random() < 0.12:
+                user = f"reader-{min(int(rng.paretovariate(0.7)), READERS - 1)}"  # a few do most
+                action = {"type": "action", "action_type": rng.choice(list(ACTIONS)), "user": user, "page": page}
+                api.call("POST", "/api/v1/events", {"events": [action]})
         except (urllib.error.URLError, OSError):
             time.sleep(1)
         time.sleep(rng.expovariate(4))

@@ -30,6 +30,8 @@ QUIET = frozenset(
         "likes.unlike",
         "likes.like_for",
         "likes.unlike_for",
+        "scores.update_score",
+        "scores.claim",
     }
 )
 

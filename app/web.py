@@ -8,6 +8,7 @@ from flask import Flask
 from flask.json.provider import JSONProvider
 
 from analytics.ingest import GroupCommit
+from analytics.tokens import Mint
 from analytics.visitors import Visitors
 from analytics.wake import Waker
 from app import api, body, edge, errors
@@ -39,6 +40,7 @@ def create_app(settings: Settings) -> Flask:
     app = new_flask(settings)
     app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
     app.extensions["plaudit-ingest"] = GroupCommit(after=Waker())
+    app.extensions["plaudit-mint"] = Mint(secret_key(settings))
     app.extensions["plaudit-boards"] = BoardShelf()
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
     api.install(app)

@@ -6,6 +6,7 @@ Credentials come from PLAUDIT_CLIENT_ID and PLAUDIT_CLIENT_SECRET. Loopback only
 import os
 import random
 import uuid
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from locust import FastHttpUser, between, events, task
@@ -81,6 +82,39 @@ class TenantApp(Client):
     def batch(self) -> None:
         batch = [{"type": "view", "page": popular_page(), "id": uuid.uuid4().hex} for _ in range(100)]
         self.client.post("/api/v1/events", json={"events": batch}, headers=self.headers, name="POST events x100")
+
+
+class Player(Client):
+    """A user of the tenant: claims actions, some of them twice, and looks at the scoreboard and at their own rank."""
+
+    def on_start(self) -> None:
+        super().on_start()
+        terms = {"points": 5}
+        self.client.put("/api/v1/actions/catalog/load", json=terms, headers=self.headers, name="PUT action")
+        settings = {"limits": {"score_updates_per_minute": 10_000}, "integrity": {"points_per_hour": 1_000_000_000}}
+        self.client.patch("/api/v1/settings", json=settings, headers=self.headers, name="PATCH settings")
+        login = {"tenant": "demo", "username": f"p_{uuid.uuid4().hex[:12]}", "password": uuid.uuid4().hex}
+        self.client.post("/api/v1/auth/register", json={**login, "email": f"{login['username']}@load.example"})
+        answer = self.client.post("/api/v1/auth/login", json=login)
+        self.headers = {"Authorization": f"Bearer {answer.json()['access_token']}"}
+        self.last: dict[str, str] | None = None
+
+    @task(10)
+    def act(self) -> None:
+        again = self.last is not None and random.random() < 0.1
+        now = datetime.now(UTC).isoformat()
+        body = self.last if again else {"actionId": str(uuid.uuid4()), "actionType": "load", "timestamp": now}
+        self.last = body
+        self.client.post("/api/v1/scores/update", json=body, headers=self.headers, name="POST scores/update")
+
+    @task(3)
+    def scoreboard(self) -> None:
+        self.client.get("/api/v1/leaderboards?scope=users&window=1d", headers=self.headers, name="GET scoreboard")
+
+    @task(2)
+    def own_rank(self) -> None:
+        path = "/api/v1/leaderboards/rank?scope=users&window=all&member=me&around=2"
+        self.client.get(path, headers=self.headers, name="GET own rank")
 
 
 class BoardReader(Client):

@@ -12,8 +12,8 @@ KEPT: dict[str, tuple[str, timedelta]] = {
     "sessions": ("expires_at", timedelta(hours=24)),
     "password_resets": ("expires_at", timedelta(hours=1)),
     "revoked_tokens": ("expires_at", timedelta(hours=1)),
+    "consumed_tokens": ("expires_at", timedelta(hours=1)),
     "idempotency_keys": ("created_at", timedelta(hours=24)),
-    "seen_events": ("seen_on", timedelta(days=40)),
     "ingest_rejections_hour": ("bucket_hour", timedelta(days=31)),
 }
 CHUNK = 10_000

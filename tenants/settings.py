@@ -20,6 +20,15 @@ from tenants.errors import Invalid, Stale
 class Limits:
     score_updates_per_minute: int = 10
     beacons_per_minute: int = 60
+    # Above this a breaker holds up score updates of the tenant, in each process.
+    score_spike_per_minute: int = 60_000
+
+
+@dataclass(frozen=True)
+class Integrity:
+    # Who gets more is flagged.
+    points_per_hour: int = 10_000
+    suspend_automatically: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,7 @@ class TenantSettings:
     # Origins from which every publishable key of the tenant counts, beside the key's own.
     allowed_origins: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    integrity: Integrity = field(default_factory=Integrity)
     retention: Retention = field(default_factory=Retention)
 
 
@@ -45,6 +55,8 @@ class TenantSettings:
 RANGES: dict[str, tuple[int, int]] = {
     "limits.score_updates_per_minute": (1, 10_000),
     "limits.beacons_per_minute": (1, 10_000),
+    "limits.score_spike_per_minute": (1, 100_000_000),
+    "integrity.points_per_hour": (1, 2**53 - 1),
     "retention.action_events_days": (1, 3650),
     "retention.hourly_buckets_days": (31, 3650),
     "retention.event_ids_days": (8, 400),

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, Uuid, func, or_, select, text, update
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, Uuid, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
@@ -34,6 +34,7 @@ class User(TenantOwned, Base):
     __tablename__ = "users"
     __table_args__ = (
         CheckConstraint("role IN ('member', 'admin')", name="role"),
+        CheckConstraint("current_score >= 0", name="score"),
         Index("uq_users_external_id", "tenant_id", "external_id", unique=True),
         Index("uq_users_username", "tenant_id", text("lower(username)"), unique=True),
         Index("uq_users_email", "tenant_id", text("lower(email)"), unique=True),
@@ -55,6 +56,11 @@ class User(TenantOwned, Base):
     bio: Mapped[str | None]
     wallet: Mapped[str | None]
     email_verified: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Moved by the ledger, in the transaction of each entry.
+    current_score: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    total_actions: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    score_reached_at: Mapped[datetime | None]
+    erased_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
 
@@ -147,7 +153,7 @@ def hold(tx: Tx, user_ids: set[UUID]) -> set[UUID]:
 
 def get(tx: Tx, user_id: UUID) -> User:
     user = tx.scalar(select(User).where(User.id == user_id))
-    if user is None:
+    if user is None or user.erased_at is not None:
         raise UserNotFound
     return user
 
@@ -171,7 +177,8 @@ def by_username(tx: Tx, username: str) -> User | None:
 
 def search(tx: Tx, *, q: str | None, after: tuple[datetime, UUID] | None, limit: int) -> list[User]:
     """Newest first; `q` is the beginning of a username, e-mail address or external id."""
-    wanted = select(User).order_by(User.created_at.desc(), User.id.desc()).limit(limit)
+    wanted = select(User).where(User.erased_at.is_(None))
+    wanted = wanted.order_by(User.created_at.desc(), User.id.desc()).limit(limit)
     if q:
         start = q.lower()
         wanted = wanted.where(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from analytics import projection, snapshots, wake
+from analytics import maintenance, projection, snapshots, wake
 from analytics.locks import Busy
 from app.settings import Settings
 from tenants import registry, retention, signing
@@ -72,6 +72,18 @@ def purge_expired() -> None:
     purged = retention.purge_expired(now=utcnow())
     if any(purged.values()):
         log.info("expired rows purged", action="retention.purged", data=purged)
+
+
+def keep_partitions() -> None:
+    """Make the audit's next months, and drop those that nobody keeps any more."""
+    maintenance.keep_months(now=utcnow())
+
+
+def purge_history() -> None:
+    """Remove hourly buckets and audit rows that are older than each tenant keeps them."""
+    purged = maintenance.purge_history(now=utcnow())
+    if any(purged.values()):
+        log.info("old history purged", action="retention.purged", data=purged)
 
 
 def rotate_signing_key() -> None:

@@ -3,16 +3,19 @@
 from flask import Flask
 
 from app.api import (
+    actions,
     credentials,
     docs,
     events,
     health,
+    integrity,
     leaderboards,
     likes,
     logins,
     metrics,
     oauth,
     pages,
+    scores,
     settings,
     spaces,
     users,
@@ -33,6 +36,9 @@ MODULES = (
     likes,
     events,
     leaderboards,
+    actions,
+    scores,
+    integrity,
     health,
     metrics,
 )

@@ -1,9 +1,11 @@
 """Views and events: one at a time, in batches, and from browsers."""
 
+from collections import Counter
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import marshmallow as ma
 import msgspec
@@ -11,21 +13,24 @@ import orjson
 from flask import Response, current_app, request
 from flask.typing import ResponseReturnValue
 
-from analytics import events, pages
+from analytics import actions, events, pages
 from analytics import ingest as analytics_ingest
-from analytics.events import Ages, Batch, EventIn, Reason, Tally
+from analytics.actions import Deed, Paid, Verification
+from analytics.catalog import UnknownAction
+from analytics.events import Ages, Batch, EventIn, Reason, Refused, Tally
 from analytics.ingest import Does, Item, Part, Result
 from analytics.pages import EXTERNAL_ID, PageNotFound
 from analytics.visitors import Visitors, is_bot
 from app import body, ingest
 from app.api.blueprint import Blueprint, Schema
+from app.api.scores import tell
 from app.auth import Actor, May, caller_address, current_actor, current_key, public, publishable_key, requires
 from app.transactions import actor_tx, idempotent
 from tenants import settings as tenant_settings
-from tenants import throttle
+from tenants import throttle, users
 from tenants.credentials import Scope
 from tenants.db import tenant_tx, utcnow
-from tenants.errors import Invalid
+from tenants.errors import DomainError, Invalid
 from tenants.throttle import TooMany
 
 blueprint = Blueprint("events", __name__, url_prefix="", description="Views and events")
@@ -88,6 +93,7 @@ def view_part(actor: Actor, external_id: str, environ: dict[str, Any]) -> Part:
     if EXTERNAL_ID.fullmatch(external_id) is None:
         raise PageNotFound(external_id)
     item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
+    assert isinstance(item, Item)  # noqa: S101  an event of the type "view"
     return Part(actor.tenant_id, [item], now, token=actor.unchecked_token)
 
 
@@ -135,7 +141,8 @@ def send_events() -> ResponseReturnValue:
         message = f"a list of 1 to {events.MOST_ITEMS} events, and nothing beside it"
         raise Invalid(f"events: {message}", errors={"events": [message]})
     batch = batch_of(current_actor(), raw)
-    return answer(batch.tally(ingest.write(batch.part)))
+    outcomes = ingest.write(batch.part)
+    return answer(batch.tally(outcomes, pay_actions(batch)))
 
 
 @blueprint.post("/api/v1/beacon")
@@ -202,6 +209,45 @@ def rejections(query: dict[str, str]) -> Any:
 def batch_of(actor: Actor, raw: list[Any]) -> Batch:
     now = utcnow()
     return Batch(actor.tenant_id, raw, now=now, ages=ages_of(actor, now), token=actor.unchecked_token)
+
+
+def pay_actions(batch: Batch) -> list[Result | Refused]:
+    """What became of a batch's actions: each paid, paid before, or refused with a reason."""
+    if not batch.actions:
+        return []
+    now, settings = utcnow(), tenant_settings.recent(batch.tenant_id)
+    with actor_tx() as tx:
+        named = {action.user for _, action in batch.actions}
+        user_ids = users.ensure_all_external(tx, named, now=now)
+        deeds = [
+            Deed(
+                user_ids[action.user],
+                action.type,
+                source=f"event:{(action.event_key or uuid4()).hex}",
+                verification=Verification.CLIENT,
+                object=action.object,
+                client_time=action.at,
+                payload={"object": action.object},
+            )
+            for _, action in batch.actions
+        ]
+        done = actions.perform_all(tx, deeds, settings, now=now)
+    for paid in done:
+        if isinstance(paid, Paid):
+            tell(paid)
+    results = [_result(one) for one in done]
+    refused = Counter(one.code.value for one in results if isinstance(one, Refused))
+    if refused:
+        ingest.write(Part(batch.tenant_id, [], now, rejected=refused))
+    return results
+
+
+def _result(done: Paid | DomainError) -> Result | Refused:
+    if isinstance(done, Paid):
+        return Result.DUPLICATE if done.replay else Result.ACCEPTED
+    if isinstance(done, UnknownAction):
+        return Refused(Reason.UNKNOWN_ACTION, done.detail)
+    return Refused(Reason.INVALID if isinstance(done, Invalid) else Reason.LIMITED, done.detail)
 
 
 def ages_of(actor: Actor, now: datetime) -> Ages:

@@ -1,5 +1,6 @@
 """Leaderboards: what matters, in which space, over which time."""
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -10,10 +11,10 @@ from typing import Any
 
 import marshmallow as ma
 import orjson
-from flask import Response, current_app, request
+from flask import Response, current_app, g, request
 from flask.typing import ResponseReturnValue
 
-from analytics import leaderboards, scoring, series, snapshots, weights
+from analytics import leaderboards, scoring, series, snapshots, standings, weights
 from analytics.boards import ALL_TENANTS, Board, Metric, board_of
 from analytics.leaderboards import Listing, Position, Row
 from analytics.pages import EXTERNAL_ID, PageNotFound
@@ -22,8 +23,9 @@ from app import cursors
 from app.api.blueprint import Blueprint, Schema
 from app.auth import May, Reader, caller_address, current_reader, requires_or_key
 from app.board_shelf import Answer, BoardShelf
-from tenants import throttle
-from tenants.db import tenant_tx, utcnow
+from tenants import settings as tenant_settings
+from tenants import throttle, users
+from tenants.db import Tx, tenant_tx, utcnow
 from tenants.errors import Forbidden, Invalid, NotFound
 
 blueprint = Blueprint("leaderboards", __name__, url_prefix="/api/v1/leaderboards", description="Leaderboards")
@@ -36,6 +38,7 @@ EXPORTS_PER_MINUTE = 30
 READS_PER_MINUTE = 600
 BEYOND_ANY_VALUE = 1e18
 MEMBER = re.compile(r"[0-9]{1,19}")
+USER_MEMBER = re.compile(r"[0-9]{13}[0-9a-f]{16}:[0-9a-f-]{36}")
 # What a spreadsheet would take for a formula.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -53,10 +56,10 @@ class KeyReadsPublicOnly(Forbidden):
 class BoardIn(Schema):
     scope = ma.fields.String(
         validate=ma.validate.Length(1, 80),
-        metadata={"description": "tenant, space:<key>, public, public:<key> or global"},
+        metadata={"description": "tenant, space:<key>, public, public:<key>, global, users or users:<segment>"},
     )
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
-    metric = ma.fields.Enum(Metric, by_value=True, load_default=Metric.SCORE)
+    metric = ma.fields.Enum(Metric, by_value=True, metadata={"description": "score, or for users points"})
     key = ma.fields.String(metadata={"description": "a publishable key, instead of the header"})
 
 
@@ -84,12 +87,19 @@ class ShownPageOut(Schema):
     tenant = ma.fields.String(metadata={"description": "on the global boards"})
 
 
+class ShownUserOut(Schema):
+    id = ma.fields.String()
+    username = ma.fields.String(allow_none=True)
+    external_id = ma.fields.String(allow_none=True)
+
+
 class RowOut(Schema):
     rank = ma.fields.Integer()
     value = ma.fields.Float()
     rank_change = ma.fields.Integer(allow_none=True, metadata={"description": "places gained since the day before"})
     is_new = ma.fields.Boolean()
-    page = ma.fields.Nested(ShownPageOut, allow_none=True)
+    page = ma.fields.Nested(ShownPageOut, allow_none=True, metadata={"description": "on boards of pages"})
+    user = ma.fields.Nested(ShownUserOut, metadata={"description": "on boards of users"})
 
 
 class ListOut(Schema):
@@ -109,6 +119,7 @@ class RankOut(Schema):
     as_of = ma.fields.AwareDateTime()
     source = ma.fields.String()
     page = ma.fields.Nested(ShownPageOut, allow_none=True)
+    user = ma.fields.Nested(ShownUserOut, allow_none=True)
     around = ma.fields.List(ma.fields.Nested(RowOut))
 
 
@@ -144,12 +155,12 @@ def read_rank(query: dict[str, Any]) -> Any:
     """One page's rank and value; with `around`, also its neighbours."""
     reader = current_reader()
     board, now = board_for(reader, query), utcnow()
-    member = _members(reader, [query["member"]]).get(query["member"])
+    member = _members(reader, board, [query["member"]]).get(query["member"])
     if member is None:
-        raise PageNotFound(query["member"])
+        raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
     listing = leaderboards.around(board, member, n=query["around"], now=now)
     shown = _Rows(board, listing, today=now.date())
-    own = next((row for row in shown.rows if row.member == member), None)
+    own = next((row for row in shown.rows if leaderboards.subject(board, row.member) == member), None)
     answer = {
         "rank": own.rank if own is not None else None,
         "value": own.value if own is not None else 0,
@@ -157,7 +168,7 @@ def read_rank(query: dict[str, Any]) -> Any:
         "version": listing.version.number,
         "as_of": listing.as_of,
         "source": listing.source.value,
-        "page": shown.page(member) if own is not None else None,
+        **(shown.shown(own) if own is not None else {}),
     }
     return {**answer, "around": shown.items()} if query["around"] else answer
 
@@ -208,8 +219,11 @@ def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None
 
 def board_for(reader: Reader, query: dict[str, Any]) -> Board:
     scope = query.get("scope") or ("public" if reader.public_only else "tenant")
-    board = board_of(reader.tenant_id, scope, query["window"], query["metric"])
-    if reader.public_only and not board.is_public:
+    usual = Metric.POINTS if scope.partition(":")[0] == "users" else Metric.SCORE
+    board = board_of(reader.tenant_id, scope, query["window"], query.get("metric") or usual)
+    if reader.public_only and board.is_users and not tenant_settings.recent(reader.tenant_id).public_scoreboard:
+        raise KeyReadsPublicOnly("This tenant's scoreboard is not public")
+    if reader.public_only and not board.is_public and not board.is_users:
         raise KeyReadsPublicOnly("Ask for scope=public, public:<key> or global")
     return board
 
@@ -224,12 +238,14 @@ class _Rows:
         self._before = _ranks_on(board, today - timedelta(days=1)) if self.rows else None
 
     def items(self) -> list[dict[str, Any]]:
-        return [
-            {"rank": row.rank, "value": row.value, **self._movement(row), "page": self.page(row.member)}
-            for row in self.rows
-        ]
+        return [{"rank": row.rank, "value": row.value, **self._movement(row), **self.shown(row)} for row in self.rows]
 
-    def page(self, member: str) -> dict[str, Any] | None:
+    def shown(self, row: Row) -> dict[str, Any]:
+        if self._board.is_users:
+            return {"user": self._pages[leaderboards.subject(self._board, row.member)]}
+        return {"page": self._page(row.member)}
+
+    def _page(self, member: str) -> dict[str, Any] | None:
         """None: the page was deleted since."""
         fields = self._pages.get(member)
         if fields is None:
@@ -244,25 +260,35 @@ class _Rows:
         if self._before is None:
             return {"rank_change": None, "is_new": False}
         before, is_whole = self._before
-        rank = before.get(row.member)
+        rank = before.get(leaderboards.subject(self._board, row.member))
         return {"rank_change": rank - row.rank if rank is not None else None, "is_new": rank is None and is_whole}
 
 
-def pages_of(board: Board, listing: Listing) -> dict[str, Mapping[str, str]]:
-    members = [row.member for row in listing.rows]
-    return leaderboards.summaries(board, members, source=listing.source) if members else {}
+def pages_of(board: Board, listing: Listing) -> Mapping[str, Mapping[str, Any]]:
+    """What the rows show of their pages, or of their users."""
+    members = [leaderboards.subject(board, row.member) for row in listing.rows]
+    if not members:
+        return {}
+    if board.is_users:
+        with tenant_tx(board.tenant_id) as tx:
+            return standings.names(tx, members)
+    return leaderboards.summaries(board, members, source=listing.source)
 
 
 def shown_rows(board: Board, listing: Listing, pages: Mapping[str, Any]) -> Sequence[Row]:
-    """A public board says nothing of a page that is not public any more, not even its rank."""
-    return [row for row in listing.rows if row.member in pages] if board.is_public else listing.rows
+    """A public board says nothing of a page that is not public any more, not even its rank; nor any of who is gone."""
+    if not board.is_public and not board.is_users:
+        return listing.rows
+    return [row for row in listing.rows if leaderboards.subject(board, row.member) in pages]
 
 
 def _ranks_on(board: Board, day: date) -> tuple[dict[str, int], bool] | None:
     """Everybody's rank at the end of a day, and whether that is really everybody."""
     with leaderboards.inside(board) as tx:
         kept = snapshots.sealed(tx, board, day)
-    return ({row.member: row.rank for row in kept.rows}, kept.is_whole) if kept is not None else None
+    if kept is None:
+        return None
+    return {leaderboards.subject(board, row.member): row.rank for row in kept.rows}, kept.is_whole
 
 
 def _now(board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
@@ -294,14 +320,27 @@ def _subset(reader: Reader, board: Board, said: str) -> Answer:
     if not 1 <= len(wanted) <= MOST_MEMBERS:
         message = f"1 to {MOST_MEMBERS} pages, with commas between"
         raise Invalid(f"members: {message}", errors={"members": [message]})
-    now, members = utcnow(), _members(reader, wanted)
+    now, members = utcnow(), _members(reader, board, wanted)
     listing = leaderboards.ranks(board, list(members.values()), now=now)
     return _rendered(board, listing, _Rows(board, listing, today=now.date()).items(), is_part=True)
 
 
-def _members(reader: Reader, names: Sequence[str]) -> dict[str, str]:
+def _members(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, str]:
+    """Whom these names mean: pages by their external ids, users by our ids, `ext:…` or `me`."""
+    if board.is_users:
+        found = {}
+        with tenant_tx(reader.tenant_id) as tx:
+            for name in names:
+                with contextlib.suppress(users.UserNotFound):
+                    found[name] = str(_user(tx, name).id)
+        return found
     right = [name for name in names if EXTERNAL_ID.fullmatch(name)]
     return leaderboards.page_ids(reader.tenant_id, right, public_only=reader.public_only)
+
+
+def _user(tx: Tx, name: str) -> users.User:
+    actor = g.get("actor")
+    return users.get(tx, actor.user_id) if name == "me" and actor is not None else users.find(tx, name)
 
 
 def _explain(board: Board, listing: Listing, items: list[dict[str, Any]]) -> None:
@@ -353,13 +392,16 @@ def _mark(board: Board) -> str:
 def _position(board: Board, cursor: str) -> Position:
     whose, value, member = cursors.decode(cursor, str, object, str)
     is_number = isinstance(value, int | float) and abs(value) < BEYOND_ANY_VALUE
-    if whose != _mark(board) or not is_number or not MEMBER.fullmatch(member):
+    right = (USER_MEMBER if board.is_users else MEMBER).fullmatch(member)
+    if whose != _mark(board) or not is_number or not right:
         raise cursors.BadCursor
     return Position(value if board.metric is Metric.SCORE else int(value), member)
 
 
 def _csv(board: Board, listing: Listing) -> Iterator[str]:
     columns = ["rank", "value", "external_id", "title", "url", "space", "page_id"]
+    if board.is_users:
+        columns = ["rank", "value", "user_id", "username", "external_id"]
     if board.tenant_id == ALL_TENANTS:
         columns.append("tenant")
     yield _csv_line(columns)
@@ -367,8 +409,10 @@ def _csv(board: Board, listing: Listing) -> Iterator[str]:
         pages = pages_of(board, listing)
         lines = []
         for row in shown_rows(board, listing, pages):
-            fields = {**pages.get(row.member, {}), "rank": row.rank, "value": row.value, "page_id": row.member}
-            lines.append(_csv_line([fields.get(name, "") for name in columns]))
+            subject = leaderboards.subject(board, row.member)
+            named = {"rank": row.rank, "value": row.value, "page_id": subject, "user_id": subject}
+            fields = {**pages.get(subject, {}), **named}
+            lines.append(_csv_line([fields.get(name) or "" for name in columns]))
         yield "".join(lines)
         if listing.next is None:
             return

@@ -5,8 +5,13 @@ from typing import Any
 from uuid import UUID
 
 import marshmallow as ma
+import orjson
+from flask import Response
 from flask.typing import ResponseReturnValue
 
+from analytics import actions, ledger, outbox, privacy
+from analytics.outbox import Kind
+from analytics.wake import wake
 from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
 from app.auth import Actor, May, current_actor, requires
@@ -31,6 +36,8 @@ class UserOut(Schema):
     bio = ma.fields.String(allow_none=True)
     wallet = ma.fields.String(allow_none=True)
     email_verified = ma.fields.Boolean()
+    score = ma.fields.Integer(attribute="current_score")
+    total_actions = ma.fields.Integer()
     created_at = ma.fields.AwareDateTime()
     updated_at = ma.fields.AwareDateTime()
 
@@ -69,6 +76,53 @@ class MeOut(Schema):
     scopes = ma.fields.List(ma.fields.String())
     roles = ma.fields.List(ma.fields.String())
     user = ma.fields.Nested(UserOut)
+
+
+class EntryOut(Schema):
+    id = ma.fields.Integer()
+    source = ma.fields.String()
+    action_type = ma.fields.String(allow_none=True)
+    delta = ma.fields.Integer()
+    previous = ma.fields.Integer()
+    score = ma.fields.Integer()
+    at = ma.fields.AwareDateTime()
+    event_id = ma.fields.UUID(allow_none=True)
+    reverses = ma.fields.Integer(allow_none=True, metadata={"description": "the entry that this one takes back"})
+
+
+class LedgerOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(EntryOut))
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+class ActionEventOut(Schema):
+    id = ma.fields.UUID()
+    received_at = ma.fields.AwareDateTime()
+    action_type = ma.fields.String()
+    verification = ma.fields.String()
+    client_time = ma.fields.AwareDateTime(allow_none=True)
+    points = ma.fields.Integer()
+    object = ma.fields.String(allow_none=True)
+    ip = ma.fields.String(allow_none=True)
+    agent = ma.fields.String(allow_none=True)
+    client_info = ma.fields.Dict(allow_none=True)
+    metadata = ma.fields.Dict(attribute="metadata_", allow_none=True)
+
+
+class ActionsOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(ActionEventOut))
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+class ErasedOut(Schema):
+    """The receipt."""
+
+    id = ma.fields.UUID()
+    erased_at = ma.fields.AwareDateTime()
+    likes = ma.fields.Integer()
+    sessions = ma.fields.Integer()
+    pages_owned = ma.fields.Integer()
+    audit_rows = ma.fields.Integer()
 
 
 class OwnRights(Conflict):
@@ -130,6 +184,9 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
         if own and (changes.get("suspended") or changes.get("role") == Role.MEMBER):
             raise OwnRights
         changed, tell = sessions.change_user(tx, found, changes, now=now)
+        if {"segment", "suspended"} & changes.keys():
+            outbox.mark_stale(tx, Kind.USER, [str(found.id)])
+            after_commit(lambda: wake([actor.tenant_id]))
     after_commit(tell)
     rights = {name: value for name, value in changes.items() if name in {"role", "suspended", "segment"}}
     audit("user.changed", user=str(found.id), changed=sorted(changes), **rights)
@@ -148,6 +205,85 @@ def offer_reset(user: str) -> ResponseReturnValue:
         token, expires_at = sessions.offer_reset(tx, found, now=utcnow())
     logs.audit("password.reset_offered", user=str(found.id))
     return {"reset_token": token, "expires_at": expires_at}
+
+
+@blueprint.get("/users/<user>/ledger")
+@requires(May.SEE_SCORES)
+@blueprint.arguments(PageIn, location="query")
+@blueprint.response(200, LedgerOut)
+def read_ledger(query: dict[str, Any], user: str) -> Any:
+    """Every change of a user's score, newest first. Members see their own."""
+    before = cursors.decode(query["cursor"], int)[0] if query.get("cursor") else None
+    with actor_tx() as tx:
+        found = own_or_any(tx, user)
+        entries = ledger.of_user(tx, found.id, before=before, limit=query["limit"] + 1)
+    items = entries[: query["limit"]]
+    return {"items": items, "next_cursor": cursors.encode(items[-1].id) if len(entries) > len(items) else None}
+
+
+@blueprint.get("/users/<user>/actions")
+@requires(May.HANDLE_PERSONAL_DATA)
+@blueprint.arguments(PageIn, location="query")
+@blueprint.response(200, ActionsOut)
+def read_actions(query: dict[str, Any], user: str) -> Any:
+    """How a user's actions came in, newest first, as long as the audit is kept. Members see their own."""
+    before = cursors.decode(query["cursor"], datetime, UUID) if query.get("cursor") else None
+    with actor_tx() as tx:
+        found = own_or_any(tx, user)
+        rows = actions.of_user(tx, found.id, before=before, limit=query["limit"] + 1)
+    items = rows[: query["limit"]]
+    more = len(rows) > len(items)
+    return {"items": items, "next_cursor": cursors.encode(items[-1].received_at, items[-1].id) if more else None}
+
+
+@blueprint.get("/users/<user>/export")
+@requires(May.HANDLE_PERSONAL_DATA)
+@blueprint.doc(responses={"200": {"description": "everything that is held of the user, as JSON"}})
+def export_user(user: str) -> Response:
+    """Everything that is held of a user."""
+    with actor_tx() as tx:
+        found = own_or_any(tx, user)
+        held = privacy.export(tx, found)
+    name = f"plaudit-user-{found.id}.json"
+    return Response(
+        orjson.dumps(held, option=orjson.OPT_UTC_Z, default=str),
+        content_type="application/json",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+@blueprint.delete("/users/<user>")
+@requires(May.HANDLE_PERSONAL_DATA)
+@idempotent
+@blueprint.response(200, ErasedOut)
+def erase_user(user: str) -> Any:
+    """Forget a user: who they were, and their likes. The ledger stays, under an id that is nobody's."""
+    actor = current_actor()
+    with actor_tx() as tx:
+        found = own_or_any(tx, user)
+        if found.role == Role.ADMIN and not actor.is_admin:
+            raise Forbidden("Only an admin may erase an admin")
+        erased = privacy.erase(tx, found, now=utcnow())
+    after_commit(erased.tell)
+    after_commit(lambda: wake([actor.tenant_id]))
+    audit("user.erased", user=str(erased.user_id))
+    return {
+        "id": erased.user_id,
+        "erased_at": erased.at,
+        "likes": erased.likes,
+        "sessions": erased.sessions,
+        "pages_owned": erased.pages_owned,
+        "audit_rows": erased.audit_rows,
+    }
+
+
+def own_or_any(tx: Tx, reference: str) -> User:
+    """A member may name themselves only; anybody else is not there."""
+    actor = current_actor()
+    found = resolve(tx, reference, actor)
+    if actor.kind == "user" and not actor.is_admin and found.id != actor.user_id:
+        raise users.UserNotFound
+    return found
 
 
 def resolve(tx: Tx, reference: str, actor: Actor) -> User:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from app.cli import backup, boards, credentials, imports, service, tenant
+from app.cli import actions, backup, boards, credentials, imports, service, tenant
 from app.cli.common import clear_errors
 from app.launcher import die_with_parent
 
@@ -31,7 +31,7 @@ def cli(context: click.Context, data_dir: Path) -> None:
     context.obj = data_dir
 
 
-for module in (service, tenant, credentials, imports, boards, backup):
+for module in (service, tenant, credentials, actions, imports, boards, backup):
     module.register(cli)
 
 

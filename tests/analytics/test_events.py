@@ -12,9 +12,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from analytics import maintenance
 from analytics.events import Ages, Reason, Refused, check
 from analytics.windows import hour_of
-from tenants import retention
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import likes_of, make_page, views_of
 from tests.people import Caller, client_of
@@ -195,9 +195,9 @@ def test_event_ids_are_forgotten_forty_days_after_they_were_last_received(
     with owner_tx() as tx:
         tx.execute(text("UPDATE seen_events SET seen_on = seen_on - 39 WHERE tenant_id = :t"), {"t": tenant})
     assert send(sender, [view(page, id="old")])["duplicates"] == 1
-    retention.purge_expired(now=utcnow() + timedelta(days=2))
+    maintenance.purge_history(now=utcnow() + timedelta(days=2))
     assert remembered() == 1, "receiving it again renewed it"
-    retention.purge_expired(now=utcnow() + timedelta(days=42))
+    maintenance.purge_history(now=utcnow() + timedelta(days=42))
     assert remembered() == 0
 
 

@@ -19,6 +19,7 @@ CREDENTIAL_ROUTES = {
     "/api/v1/clients",
     "/api/v1/clients/<client_id>/rotate",
     "/api/v1/users/<user>/password-reset",
+    "/api/v1/action-tokens",
 }
 NEW_KEY = {"origins": ["https://wiki.example"]}
 

@@ -335,7 +335,7 @@ def test_moving_hiding_and_deleting_take_a_page_along_at_once(board: Board, app_
     ("query", "code"),
     [
         ("window=2d", "invalid"),
-        ("metric=points", "invalid"),
+        ("metric=points", "unknown_metric"),
         ("scope=nonsense", "unknown_scope"),
         ("scope=space:", "unknown_scope"),
         ("scope=space:a:b", "unknown_scope"),

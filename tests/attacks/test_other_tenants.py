@@ -24,6 +24,8 @@ class Victim:
     key_id: str
     user: str
     session_id: str
+    action_token: str
+    flag_id: str
     page: str = "victim-page"
 
 
@@ -39,6 +41,21 @@ CASES: dict[str, Case | None] = {
     "GET /api/v1/users/<user>": lambda v: {"user": v.user},
     "PATCH /api/v1/users/<user>": lambda v: {"user": v.user, "json": {"suspended": True}},
     "POST /api/v1/users/<user>/password-reset": lambda v: {"user": v.user},
+    "GET /api/v1/users/<user>/ledger": lambda v: {"user": v.user},
+    "GET /api/v1/users/<user>/actions": lambda v: {"user": v.user},
+    "GET /api/v1/users/<user>/export": lambda v: {"user": v.user},
+    "DELETE /api/v1/users/<user>": lambda v: {"user": v.user},
+    "GET /api/v1/actions/catalog": None,
+    "PUT /api/v1/actions/catalog/<action_type>": None,  # one's own catalog
+    "DELETE /api/v1/actions/catalog/<action_type>": lambda _: {"action_type": "victim-action"},
+    "POST /api/v1/action-tokens": lambda v: {"json": {"user": v.user, "action_type": "own-action"}},
+    "POST /api/v1/scores/update": None,
+    "PATCH /api/v1/scores": lambda v: {"json": {"action_token": v.action_token}},
+    "GET /api/v1/integrity/flags": None,
+    "POST /api/v1/integrity/flags/<uuid:flag_id>/resolve": lambda v: {
+        "flag_id": v.flag_id,
+        "json": {"action": "reverse"},
+    },
     "GET /api/v1/clients": None,
     "POST /api/v1/clients": None,
     "POST /api/v1/clients/<client_id>/rotate": lambda v: {"client_id": v.client_id},
@@ -123,7 +140,15 @@ def victim(client: FlaskClient, other_tenant: str) -> Victim:
     body = {"space": "secret", "title": "victim_title", "url": "https://victim.example/p"}
     assert admin("PUT", "/api/v1/pages/victim-page", json=body).status_code == 201
     session = user("GET", "/api/v1/auth/sessions").get_json()["items"][0]["id"]
-    return Victim(other_tenant, admin.id, key, user.id, session)
+    admin("PATCH", "/api/v1/settings", json={"integrity": {"points_per_hour": 1}})
+    assert admin("PUT", "/api/v1/actions/catalog/victim-action", json={"points": 5}).status_code == 200
+    tokens = [
+        admin("POST", "/api/v1/action-tokens", json={"user": user.id, "action_type": "victim-action"}).get_json()
+        for _ in range(2)
+    ]
+    assert user("PATCH", "/api/v1/scores", json={"action_token": tokens[0]["action_token"]}).status_code == 200
+    (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
+    return Victim(other_tenant, admin.id, key, user.id, session, tokens[1]["action_token"], flag["id"])
 
 
 def test_every_route_has_a_case(app: Flask) -> None:
@@ -159,6 +184,8 @@ def test_nothing_of_another_tenant_is_seen_or_changed(
 ) -> None:
     before = everything_of(victim.tenant)
     attacker: Caller | None = None
+    own = client_of(client, tenant)
+    assert own("PUT", "/api/v1/actions/catalog/own-action", json={"points": 5}).status_code == 200
     for route, case in CASES.items():
         if attacker is None or attacker("GET", "/api/v1/me").status_code == 401:  # a route that ends one's own session
             attacker = client_of(client, tenant) if who == "client" else user_of(client, tenant, role=Role.ADMIN)

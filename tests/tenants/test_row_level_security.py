@@ -24,6 +24,10 @@ def full_tenant(client: FlaskClient, other_tenant: str) -> str:
     user("PUT", "/api/v1/pages/p/like")
     events = [{"type": "view", "page": "p", "id": "e"}, {"type": "nonsense"}]
     admin("POST", "/api/v1/events", json={"events": events})
+    admin("PUT", "/api/v1/actions/catalog/post", json={"points": 20_000})
+    admin("PATCH", f"/api/v1/users/{user.id}", json={"segment": "north"})
+    token = admin("POST", "/api/v1/action-tokens", json={"user": user.id, "action_type": "post"}).get_json()
+    assert user("PATCH", "/api/v1/scores", json={"action_token": token["action_token"]}).status_code == 200
     credentials.revoke_token(other_tenant, "some-jti", expires_at=utcnow() + timedelta(hours=1))
     with tenant_tx(other_tenant) as tx:
         imports.begin(tx, "hash", name="file", now=utcnow())
@@ -43,7 +47,8 @@ def tenant_tables() -> list[str]:
                 text(
                     "SELECT c.table_name FROM information_schema.columns c JOIN information_schema.tables t"
                     " USING (table_schema, table_name) WHERE c.table_schema = 'public' AND c.column_name = 'tenant_id'"
-                    " AND t.table_type = 'BASE TABLE'"
+                    " AND t.table_type = 'BASE TABLE' AND NOT (SELECT relispartition FROM pg_class"
+                    " WHERE oid = c.table_name::regclass)"
                 )
             )
         )

@@ -1,0 +1,325 @@
+"""What users do, paid once: the one function behind `scores/update`, action tokens, and actions in batches.
+
+In one transaction: replay?, the user held, catalog, limits, the audit (`action_events`), the ledger, the user's score
+and hour, the outbox. A replay is answered before any limit, as it was answered the first time.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import UUID, uuid4
+
+import orjson
+from prometheus_client import Counter
+from sqlalchemy import BigInteger, Index, LargeBinary, Uuid, func, select, text, tuple_
+from sqlalchemy.dialects.postgresql import INET, JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics import catalog, integrity, ledger, limits, standings, tokens
+from analytics.catalog import ActionType
+from analytics.integrity import Rule
+from analytics.ledger import Held, LedgerEntry
+from analytics.tokens import ActionTokenExpired, Claims
+from tenants import sessions, users
+from tenants.db import Base, TenantOwned, Tx
+from tenants.errors import Conflict, DomainError, Forbidden, Invalid
+from tenants.settings import TenantSettings
+from tenants.throttle import State
+
+OLDEST = timedelta(days=7)
+NEWEST = timedelta(minutes=5)
+AGENT_MAX = 512
+METADATA_MAX_BYTES = 4096
+
+PAID = Counter("plaudit_points_paid_total", "Points paid for actions.", ["tenant"])
+
+
+class Verification(StrEnum):
+    """Who says that it was done."""
+
+    SESSION = "session"  # the user
+    TOKEN = "token"  # noqa: S105  the user, with a token of the tenant's app
+    CLIENT = "client"  # the tenant's app
+
+
+class ActionEvent(TenantOwned, Base):
+    """The audit: how an action came in. Kept for a while; the ledger is kept for ever."""
+
+    __tablename__ = "action_events"
+    __table_args__ = (
+        Index("ix_action_events_user", "tenant_id", "user_id", "received_at"),
+        {"postgresql_partition_by": "RANGE (received_at)"},
+    )
+
+    received_at: Mapped[datetime] = mapped_column(primary_key=True)
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(Uuid)
+    action_type: Mapped[str]
+    source: Mapped[str]
+    payload_hash: Mapped[bytes] = mapped_column(LargeBinary)
+    verification: Mapped[str]
+    client_time: Mapped[datetime | None]
+    points: Mapped[int] = mapped_column(BigInteger)
+    object: Mapped[str | None]
+    ip: Mapped[str | None] = mapped_column(INET)
+    agent: Mapped[str | None]
+    client_info: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
+    metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", JSONB)
+
+
+class UserSuspended(Forbidden):
+    code = "user_suspended"
+    title = "This user is suspended, or not there any more"
+
+
+class TokenRequired(Forbidden):
+    code = "action_token_required"
+    title = "This action needs an action token"
+
+
+class AboveCatalog(Invalid):
+    code = "score_above_catalog"
+    title = "That is more than this action is worth"
+
+
+class PayloadDiffers(Invalid):
+    code = "payload_differs"
+    title = "This was done before, with another payload"
+
+
+class DailyCapReached(Conflict):
+    code = "daily_cap_reached"
+    title = "This was done as often as it counts in a day"
+
+
+class Cooldown(Conflict):
+    code = "cooldown"
+    title = "It is too soon to do this again"
+
+
+class AlreadyDone(Conflict):
+    code = "already_done"
+    title = "This counts once for each object, and was done"
+
+
+class ImpossibleTime(Invalid):
+    code = "impossible_time"
+    title = "The time cannot be right"
+
+
+@dataclass(frozen=True)
+class Deed:
+    """An action that somebody says was done."""
+
+    user_id: UUID
+    action_type: str
+    source: str  # unique for ever
+    verification: Verification
+    object: str | None = None
+    # The most it may bring (an action token says so), and what the caller asks for.
+    most: int | None = None
+    wanted: int | None = None
+    client_time: datetime | None = None
+    ip: str | None = None
+    agent: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    client_info: Mapping[str, Any] | None = None
+    # What must be the same when the same source comes again.
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    token: Claims | None = None
+
+    @property
+    def payload_hash(self) -> bytes:
+        said = {"user": str(self.user_id), "action": self.action_type, **self.payload}
+        return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS, default=str)).digest()
+
+
+@dataclass(frozen=True)
+class Paid:
+    """What came of it: the same however often it is asked."""
+
+    score: int
+    delta: int
+    rank: int | None
+    event_id: UUID | None
+    replay: bool
+    # Where the user stands with the limit; None for a replay.
+    limit: State | None = None
+    # To be called after the commit, if there is something to tell.
+    tell: Callable[[], None] | None = None
+
+
+def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> Paid:
+    """Pay for an action once; or say why not. Changes nothing when it raises."""
+    earlier = _replay(tx, deed)
+    if earlier is not None:
+        return earlier
+    user = ledger.hold(tx, deed.user_id)
+    earlier = _replay(tx, deed)  # whoever held the user before us may have been quicker
+    if earlier is not None:
+        return earlier
+    if user is None or user.is_suspended:
+        raise UserSuspended
+    if deed.token is not None and deed.token.expires_at <= now:
+        raise ActionTokenExpired
+    if deed.client_time is not None and not now - OLDEST <= deed.client_time <= now + NEWEST:
+        said = "within the last 7 days, and at most 5 minutes ahead"
+        raise ImpossibleTime(f"timestamp: {said}", errors={"timestamp": [said]})
+    action = catalog.find(tx, deed.action_type)
+    points = _points(deed, action)
+    if user.score + points > ledger.MOST_SCORE:
+        raise ledger.TooHigh
+    once_key = _once_key(tx, deed, action)
+    _check_pace(tx, user, action, now=now)
+    limits.breakers.require(tx.tenant, most_per_minute=settings.limits.score_spike_per_minute)
+    state = limits.require_user(tx, user.id, per_minute=settings.limits.score_updates_per_minute, now=now)
+    event_id = uuid4()
+    if deed.token is not None:
+        tokens.consume(tx, deed.token)
+    _write_audit(tx, deed, event_id, points, now=now)
+    rank = standings.rank_for(tx, user.score + points)
+    score = ledger.enter(
+        tx,
+        user,
+        source=deed.source,
+        delta=points,
+        at=now,
+        payload_hash=deed.payload_hash,
+        action_type=deed.action_type,
+        event_id=event_id,
+        rank=rank,
+        once_key=once_key,
+    )
+    tell = None
+    flagged = integrity.watch_points(tx, user.id, most_per_hour=settings.integrity.points_per_hour, now=now)
+    if flagged and settings.integrity.suspend_automatically:
+        _, tell = sessions.change_user(tx, users.get(tx, user.id), {"suspended": True}, now=now)
+    PAID.labels(tx.tenant).inc(points)
+    return Paid(score, points, rank, event_id, replay=False, limit=state, tell=tell)
+
+
+def perform_all(tx: Tx, deeds: Sequence[Deed], settings: TenantSettings, *, now: datetime) -> list[Paid | DomainError]:
+    """Many at once, each paid or refused by itself; in the order of their users, so that two batches never deadlock."""
+    outcomes: dict[int, Paid | DomainError] = {}
+    for place, deed in sorted(enumerate(deeds), key=lambda pair: str(pair[1].user_id)):
+        try:
+            outcomes[place] = perform(tx, deed, settings, now=now)
+        except DomainError as refused:
+            outcomes[place] = refused
+    return [outcomes[place] for place in range(len(deeds))]
+
+
+def note_impossible_time(tx: Tx, deed: Deed, *, now: datetime) -> None:
+    """A clock that is ahead is worth a look: such claims are made up more often than sent by a broken clock."""
+    if deed.client_time is not None and deed.client_time > now + NEWEST:
+        ahead = min(int((deed.client_time - now).total_seconds()), 2**53)
+        integrity.raise_flag(tx, deed.user_id, Rule.IMPOSSIBLE_CLOCK, {"seconds_ahead": ahead}, now=now)
+
+
+def of_user(tx: Tx, user_id: UUID, *, before: tuple[datetime, UUID] | None, limit: int) -> list[ActionEvent]:
+    """The audit of a user, newest first."""
+    wanted = (
+        select(ActionEvent)
+        .where(ActionEvent.user_id == user_id)
+        .order_by(ActionEvent.received_at.desc(), ActionEvent.id.desc())
+        .limit(limit)
+    )
+    if before is not None:
+        wanted = wanted.where(tuple_(ActionEvent.received_at, ActionEvent.id) < before)
+    return list(tx.scalars(wanted))
+
+
+def _replay(tx: Tx, deed: Deed) -> Paid | None:
+    entry = ledger.entry_for(tx, deed.source)
+    if entry is None:
+        return None
+    if entry.payload_hash != deed.payload_hash:
+        raise PayloadDiffers
+    return Paid(entry.score, entry.delta, entry.rank, entry.event_id, replay=True)
+
+
+def _points(deed: Deed, action: ActionType) -> int:
+    """The server decides: what the catalog says, or what a token of the tenant's app allows of it."""
+    if action.requires_token and deed.verification is Verification.SESSION:
+        raise TokenRequired
+    if deed.verification is Verification.TOKEN:
+        most = min(deed.most or action.points, action.points)
+        if deed.wanted is not None and not 1 <= deed.wanted <= most:
+            said = f"from 1 to {most}"
+            raise AboveCatalog(f"score_delta: {said}", errors={"score_delta": [said]})
+        return deed.wanted or most
+    if deed.wanted is not None and not 0 <= deed.wanted <= action.points:
+        said = f"at most {action.points} for {action.type}"
+        raise AboveCatalog(f"scoreDelta: {said}", errors={"scoreDelta": [said]})
+    return action.points
+
+
+def _once_key(tx: Tx, deed: Deed, action: ActionType) -> str | None:
+    if not action.once_per_object:
+        return None
+    once_key = f"{deed.user_id}:{action.type}:{deed.object or ''}"
+    if tx.scalar(select(LedgerEntry.id).where(LedgerEntry.once_key == once_key)) is not None:
+        raise AlreadyDone
+    return once_key
+
+
+def _check_pace(tx: Tx, user: Held, action: ActionType, *, now: datetime) -> None:
+    if action.daily_cap is None and action.cooldown_s is None:
+        return
+    today = datetime.combine(now.astimezone(UTC).date(), datetime.min.time(), UTC)
+    done, last = tx.execute(
+        select(func.count().filter(LedgerEntry.at >= today), func.max(LedgerEntry.at)).where(
+            LedgerEntry.user_id == user.id,
+            LedgerEntry.action_type == action.type,
+            LedgerEntry.reverses.is_(None),
+            LedgerEntry.at >= min(today, now - timedelta(seconds=action.cooldown_s or 0)),
+        )
+    ).one()
+    if action.daily_cap is not None and done >= action.daily_cap:
+        tomorrow = today + timedelta(days=1)
+        raise DailyCapReached(
+            f"{action.type} counts {action.daily_cap} times a day (UTC)",
+            retry_after_s=(tomorrow - now).total_seconds(),
+        )
+    if action.cooldown_s is not None and last is not None:
+        wait = action.cooldown_s - (now - last).total_seconds()
+        if wait > 0:
+            raise Cooldown(f"{action.type} counts again in {int(wait) + 1} s", retry_after_s=wait)
+
+
+def _write_audit(tx: Tx, deed: Deed, event_id: UUID, points: int, *, now: datetime) -> None:
+    tx.run(
+        _AUDIT,
+        {
+            "tenant": tx.tenant,
+            "now": now,
+            "id": event_id,
+            "user": deed.user_id,
+            "action": deed.action_type,
+            "source": deed.source,
+            "hash": deed.payload_hash,
+            "verification": deed.verification.value,
+            "client_time": deed.client_time,
+            "points": points,
+            "object": deed.object,
+            "ip": deed.ip,
+            "agent": (deed.agent or "")[:AGENT_MAX] or None,
+            "client_info": _json(deed.client_info),
+            "metadata": _json(deed.metadata),
+        },
+    )
+
+
+_AUDIT = text("""
+    INSERT INTO action_events (tenant_id, received_at, id, user_id, action_type, source, payload_hash, verification,
+                               client_time, points, object, ip, agent, client_info, metadata)
+    VALUES (:tenant, :now, :id, :user, :action, :source, :hash, :verification, :client_time, :points, :object,
+            CAST(:ip AS inet), :agent, CAST(:client_info AS jsonb), CAST(:metadata AS jsonb))
+""")
+
+
+def _json(value: Mapping[str, Any] | None) -> str | None:
+    return orjson.dumps(value).decode() if value else None

@@ -1,0 +1,165 @@
+"""Scores that look forged: flagged by a rule, then looked at by an admin, who dismisses, suspends or reverses."""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Index, Uuid, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics import ledger
+from tenants.db import Base, TenantOwned, Tx
+from tenants.errors import Conflict, NotFound
+
+WINDOW = timedelta(hours=1)
+
+
+class Rule(StrEnum):
+    POINTS_PER_HOUR = "points_per_hour"
+    IMPOSSIBLE_CLOCK = "impossible_clock"
+
+
+class Verdict(StrEnum):
+    DISMISS = "dismiss"
+    SUSPEND = "suspend"
+    REVERSE = "reverse"
+
+
+class State(StrEnum):
+    OPEN = "open"
+    SUSPENDED = "suspended"
+    DISMISSED = "dismissed"
+    REVERSED = "reversed"
+
+
+class Flag(TenantOwned, Base):
+    __tablename__ = "integrity_flags"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
+        CheckConstraint("state IN ('open', 'suspended', 'dismissed', 'reversed')", name="state"),
+        Index(
+            "uq_integrity_flags_open",
+            "tenant_id",
+            "user_id",
+            "rule",
+            unique=True,
+            postgresql_where=text("state IN ('open', 'suspended')"),
+        ),
+        Index("ix_integrity_flags_newest", "tenant_id", "created_at", "id"),
+    )
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
+    user_id: Mapped[UUID] = mapped_column(Uuid)
+    rule: Mapped[str]
+    details: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    state: Mapped[str]
+    created_at: Mapped[datetime]
+    resolved_at: Mapped[datetime | None]
+    resolved_by: Mapped[str | None]
+    note: Mapped[str | None]
+
+
+class FlagNotFound(NotFound):
+    """There is no such flag."""
+
+
+class AlreadyResolved(Conflict):
+    code = "flag_resolved"
+    title = "This flag was resolved before"
+
+
+def watch_points(tx: Tx, user_id: UUID, *, most_per_hour: int, now: datetime) -> bool:
+    """Flag a user who got more points in the last hour than anybody honest could; whether they are flagged."""
+    got = tx.scalar(
+        text("""
+            SELECT COALESCE(sum(delta), 0)::bigint FROM score_ledger
+            WHERE tenant_id = :tenant AND user_id = :user AND at > :start
+        """),
+        {"tenant": tx.tenant, "user": user_id, "start": now - WINDOW},
+    )
+    if not got or got <= most_per_hour:
+        return False
+    raise_flag(tx, user_id, Rule.POINTS_PER_HOUR, {"points": got, "most": most_per_hour}, now=now)
+    return True
+
+
+def raise_flag(tx: Tx, user_id: UUID, rule: Rule, details: dict[str, Any], *, now: datetime) -> None:
+    """One is enough: while it is open, no second is raised by the same rule."""
+    tx.execute(
+        insert(Flag)
+        .values(
+            tenant_id=tx.tenant,
+            id=uuid4(),
+            user_id=user_id,
+            rule=rule.value,
+            details=details,
+            state=State.OPEN.value,
+            created_at=now,
+        )
+        .on_conflict_do_nothing()
+    )
+
+
+def list_(tx: Tx, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int) -> list[Flag]:
+    """Newest first."""
+    wanted = select(Flag).order_by(Flag.created_at.desc(), Flag.id.desc()).limit(limit)
+    if state is not None:
+        wanted = wanted.where(Flag.state == state)
+    if after is not None:
+        wanted = wanted.where(tuple_(Flag.created_at, Flag.id) < after)
+    return list(tx.scalars(wanted))
+
+
+def get(tx: Tx, flag_id: UUID) -> State:
+    """How a flag stands; whoever asks holds it."""
+    flag = tx.scalar(select(Flag).where(Flag.id == flag_id).with_for_update())
+    if flag is None:
+        raise FlagNotFound
+    return State(flag.state)
+
+
+def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | None, now: datetime) -> tuple[Flag, int]:
+    """Settle a flag; and how many entries were taken back. A suspended one may still be dismissed or reversed.
+
+    Suspending and lifting it is for the caller to do with the user, in the same transaction.
+    """
+    flag = tx.scalar(select(Flag).where(Flag.id == flag_id).with_for_update())
+    if flag is None:
+        raise FlagNotFound
+    if flag.state not in {State.OPEN, State.SUSPENDED}:
+        raise AlreadyResolved(f"This flag was {flag.state} before")
+    reversed_entries = 0
+    if verdict is Verdict.REVERSE:
+        reversed_entries = reverse(tx, flag.user_id, since=flag.created_at - WINDOW, flag_id=flag.id, now=now)
+    state = {Verdict.DISMISS: State.DISMISSED, Verdict.SUSPEND: State.SUSPENDED, Verdict.REVERSE: State.REVERSED}
+    tx.execute(
+        update(Flag)
+        .where(Flag.id == flag_id)
+        .values(state=state[verdict].value, resolved_at=now, resolved_by=by, note=note)
+    )
+    tx.refresh(flag)
+    return flag, reversed_entries
+
+
+def reverse(tx: Tx, user_id: UUID, *, since: datetime, flag_id: UUID, now: datetime) -> int:
+    """Take back what the user got since then, entry by entry; a score never goes below 0."""
+    held = ledger.hold(tx, user_id)
+    if held is None:
+        return 0
+    entries = ledger.since(tx, user_id, since)
+    for entry in entries:
+        delta = -min(entry.delta, held.score)
+        score = ledger.enter(
+            tx,
+            held,
+            source=f"reversal:{flag_id}:{entry.id}",
+            delta=delta,
+            at=now,
+            payload_hash=entry.payload_hash,
+            action_type=entry.action_type,
+            reverses=entry.id,
+        )
+        held = ledger.Held(held.id, score, held.is_suspended)
+    return len(entries)

@@ -1,0 +1,117 @@
+"""What the owner does by the hour: the audit's partitions, and what is older than each tenant keeps it (PRODUCT 29)."""
+
+import time
+from datetime import date, datetime, timedelta
+
+from sqlalchemy import text
+
+from analytics.windows import LONGEST
+from tenants import registry
+from tenants import settings as tenant_settings
+from tenants.db import Tx, owner_tx, platform_tx, tenant_tx
+
+MONTHS_AHEAD = 2
+CHUNK = 10_000
+
+
+def keep_months(*, now: datetime) -> None:
+    """Make this month's partition of the audit and the next ones; drop those that are over for every tenant."""
+    with platform_tx() as tx:
+        tenant_ids = [tenant.id for tenant in registry.live(tx)]
+    longest = tenant_settings.Retention().action_events_days
+    for tenant_id in tenant_ids:
+        with tenant_tx(tenant_id) as tx:
+            longest = max(longest, tenant_settings.read(tx)[0].retention.action_events_days)
+    with owner_tx() as tx:
+        for ahead in range(MONTHS_AHEAD + 1):
+            tx.execute(text("SELECT make_month_of_actions(:month)"), {"month": _month(now.date(), ahead)})
+        oldest = (now - timedelta(days=longest)).date()
+        for name, month in _months(tx):
+            if _month(month, 1) <= oldest:
+                tx.execute(text(f"DROP TABLE {name}"))
+
+
+def purge_history(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
+    """Each tenant's event ids, buckets and audit that are older than it keeps them, a chunk and a commit at a time."""
+    deadline = time.monotonic() + within_s
+    with platform_tx() as tx:
+        tenant_ids = [tenant.id for tenant in registry.live(tx)]
+    purged = dict.fromkeys(_PURGES, 0)
+    for tenant_id in tenant_ids:
+        with tenant_tx(tenant_id) as tx:
+            kept = tenant_settings.read(tx)[0].retention
+        days = {
+            "seen_events": kept.event_ids_days,
+            "action_events": kept.action_events_days,
+            "page_views_hour": kept.hourly_buckets_days,
+            "user_points_hour": max(kept.hourly_buckets_days, LONGEST.days + 1),
+        }
+        for table, statement in _PURGES.items():
+            while time.monotonic() < deadline:
+                with owner_tx() as tx:
+                    before = now - timedelta(days=days[table])
+                    named = {"tenant": tenant_id, "before": before, "limit": CHUNK}
+                    gone = int(tx.scalar(statement, named) or 0)
+                purged[table] += gone
+                if gone < CHUNK:
+                    break
+    return purged
+
+
+def _months(tx: Tx) -> list[tuple[str, date]]:
+    """The partitions there are, and the first day of each."""
+    names = tx.scalars(
+        text(
+            "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+            " WHERE i.inhparent = 'action_events'::regclass ORDER BY 1"
+        )
+    )
+    return [(name, date(int(name[-7:-3]), int(name[-2:]), 1)) for name in names]
+
+
+def _month(day: date, ahead: int) -> date:
+    months = day.year * 12 + day.month - 1 + ahead
+    return date(months // 12, months % 12 + 1, 1)
+
+
+_PURGES = {
+    "seen_events": text("""
+        WITH gone AS (DELETE FROM seen_events WHERE ctid = ANY(ARRAY(
+            SELECT ctid FROM seen_events WHERE tenant_id = :tenant AND seen_on < CAST(:before AS date)
+            LIMIT :limit FOR UPDATE SKIP LOCKED)) RETURNING 1)
+        SELECT count(*) FROM gone
+    """),
+    "action_events": text("""
+        WITH gone AS (DELETE FROM action_events WHERE (tenant_id, received_at, id) IN (
+            SELECT tenant_id, received_at, id FROM action_events
+            WHERE tenant_id = :tenant AND received_at < :before LIMIT :limit) RETURNING 1)
+        SELECT count(*) FROM gone
+    """),
+    # What they counted stays in the page's total of all time.
+    "page_views_hour": text("""
+        WITH old AS MATERIALIZED (
+            SELECT ctid, page_id, views FROM page_views_hour
+            WHERE tenant_id = :tenant
+              AND bucket_hour AT TIME ZONE 'UTC' < CAST(:before AS timestamptz) AT TIME ZONE 'UTC'
+            LIMIT :limit
+        ), held AS MATERIALIZED (
+            SELECT page_id FROM page_counters
+            WHERE tenant_id = :tenant AND page_id IN (SELECT page_id FROM old) ORDER BY page_id FOR UPDATE
+        ), gone AS (
+            DELETE FROM page_views_hour b WHERE b.ctid = ANY(ARRAY(SELECT ctid FROM old))
+            AND b.page_id IN (SELECT page_id FROM held) RETURNING b.page_id, b.views
+        ), summed AS (
+            UPDATE page_counters c SET views_purged = c.views_purged + g.views
+            FROM (SELECT page_id, sum(views) AS views FROM gone GROUP BY page_id) g
+            WHERE c.tenant_id = :tenant AND c.page_id = g.page_id
+        )
+        SELECT count(*) FROM gone
+    """),
+    "user_points_hour": text("""
+        WITH gone AS (DELETE FROM user_points_hour WHERE ctid = ANY(ARRAY(
+            SELECT ctid FROM user_points_hour WHERE tenant_id = :tenant
+            AND bucket_hour AT TIME ZONE 'UTC' < CAST(:before AS timestamptz) AT TIME ZONE 'UTC'
+            LIMIT :limit)) RETURNING 1)
+        SELECT count(*) FROM gone
+    """),
+}

@@ -1,0 +1,120 @@
+"""What is held of a person: all of it for them to see, and the way to be forgotten.
+
+Erasing blanks who they were, everywhere, and takes their likes away; the ledger stays, under an id that is nobody's, so
+that it still adds up.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import delete, select, text, update
+
+from analytics import likes, outbox
+from analytics.actions import ActionEvent
+from analytics.integrity import Flag
+from analytics.ledger import LedgerEntry
+from analytics.likes import PageLike
+from analytics.outbox import Kind
+from analytics.pages import Page
+from tenants import sessions
+from tenants.db import Tx
+from tenants.idempotency import IdempotencyKey
+from tenants.sessions import PasswordReset, Session
+from tenants.users import User
+
+PROFILE = """
+    id external_id username email role segment avatar_url bio wallet email_verified created_at updated_at suspended_at
+    current_score total_actions
+"""
+SESSION = "id ip user_agent created_at last_used_at expires_at revoked_at"
+LEDGER = "id source metric action_type delta previous score at event_id reverses"
+ACTIONS = "id received_at action_type source verification client_time points object ip agent client_info"
+FLAG = "id rule details state created_at"
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What was done, for the receipt."""
+
+    user_id: UUID
+    at: datetime
+    likes: int
+    sessions: int
+    pages_owned: int
+    audit_rows: int
+    # To be called after the commit.
+    tell: Callable[[], None]
+
+
+def export(tx: Tx, user: User) -> dict[str, Any]:
+    """Everything that is held of this user."""
+    own = {"tenant": tx.tenant, "user": user.id}
+    liked = tx.execute(
+        text("""
+            SELECT p.external_id AS page, l.created_at AS liked_at FROM page_likes l
+            JOIN pages p ON p.tenant_id = l.tenant_id AND p.id = l.page_id
+            WHERE l.tenant_id = :tenant AND l.user_id = :user ORDER BY l.created_at
+        """),
+        own,
+    )
+    logins = tx.scalars(select(Session).where(Session.user_id == user.id).order_by(Session.created_at))
+    entries = tx.scalars(select(LedgerEntry).where(LedgerEntry.user_id == user.id).order_by(LedgerEntry.id))
+    events = tx.scalars(
+        select(ActionEvent).where(ActionEvent.user_id == user.id).order_by(ActionEvent.received_at, ActionEvent.id)
+    )
+    flags = tx.scalars(select(Flag).where(Flag.user_id == user.id).order_by(Flag.created_at))
+    return {
+        "profile": _fields(user, PROFILE),
+        "likes": [{"page": row.page, "liked_at": row.liked_at} for row in liked],
+        "pages_owned": list(tx.scalars(select(Page.external_id).where(Page.owner_id == user.id).order_by(Page.id))),
+        "sessions": [_fields(row, SESSION) for row in logins],
+        "ledger": [_fields(row, LEDGER) for row in entries],
+        "actions": [{**_fields(row, ACTIONS), "metadata": row.metadata_} for row in events],
+        "integrity_flags": [_fields(row, FLAG) for row in flags],
+    }
+
+
+def erase(tx: Tx, user: User, *, now: datetime) -> Erased:
+    """Forget who this was. Counts and boards that contained them follow."""
+    names = [name for name in (user.username, user.email, user.external_id) if name]
+    tx.execute(select(User.id).where(User.id == user.id).with_for_update())
+    liked = list(tx.scalars(select(PageLike.page_id).where(PageLike.user_id == user.id).order_by(PageLike.page_id)))
+    likes.take_all_back(tx, user.id, liked)
+    owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
+    ended = list(tx.scalars(delete(Session).where(Session.user_id == user.id).returning(Session.id)))
+    tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user.id))
+    for name in names:  # answers that are kept for whoever asks again
+        mentions = text("position(convert_to(:name, 'UTF8') IN body) > 0").bindparams(name=name)
+        tx.execute(delete(IdempotencyKey).where(mentions))
+    blanked = tx.scalar(text("SELECT blank_audit(:user)"), {"user": user.id})
+    tx.execute(
+        update(User)
+        .where(User.id == user.id)
+        .values(
+            **dict.fromkeys(
+                ("external_id", "username", "email", "password_hash", "segment", "avatar_url", "bio", "wallet")
+            ),
+            email_verified=False,
+            role="member",
+            erased_at=now,
+            updated_at=now,
+        )
+    )
+    outbox.mark_stale(tx, Kind.USER, [str(user.id)])
+    tenant_id = tx.tenant
+    return Erased(
+        user.id,
+        now,
+        likes=len(liked),
+        sessions=len(ended),
+        pages_owned=len(owned),
+        audit_rows=int(blanked or 0),
+        tell=lambda: sessions.announce(tenant_id, ended),
+    )
+
+
+def _fields(row: Any, names: str) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names.split()}

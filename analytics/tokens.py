@@ -1,0 +1,118 @@
+"""Action tokens: a tenant's app vouches for what one of its users did. Bound to user, action, object and most points.
+
+`at_<key id>.<claims>.<mac>`. Keys are derived from the service's secret, one for each month, so they rotate by
+themselves; a token lives for a day at most, so this month's key and the one before are all that can be needed.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+
+import orjson
+from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenants.db import Base, TenantOwned, Tx
+from tenants.errors import Forbidden
+
+LONGEST = timedelta(days=1)
+
+
+class ConsumedToken(TenantOwned, Base):
+    """A token that was used. Its ledger entry says so for ever; this goes when the token is over."""
+
+    __tablename__ = "consumed_tokens"
+    __table_args__ = (Index("ix_consumed_tokens_expires_at", "expires_at"),)
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    token_id: Mapped[str] = mapped_column(primary_key=True)
+    expires_at: Mapped[datetime]
+
+
+class BadActionToken(Forbidden):
+    code = "invalid_action_token"
+    title = "The action token is not valid"
+
+
+class ActionTokenExpired(BadActionToken):
+    code = "action_token_expired"
+    title = "The action token has run out"
+
+
+@dataclass(frozen=True)
+class Claims:
+    id: str
+    tenant: str
+    user: str
+    action: str
+    object: str | None
+    most: int
+    expires: int
+
+    @property
+    def expires_at(self) -> datetime:
+        return datetime.fromtimestamp(self.expires, UTC)
+
+
+class Mint:
+    """Makes tokens, and tells those that it made."""
+
+    def __init__(self, secret_key: str) -> None:
+        self._secret = secret_key.encode()
+
+    def make(
+        self,
+        *,
+        tenant_id: str,
+        user_id: str,
+        action: str,
+        about: str | None,
+        most: int,
+        expires_at: datetime,
+        now: datetime,
+    ) -> str:
+        claims = Claims(secrets.token_urlsafe(16), tenant_id, user_id, action, about, most, int(expires_at.timestamp()))
+        body = f"{_key_id(now)}.{_pack(orjson.dumps(asdict(claims)))}"
+        return f"at_{body}.{self._mac(_key_id(now), body)}"
+
+    def read(self, token: str, *, now: datetime) -> Claims:
+        """What it says, if we made it. Whether it has run out, or was used, is another question."""
+        kid, _, rest = token.removeprefix("at_").partition(".")
+        packed, _, mac = rest.partition(".")
+        known = {_key_id(now), _key_id(now - LONGEST - timedelta(hours=1))}
+        if not token.startswith("at_") or not token.isascii() or kid not in known:
+            raise BadActionToken
+        if not hmac.compare_digest(mac, self._mac(kid, f"{kid}.{packed}")):
+            raise BadActionToken
+        try:
+            return Claims(**orjson.loads(base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_")))
+        except (binascii.Error, ValueError, TypeError):
+            raise BadActionToken from None
+
+    def _mac(self, kid: str, body: str) -> str:
+        key = hmac.digest(self._secret, f"action tokens of {kid}".encode(), hashlib.sha256)
+        return _pack(hmac.digest(key, body.encode(), hashlib.sha256))
+
+
+def consume(tx: Tx, claims: Claims) -> None:
+    tx.run(
+        text(
+            "INSERT INTO consumed_tokens (tenant_id, token_id, expires_at) VALUES (:tenant, :id, :expires)"
+            " ON CONFLICT DO NOTHING"
+        ),
+        {"tenant": tx.tenant, "id": claims.id, "expires": claims.expires_at},
+    )
+
+
+def _key_id(moment: datetime) -> str:
+    return f"{moment:%Y%m}"
+
+
+def _pack(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -1,0 +1,126 @@
+"""The action catalog, and action tokens: what users can do, and how a tenant's app vouches for it."""
+
+from datetime import timedelta
+from typing import Any
+
+import marshmallow as ma
+from flask import current_app
+from flask.typing import ResponseReturnValue
+
+from analytics import catalog, tokens
+from analytics.actions import AboveCatalog
+from analytics.catalog import Terms
+from analytics.tokens import Mint
+from app.api.blueprint import Blueprint, Schema, StrictBoolean
+from app.api.users import resolve
+from app.auth import May, current_actor, requires
+from app.transactions import actor_tx, audit, idempotent
+from tenants.db import utcnow
+
+blueprint = Blueprint("actions", __name__, url_prefix="/api/v1", description="Actions")
+
+OBJECT = ma.validate.Length(1, 128)
+
+
+class TermsIn(Schema):
+    points = ma.fields.Integer(required=True, strict=True)
+    daily_cap = ma.fields.Integer(strict=True, allow_none=True, load_default=None)
+    cooldown_s = ma.fields.Integer(strict=True, allow_none=True, load_default=None)
+    once_per_object = StrictBoolean(load_default=False)
+    requires_token = StrictBoolean(load_default=False)
+    enabled = StrictBoolean(load_default=True)
+
+
+class ActionOut(Schema):
+    type = ma.fields.String(required=True)
+    points = ma.fields.Integer(required=True)
+    daily_cap = ma.fields.Integer(allow_none=True)
+    cooldown_s = ma.fields.Integer(allow_none=True)
+    once_per_object = ma.fields.Boolean()
+    requires_token = ma.fields.Boolean()
+    enabled = ma.fields.Boolean()
+    updated_at = ma.fields.AwareDateTime()
+
+
+class CatalogOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(ActionOut))
+
+
+class TokenIn(Schema):
+    user = ma.fields.String(required=True, validate=ma.validate.Length(1, 132))
+    action_type = ma.fields.String(required=True, validate=ma.validate.Length(1, 64))
+    object = ma.fields.String(validate=OBJECT)
+    max_points = ma.fields.Integer(strict=True, validate=ma.validate.Range(1))
+    expires_in = ma.fields.Integer(
+        strict=True,
+        load_default=300,
+        validate=ma.validate.Range(1, int(tokens.LONGEST.total_seconds())),
+        metadata={"description": "seconds"},
+    )
+
+
+class TokenOut(Schema):
+    action_token = ma.fields.String(required=True)
+    expires_at = ma.fields.AwareDateTime()
+    max_points = ma.fields.Integer()
+
+
+@blueprint.get("/actions/catalog")
+@requires(May.SEE_ONESELF)
+@blueprint.response(200, CatalogOut)
+def read_catalog() -> Any:
+    """What users can do, and what it is worth."""
+    with actor_tx() as tx:
+        return {"items": catalog.list_(tx)}
+
+
+@blueprint.put("/actions/catalog/<action_type>")
+@requires(May.MANAGE_CATALOG)
+@idempotent
+@blueprint.arguments(TermsIn)
+@blueprint.response(200, ActionOut)
+def put_action(body: dict[str, Any], action_type: str) -> Any:
+    """Make an action, or change what it is worth. What was paid stays paid."""
+    with actor_tx() as tx:
+        row = catalog.put(tx, action_type, Terms(**body), now=utcnow())
+    audit("action.changed", type=action_type, points=body["points"], enabled=body["enabled"])
+    return row
+
+
+@blueprint.delete("/actions/catalog/<action_type>")
+@requires(May.MANAGE_CATALOG)
+@idempotent
+@blueprint.response(204)
+def delete_action(action_type: str) -> None:
+    """Take an action out of the catalog."""
+    with actor_tx() as tx:
+        catalog.remove(tx, action_type)
+    audit("action.removed", type=action_type)
+
+
+@blueprint.post("/action-tokens")
+@requires(May.MAKE_ACTION_TOKENS)
+@blueprint.arguments(TokenIn)
+@blueprint.response(201, TokenOut)
+def make_token(body: dict[str, Any]) -> ResponseReturnValue:
+    """A token that lets one user claim one action, once. Hand it to the user's browser or app."""
+    mint: Mint = current_app.extensions["plaudit-mint"]
+    now = utcnow()
+    expires_at = now + timedelta(seconds=body["expires_in"])
+    with actor_tx() as tx:
+        action = catalog.find(tx, body["action_type"])
+        most = body.get("max_points", action.points)
+        if most > action.points:
+            said = f"at most {action.points} for {action.type}"
+            raise AboveCatalog(f"max_points: {said}", errors={"max_points": [said]})
+        user = resolve(tx, body["user"], current_actor())
+    token = mint.make(
+        tenant_id=current_actor().tenant_id,
+        user_id=str(user.id),
+        action=action.type,
+        about=body.get("object"),
+        most=most,
+        expires_at=expires_at,
+        now=now,
+    )
+    return {"action_token": token, "expires_at": expires_at, "max_points": most}

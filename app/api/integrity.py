@@ -1,0 +1,89 @@
+"""Scores that look forged, for admins to settle."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import marshmallow as ma
+
+from analytics import integrity, outbox
+from analytics.integrity import State, Verdict
+from analytics.outbox import Kind
+from analytics.wake import wake
+from app import cursors
+from app.api.blueprint import Blueprint, PageIn, Schema
+from app.auth import May, current_actor, requires
+from app.transactions import actor_tx, after_commit, audit, idempotent
+from tenants import sessions, users
+from tenants.db import utcnow
+
+blueprint = Blueprint("integrity", __name__, url_prefix="/api/v1/integrity", description="Integrity")
+
+
+class FlagsIn(PageIn):
+    state = ma.fields.String(validate=ma.validate.OneOf([state.value for state in State]))
+
+
+class FlagOut(Schema):
+    id = ma.fields.UUID(required=True)
+    user_id = ma.fields.UUID(required=True)
+    rule = ma.fields.String(required=True)
+    details = ma.fields.Dict(keys=ma.fields.String())
+    state = ma.fields.String(metadata={"enum": [state.value for state in State]})
+    created_at = ma.fields.AwareDateTime()
+    resolved_at = ma.fields.AwareDateTime(allow_none=True)
+    resolved_by = ma.fields.String(allow_none=True)
+    note = ma.fields.String(allow_none=True)
+
+
+class FlagsOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(FlagOut))
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+class VerdictIn(Schema):
+    action = ma.fields.Enum(Verdict, by_value=True, required=True)
+    note = ma.fields.String(validate=ma.validate.Length(max=1000))
+
+
+class ResolvedOut(FlagOut):
+    reversed_entries = ma.fields.Integer()
+
+
+@blueprint.get("/flags")
+@requires(May.REVIEW_INTEGRITY)
+@blueprint.arguments(FlagsIn, location="query")
+@blueprint.response(200, FlagsOut)
+def list_flags(query: dict[str, Any]) -> Any:
+    """Newest first."""
+    after = cursors.decode(query["cursor"], datetime, UUID) if query.get("cursor") else None
+    with actor_tx() as tx:
+        found = integrity.list_(tx, state=query.get("state"), after=after, limit=query["limit"] + 1)
+    items = found[: query["limit"]]
+    more = len(found) > len(items)
+    return {"items": items, "next_cursor": cursors.encode(items[-1].created_at, items[-1].id) if more else None}
+
+
+@blueprint.post("/flags/<uuid:flag_id>/resolve")
+@requires(May.REVIEW_INTEGRITY)
+@idempotent
+@blueprint.arguments(VerdictIn)
+@blueprint.response(200, ResolvedOut)
+def resolve_flag(body: dict[str, Any], flag_id: UUID) -> Any:
+    """`dismiss` it (a suspension is lifted), `suspend` the user, or `reverse` what they got since an hour before it."""
+    actor, now, verdict = current_actor(), utcnow(), body["action"]
+    with actor_tx() as tx:
+        before = integrity.get(tx, flag_id)
+        flag, reversed_entries = integrity.resolve(
+            tx, flag_id, verdict, by=actor.caller, note=body.get("note"), now=now
+        )
+        user = users.get(tx, flag.user_id)
+        wanted = {Verdict.SUSPEND: True, Verdict.DISMISS: False}.get(verdict)
+        if wanted is not None and (wanted or before is State.SUSPENDED):
+            _, tell = sessions.change_user(tx, user, {"suspended": wanted}, now=now)
+            after_commit(tell)
+        outbox.mark_stale(tx, Kind.USER, [str(user.id)])
+        shown = {**{name: getattr(flag, name) for name in FlagOut().fields}, "reversed_entries": reversed_entries}
+    after_commit(lambda: wake([actor.tenant_id]))
+    audit("flag.resolved", flag=str(flag_id), verdict=verdict.value, user=str(flag.user_id))
+    return shown

@@ -1,0 +1,144 @@
+"""Scores: users claim what they did, and are paid once."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import marshmallow as ma
+import orjson
+from flask import current_app, request
+from flask.typing import ResponseReturnValue
+
+from analytics import actions, tokens
+from analytics.actions import Deed, ImpossibleTime, Paid, Verification
+from analytics.tokens import Mint
+from analytics.wake import wake
+from app.api.blueprint import Blueprint, Schema
+from app.auth import May, caller_address, current_actor, requires
+from app.transactions import actor_tx, after_commit, idempotent
+from tenants import settings as tenant_settings
+from tenants.db import tenant_tx, utcnow
+
+blueprint = Blueprint("scores", __name__, url_prefix="/api/v1/scores", description="Scores")
+
+
+class SmallObject(ma.fields.Dict):
+    """A JSON object of the caller's own, of a few kilobytes."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
+        found = super()._deserialize(value, attr, data, **kwargs)  # type: ignore[no-untyped-call]
+        if len(orjson.dumps(found)) > actions.METADATA_MAX_BYTES:
+            raise ma.ValidationError(f"At most {actions.METADATA_MAX_BYTES} bytes of JSON.")
+        return found
+
+
+class UpdateIn(Schema):
+    action_id = ma.fields.UUID(required=True, data_key="actionId")
+    action_type = ma.fields.String(required=True, data_key="actionType", validate=ma.validate.Length(1, 64))
+    wanted = ma.fields.Integer(
+        strict=True, data_key="scoreDelta", metadata={"description": "refused when above the catalog's points"}
+    )
+    timestamp = ma.fields.AwareDateTime(required=True, metadata={"description": "when it was done, by your clock"})
+    object = ma.fields.String(validate=ma.validate.Length(1, 128))
+    metadata_ = SmallObject(data_key="metadata")
+    client_info = SmallObject(data_key="clientInfo")
+    ignored = ma.fields.Raw(data_key="userId", metadata={"description": "ignored: the token says who"})
+
+
+class ClaimIn(Schema):
+    action_token = ma.fields.String(required=True, validate=ma.validate.Length(1, 2048))
+    score_delta = ma.fields.Integer(
+        strict=True, metadata={"description": "1 to the token's most, which is the default"}
+    )
+    metadata_ = SmallObject(data_key="metadata")
+
+
+class PaidOut(Schema):
+    score = ma.fields.Integer(required=True)
+    delta = ma.fields.Integer(required=True)
+    rank = ma.fields.Integer(allow_none=True)
+    event_id = ma.fields.UUID(allow_none=True)
+
+
+@blueprint.post("/update")
+@requires(May.ACT)
+@idempotent
+@blueprint.arguments(UpdateIn)
+@blueprint.response(200, PaidOut)
+def update_score(body: dict[str, Any]) -> ResponseReturnValue:
+    """Claim an action. The same actionId again is answered as the first time; with another payload it is refused."""
+    user_id = current_actor().user_id
+    said = {name: body.get(name) for name in ("wanted", "timestamp", "object", "metadata_")}
+    return pay(
+        Deed(
+            user_id,
+            body["action_type"],
+            source=f"action:{user_id}:{body['action_id']}",
+            verification=Verification.SESSION,
+            object=body.get("object"),
+            wanted=body.get("wanted"),
+            client_time=body["timestamp"],
+            metadata=body.get("metadata_"),
+            client_info=body.get("client_info"),
+            payload=said,
+            **_caller(),
+        )
+    )
+
+
+@blueprint.patch("")
+@requires(May.ACT)
+@idempotent
+@blueprint.arguments(ClaimIn)
+@blueprint.response(200, PaidOut)
+def claim(body: dict[str, Any]) -> ResponseReturnValue:
+    """Claim what an action token vouches for. It counts once."""
+    mint: Mint = current_app.extensions["plaudit-mint"]
+    actor, now = current_actor(), utcnow()
+    claims = mint.read(body["action_token"], now=now)
+    if claims.tenant != actor.tenant_id or claims.user != str(actor.user_id):
+        raise tokens.BadActionToken("This action token is somebody else's")
+    return pay(
+        Deed(
+            UUID(claims.user),
+            claims.action,
+            source=f"token:{claims.id}",
+            verification=Verification.TOKEN,
+            object=claims.object,
+            most=claims.most,
+            wanted=body.get("score_delta"),
+            metadata=body.get("metadata_"),
+            payload={"wanted": body.get("score_delta"), "metadata": body.get("metadata_")},
+            token=claims,
+            **_caller(),
+        )
+    )
+
+
+def pay(deed: Deed) -> ResponseReturnValue:
+    actor, now = current_actor(), utcnow()
+    settings = tenant_settings.recent(actor.tenant_id)
+    try:
+        with actor_tx() as tx:
+            paid = actions.perform(tx, deed, settings, now=now)
+    except ImpossibleTime:
+        with tenant_tx(actor.tenant_id) as tx:  # nothing was paid; but it is noted
+            actions.note_impossible_time(tx, deed, now=now)
+        raise
+    tell(paid)
+    headers = paid.limit.headers() if paid.limit is not None else {}
+    return {"score": paid.score, "delta": paid.delta, "rank": paid.rank, "event_id": paid.event_id}, 200, headers
+
+
+def tell(paid: Paid) -> None:
+    """After the commit: whoever was suspended by it is shut out, and the boards are brought up to date."""
+    if paid.replay:
+        return
+    tenant_id = current_actor().tenant_id
+    if paid.tell is not None:
+        after_commit(paid.tell)
+    after_commit(lambda: wake([tenant_id]))
+
+
+def _caller() -> dict[str, Any]:
+    return {"ip": caller_address(), "agent": request.headers.get("User-Agent")}

@@ -1,0 +1,134 @@
+"""P2 and P6 under kills: whatever dies, every user's ledger adds up to their score and to their place on the board."""
+
+import contextlib
+import json
+import random
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+import requests
+
+from app.datadir import read_state
+from tests.conftest import reachable_folder
+from tests.service import Service, eventually, plaudit, running_service
+
+USERS, ACTIONS, THREADS = 100, 10_000, 16
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
+        headers = {"Authorization": f"Bearer {running.token()}"}
+        for name, points in {"small": 1, "large": 37}.items():
+            put = requests.put(
+                f"{running.url}/api/v1/actions/catalog/{name}", json={"points": points}, headers=headers, timeout=10
+            )
+            assert put.status_code == 200
+        settings = {
+            "limits": {"score_updates_per_minute": 10_000, "score_spike_per_minute": 100_000_000},
+            "integrity": {"points_per_hour": 10**9},
+        }
+        assert requests.patch(f"{running.url}/api/v1/settings", json=settings, headers=headers, timeout=10).ok
+        yield running
+
+
+def keep_killing(service: Service, stop: threading.Event, rng: random.Random) -> None:
+    while not stop.wait(rng.uniform(0.5, 2.0)):
+        kind = rng.choice(["web", "worker"])
+        for name, process in service.processes().items():
+            if name.startswith(kind):
+                with contextlib.suppress(Exception):
+                    for one in [*process.children(recursive=True), process]:
+                        one.send_signal(signal.SIGKILL)
+
+
+def test_ten_thousand_actions_through_kills_add_up(service: Service) -> None:
+    """By 100 users and 16 threads; clients retry with the same ids until they are answered."""
+    rng = random.Random(6)
+    token = service.token()
+    url = f"{service.url}/api/v1/events"
+    batches: list[list[dict[str, Any]]] = [[] for _ in range(ACTIONS // 10)]
+    paid: dict[str, int] = {}
+    for number in range(ACTIONS):
+        user, kind = f"u{rng.randrange(USERS)}", rng.choice(["small", "large"])
+        paid[user] = paid.get(user, 0) + {"small": 1, "large": 37}[kind]
+        batches[number % len(batches)].append({"type": "action", "user": user, "action_type": kind, "id": f"a{number}"})
+    tries = [0]
+
+    def send(batch: list[dict[str, Any]]) -> None:
+        while True:
+            tries[0] += 1
+            with contextlib.suppress(requests.RequestException):
+                answer = requests.post(
+                    url, json={"events": batch}, headers={"Authorization": f"Bearer {token}"}, timeout=10
+                )
+                if answer.status_code == 202:
+                    told = answer.json()
+                    assert told["rejected"] == []
+                    assert told["accepted"] + told["duplicates"] == len(batch)
+                    return
+            time.sleep(0.1)
+
+    stop = threading.Event()
+    killer = threading.Thread(target=keep_killing, args=(service, stop, rng))
+    killer.start()
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(send, batches))
+    finally:
+        stop.set()
+        killer.join()
+    assert tries[0] > len(batches), "something was cut off and sent again"
+    state = read_state(service.data_dir)
+    assert state is not None
+    with psycopg.connect(state["addresses"]["database_url"]) as connection:
+        rows = connection.execute(
+            "SELECT u.external_id, u.current_score, (SELECT sum(delta) FROM score_ledger l WHERE l.user_id = u.id)"
+            " FROM users u WHERE u.tenant_id = 'demo' AND u.external_id LIKE 'u%'"
+        ).fetchall()
+    assert {name: int(total) for name, _, total in rows} == paid
+    assert {name: score for name, score, _ in rows} == paid
+
+    def clean() -> bool:
+        report = json.loads(plaudit("check", "--json", data_dir=service.data_dir).stdout)
+        return bool(report["ok"]) and report["due"] == 0
+
+    eventually(clean, within_s=60)
+    headers = {"Authorization": f"Bearer {service.token()}"}
+    board = service.get("/api/v1/leaderboards?scope=users&window=all&limit=1000", headers=headers).json()
+    assert board["source"] == "redis"
+    assert {row["user"]["external_id"]: row["value"] for row in board["items"]} == paid
+
+
+def test_the_limit_is_one_for_all_processes(service: Service) -> None:
+    headers = {"Authorization": f"Bearer {service.token()}"}
+    limits = {"limits": {"score_updates_per_minute": 10}}
+    assert requests.patch(f"{service.url}/api/v1/settings", json=limits, headers=headers, timeout=10).ok
+    time.sleep(3.5)  # settings are read every few seconds
+    login = {"tenant": "demo", "username": "limited_one", "password": "correct horse battery"}
+    made = {**login, "email": "limited@example.org"}
+    assert requests.post(f"{service.url}/api/v1/auth/register", json=made, timeout=10).status_code == 201
+    token = service.post("/api/v1/auth/login", json=login).json()["access_token"]
+
+    def act(number: int) -> int:
+        body = {
+            "actionId": str(uuid.uuid4()),
+            "actionType": "small",
+            "timestamp": datetime.now(UTC).isoformat(),
+        }
+        forwarded = {"Authorization": f"Bearer {token}", "X-Forwarded-For": f"10.1.1.{number}"}
+        return requests.post(
+            f"{service.url}/api/v1/scores/update", json=body, headers=forwarded, timeout=10
+        ).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(act, range(25)))
+    assert sorted(statuses) == [200] * 10 + [429] * 15
