@@ -14,14 +14,13 @@ from uuid import UUID, uuid4
 
 import orjson
 from prometheus_client import Counter
-from sqlalchemy import BigInteger, Index, LargeBinary, Uuid, func, select, text, tuple_
+from sqlalchemy import BigInteger, Index, LargeBinary, Uuid, select, text, tuple_
 from sqlalchemy.dialects.postgresql import INET, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics import catalog, integrity, ledger, limits, standings, tokens
-from analytics.catalog import ActionType
+from analytics import integrity, ledger, limits, standings, tokens
+from analytics.catalog import UnknownAction
 from analytics.integrity import Rule
-from analytics.ledger import Held, LedgerEntry
 from analytics.tokens import ActionTokenExpired, Claims
 from tenants import sessions, users
 from tenants.db import Base, TenantOwned, Tx
@@ -163,17 +162,11 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
         return earlier
     if user is None or user.is_suspended:
         raise UserSuspended
-    if deed.token is not None and deed.token.expires_at <= now:
-        raise ActionTokenExpired
-    if deed.client_time is not None and not now - OLDEST <= deed.client_time <= now + NEWEST:
-        said = "within the last 7 days, and at most 5 minutes ahead"
-        raise ImpossibleTime(f"timestamp: {said}", errors={"timestamp": [said]})
-    action = catalog.find(tx, deed.action_type)
-    points = _points(deed, action)
+    look = _look(tx, deed, now=now)
+    _check(deed, look, now=now)
+    points = _points(deed, look)
     if user.score + points > ledger.MOST_SCORE:
         raise ledger.TooHigh
-    once_key = _once_key(tx, deed, action)
-    _check_pace(tx, user, action, now=now)
     limits.breakers.require(tx.tenant, most_per_minute=settings.limits.score_spike_per_minute)
     state = limits.require_user(tx, user.id, per_minute=settings.limits.score_updates_per_minute, now=now)
     event_id = uuid4()
@@ -191,10 +184,12 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
         action_type=deed.action_type,
         event_id=event_id,
         rank=rank,
-        once_key=once_key,
+        once_key=_once_key(deed) if look.once_per_object else None,
     )
     tell = None
-    flagged = integrity.watch_points(tx, user.id, most_per_hour=settings.integrity.points_per_hour, now=now)
+    flagged = integrity.watch_points(
+        tx, user.id, look.in_last_hour + points, most_per_hour=settings.integrity.points_per_hour, now=now
+    )
     if flagged and settings.integrity.suspend_automatically:
         _, tell = sessions.change_user(tx, users.get(tx, user.id), {"suspended": True}, now=now)
     PAID.labels(tx.tenant).inc(points)
@@ -241,53 +236,82 @@ def _replay(tx: Tx, deed: Deed) -> Paid | None:
     return Paid(entry.score, entry.delta, entry.rank, entry.event_id, replay=True)
 
 
-def _points(deed: Deed, action: ActionType) -> int:
+def _look(tx: Tx, deed: Deed, *, now: datetime) -> Any:
+    """What there is to know before paying, at once: the catalog's terms, and what this user did of late."""
+    return tx.run(
+        _LOOK,
+        {
+            "tenant": tx.tenant,
+            "user": deed.user_id,
+            "action": deed.action_type,
+            "once": _once_key(deed),
+            "today": _midnight(now),
+            "hour_ago": now - integrity.WINDOW,
+        },
+    ).one()
+
+
+def _once_key(deed: Deed) -> str:
+    return f"{deed.user_id}:{deed.action_type}:{deed.object or ''}"
+
+
+def _midnight(now: datetime) -> datetime:
+    return datetime.combine(now.astimezone(UTC).date(), datetime.min.time(), UTC)
+
+
+_LOOK = text("""
+    SELECT c.points, c.daily_cap, c.cooldown_s, c.once_per_object, c.requires_token, c.enabled,
+           (SELECT count(*) FROM score_ledger WHERE tenant_id = :tenant AND user_id = :user AND action_type = :action
+            AND at >= :today AND reverses IS NULL) AS done_today,
+           (SELECT max(at) FROM score_ledger WHERE tenant_id = :tenant AND user_id = :user AND action_type = :action
+            AND reverses IS NULL) AS last_at,
+           EXISTS (SELECT FROM score_ledger WHERE tenant_id = :tenant AND once_key = :once) AS was_done,
+           (SELECT COALESCE(sum(delta), 0)::bigint FROM score_ledger
+            WHERE tenant_id = :tenant AND user_id = :user AND at > :hour_ago) AS in_last_hour
+    FROM (VALUES (1)) AS always LEFT JOIN action_catalog c ON c.tenant_id = :tenant AND c.type = :action
+""")
+
+
+def _check(deed: Deed, look: Any, *, now: datetime) -> None:
+    """Whether this can be paid for at all, and now."""
+    if deed.token is not None and deed.token.expires_at <= now:
+        raise ActionTokenExpired
+    if deed.client_time is not None and not now - OLDEST <= deed.client_time <= now + NEWEST:
+        said = "within the last 7 days, and at most 5 minutes ahead"
+        raise ImpossibleTime(f"timestamp: {said}", errors={"timestamp": [said]})
+    if look.points is None or not look.enabled:
+        raise UnknownAction(deed.action_type)
+    if look.once_per_object and look.was_done:
+        raise AlreadyDone
+    _check_pace(deed, look, now=now)
+
+
+def _points(deed: Deed, terms: Any) -> int:
     """The server decides: what the catalog says, or what a token of the tenant's app allows of it."""
-    if action.requires_token and deed.verification is Verification.SESSION:
+    if terms.requires_token and deed.verification is Verification.SESSION:
         raise TokenRequired
     if deed.verification is Verification.TOKEN:
-        most = min(deed.most or action.points, action.points)
+        most = min(deed.most or terms.points, terms.points)
         if deed.wanted is not None and not 1 <= deed.wanted <= most:
             said = f"from 1 to {most}"
             raise AboveCatalog(f"score_delta: {said}", errors={"score_delta": [said]})
-        return deed.wanted or most
-    if deed.wanted is not None and not 0 <= deed.wanted <= action.points:
-        said = f"at most {action.points} for {action.type}"
+        return int(deed.wanted or most)
+    if deed.wanted is not None and not 0 <= deed.wanted <= terms.points:
+        said = f"at most {terms.points} for {deed.action_type}"
         raise AboveCatalog(f"scoreDelta: {said}", errors={"scoreDelta": [said]})
-    return action.points
+    return int(terms.points)
 
 
-def _once_key(tx: Tx, deed: Deed, action: ActionType) -> str | None:
-    if not action.once_per_object:
-        return None
-    once_key = f"{deed.user_id}:{action.type}:{deed.object or ''}"
-    if tx.scalar(select(LedgerEntry.id).where(LedgerEntry.once_key == once_key)) is not None:
-        raise AlreadyDone
-    return once_key
-
-
-def _check_pace(tx: Tx, user: Held, action: ActionType, *, now: datetime) -> None:
-    if action.daily_cap is None and action.cooldown_s is None:
-        return
-    today = datetime.combine(now.astimezone(UTC).date(), datetime.min.time(), UTC)
-    done, last = tx.execute(
-        select(func.count().filter(LedgerEntry.at >= today), func.max(LedgerEntry.at)).where(
-            LedgerEntry.user_id == user.id,
-            LedgerEntry.action_type == action.type,
-            LedgerEntry.reverses.is_(None),
-            LedgerEntry.at >= min(today, now - timedelta(seconds=action.cooldown_s or 0)),
-        )
-    ).one()
-    if action.daily_cap is not None and done >= action.daily_cap:
-        tomorrow = today + timedelta(days=1)
+def _check_pace(deed: Deed, look: Any, *, now: datetime) -> None:
+    if look.daily_cap is not None and look.done_today >= look.daily_cap:
         raise DailyCapReached(
-            f"{action.type} counts {action.daily_cap} times a day (UTC)",
-            retry_after_s=(tomorrow - now).total_seconds(),
+            f"{deed.action_type} counts {look.daily_cap} times a day (UTC)",
+            retry_after_s=(_midnight(now) + timedelta(days=1) - now).total_seconds(),
         )
-    if action.cooldown_s is not None and last is not None:
-        wait = action.cooldown_s - (now - last).total_seconds()
+    if look.cooldown_s is not None and look.last_at is not None:
+        wait = look.cooldown_s - (now - look.last_at).total_seconds()
         if wait > 0:
-            raise Cooldown(f"{action.type} counts again in {int(wait) + 1} s", retry_after_s=wait)
+            raise Cooldown(f"{deed.action_type} counts again in {int(wait) + 1} s", retry_after_s=wait)
 
 
 def _write_audit(tx: Tx, deed: Deed, event_id: UUID, points: int, *, now: datetime) -> None:

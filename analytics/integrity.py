@@ -70,16 +70,9 @@ class AlreadyResolved(Conflict):
     title = "This flag was resolved before"
 
 
-def watch_points(tx: Tx, user_id: UUID, *, most_per_hour: int, now: datetime) -> bool:
+def watch_points(tx: Tx, user_id: UUID, got: int, *, most_per_hour: int, now: datetime) -> bool:
     """Flag a user who got more points in the last hour than anybody honest could; whether they are flagged."""
-    got = tx.scalar(
-        text("""
-            SELECT COALESCE(sum(delta), 0)::bigint FROM score_ledger
-            WHERE tenant_id = :tenant AND user_id = :user AND at > :start
-        """),
-        {"tenant": tx.tenant, "user": user_id, "start": now - WINDOW},
-    )
-    if not got or got <= most_per_hour:
+    if got <= most_per_hour:
         return False
     raise_flag(tx, user_id, Rule.POINTS_PER_HOUR, {"points": got, "most": most_per_hour}, now=now)
     return True

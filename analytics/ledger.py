@@ -24,7 +24,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics import outbox
 from analytics.outbox import Kind
 from analytics.windows import hour_of
 from tenants.db import Base, TenantOwned, Tx
@@ -43,6 +42,7 @@ class LedgerEntry(TenantOwned, Base):
         Index("uq_score_ledger_once_key", "tenant_id", "once_key", unique=True),
         Index("uq_score_ledger_reverses", "tenant_id", "reverses", unique=True),
         Index("ix_score_ledger_user", "tenant_id", "user_id", "id"),
+        Index("ix_score_ledger_time", "tenant_id", "user_id", "at"),
         Index("ix_score_ledger_action", "tenant_id", "user_id", "action_type", "at"),
     )
 
@@ -112,8 +112,26 @@ def hold(tx: Tx, user_id: UUID) -> Held | None:
     return Held(row.id, row.current_score, row.suspended_at is not None)
 
 
-def entry_for(tx: Tx, source: str) -> LedgerEntry | None:
-    return tx.scalar(select(LedgerEntry).where(LedgerEntry.source == source))
+@dataclass(frozen=True)
+class Entry:
+    """What was entered for a source: what a replay is answered by."""
+
+    score: int
+    delta: int
+    rank: int | None
+    event_id: UUID | None
+    payload_hash: bytes
+
+
+def entry_for(tx: Tx, source: str) -> Entry | None:
+    row = tx.run(
+        text("""
+            SELECT score, delta, rank, event_id, payload_hash FROM score_ledger
+            WHERE tenant_id = :tenant AND source = :source
+        """),
+        {"tenant": tx.tenant, "source": source},
+    ).one_or_none()
+    return Entry(row.score, row.delta, row.rank, row.event_id, bytes(row.payload_hash)) if row is not None else None
 
 
 def enter(
@@ -154,13 +172,13 @@ def enter(
             "once": once_key,
             "reverses": reverses,
             "actions": 1 if reverses is None else 0,
+            "kind": Kind.USER.value,
         },
     )
-    outbox.mark_stale(tx, Kind.USER, [str(user.id)])
     return score
 
 
-# One statement: the entry, the score it makes, and the hour it is in.
+# One statement: the entry, the score it makes, the hour it is in, and word for the boards.
 _ENTER = text("""
     WITH entry AS (
         INSERT INTO score_ledger (tenant_id, user_id, source, metric, action_type, delta, previous, score, rank, at,
@@ -172,6 +190,8 @@ _ENTER = text("""
         VALUES (:tenant, :user, :metric, :hour, :delta, :at)
         ON CONFLICT (tenant_id, user_id, metric, bucket_hour)
         DO UPDATE SET points = h.points + EXCLUDED.points, last_at = GREATEST(h.last_at, EXCLUDED.last_at)
+    ), stale AS (
+        INSERT INTO outbox (tenant_id, kind, member) VALUES (:tenant, :kind, CAST(:user AS uuid)::text)
     )
     UPDATE users SET current_score = :score, total_actions = total_actions + :actions,
         score_reached_at = GREATEST(COALESCE(score_reached_at, :at), :at)

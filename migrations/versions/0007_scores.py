@@ -189,6 +189,7 @@ def ledger() -> None:
     op.create_index("uq_score_ledger_once_key", "score_ledger", ["tenant_id", "once_key"], unique=True)
     op.create_index("uq_score_ledger_reverses", "score_ledger", ["tenant_id", "reverses"], unique=True)
     op.create_index("ix_score_ledger_user", "score_ledger", ["tenant_id", "user_id", "id"])
+    op.create_index("ix_score_ledger_time", "score_ledger", ["tenant_id", "user_id", "at"])
     op.create_index("ix_score_ledger_action", "score_ledger", ["tenant_id", "user_id", "action_type", "at"])
     for statement in rls.isolate("score_ledger", service=("SELECT", "INSERT")):
         op.execute(statement)

@@ -41,7 +41,7 @@ def service() -> Iterator[Service]:
 
 
 def keep_killing(service: Service, stop: threading.Event, rng: random.Random) -> None:
-    while not stop.wait(rng.uniform(0.5, 2.0)):
+    while not stop.wait(rng.uniform(2.0, 5.0)):
         kind = rng.choice(["web", "worker"])
         for name, process in service.processes().items():
             if name.startswith(kind):
