@@ -167,13 +167,11 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
     points = _points(deed, look)
     if user.score + points > ledger.MOST_SCORE:
         raise ledger.TooHigh
-    limits.breakers.require(tx.tenant, most_per_minute=settings.limits.score_spike_per_minute)
     state = limits.require_user(tx, user.id, per_minute=settings.limits.score_updates_per_minute, now=now)
+    limits.breakers.require(tx.tenant, most_per_minute=settings.limits.score_spike_per_minute)
     event_id = uuid4()
-    if deed.token is not None:
-        tokens.consume(tx, deed.token)
-    _write_audit(tx, deed, event_id, points, now=now)
-    rank = standings.rank_for(tx, user.score + points)
+    told_rank = deed.verification is not Verification.CLIENT  # nobody is told of a batch's
+    rank = standings.rank_for(tx, user.score + points) if told_rank else None
     score = ledger.enter(
         tx,
         user,
@@ -186,12 +184,22 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
         rank=rank,
         once_key=_once_key(deed) if look.once_per_object else None,
     )
+    if score is None:  # the same source came for another user at the same moment
+        raise PayloadDiffers
+    if deed.token is not None:
+        tokens.consume(tx, deed.token)
+    _write_audit(tx, deed, event_id, points, now=now)
     tell = None
-    flagged = integrity.watch_points(
-        tx, user.id, look.in_last_hour + points, most_per_hour=settings.integrity.points_per_hour, now=now
-    )
-    if flagged and settings.integrity.suspend_automatically:
-        _, tell = sessions.change_user(tx, users.get(tx, user.id), {"suspended": True}, now=now)
+    got, rule = look.in_last_hour + points, settings.integrity
+    if got > rule.points_per_hour and integrity.raise_flag(
+        tx,
+        user.id,
+        Rule.POINTS_PER_HOUR,
+        {"points": got, "most": rule.points_per_hour},
+        state=integrity.State.SUSPENDED if rule.suspend_automatically else integrity.State.OPEN,
+        now=now,
+    ):
+        tell = _suspend(tx, user.id, now=now) if rule.suspend_automatically else None
     PAID.labels(tx.tenant).inc(points)
     return Paid(score, points, rank, event_id, replay=False, limit=state, tell=tell)
 
@@ -236,6 +244,10 @@ def _replay(tx: Tx, deed: Deed) -> Paid | None:
     return Paid(entry.score, entry.delta, entry.rank, entry.event_id, replay=True)
 
 
+def _suspend(tx: Tx, user_id: UUID, *, now: datetime) -> Callable[[], None]:
+    return sessions.change_user(tx, users.get(tx, user_id), {"suspended": True}, now=now)[1]
+
+
 def _look(tx: Tx, deed: Deed, *, now: datetime) -> Any:
     """What there is to know before paying, at once: the catalog's terms, and what this user did of late."""
     return tx.run(
@@ -247,12 +259,15 @@ def _look(tx: Tx, deed: Deed, *, now: datetime) -> Any:
             "once": _once_key(deed),
             "today": _midnight(now),
             "hour_ago": now - integrity.WINDOW,
+            "rule": Rule.POINTS_PER_HOUR.value,
         },
     ).one()
 
 
 def _once_key(deed: Deed) -> str:
-    return f"{deed.user_id}:{deed.action_type}:{deed.object or ''}"
+    """Of what counts once; a hash, since an object may say who somebody is, and the ledger stays."""
+    said = f"{deed.user_id}:{deed.action_type}:{deed.object or ''}"
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def _midnight(now: datetime) -> datetime:
@@ -266,8 +281,12 @@ _LOOK = text("""
            (SELECT max(at) FROM score_ledger WHERE tenant_id = :tenant AND user_id = :user AND action_type = :action
             AND reverses IS NULL) AS last_at,
            EXISTS (SELECT FROM score_ledger WHERE tenant_id = :tenant AND once_key = :once) AS was_done,
-           (SELECT COALESCE(sum(delta), 0)::bigint FROM score_ledger
-            WHERE tenant_id = :tenant AND user_id = :user AND at > :hour_ago) AS in_last_hour
+           (SELECT COALESCE(sum(delta), 0)::bigint FROM score_ledger l
+            WHERE tenant_id = :tenant AND user_id = :user AND reverses IS NULL AND at > GREATEST(:hour_ago, (
+                SELECT max(f.resolved_at) FROM integrity_flags f
+                WHERE f.tenant_id = :tenant AND f.user_id = :user AND f.rule = :rule AND f.state = 'dismissed'))
+            AND NOT EXISTS (SELECT FROM score_ledger r WHERE r.tenant_id = :tenant AND r.reverses = l.id)
+           ) AS in_last_hour
     FROM (VALUES (1)) AS always LEFT JOIN action_catalog c ON c.tenant_id = :tenant AND c.type = :action
 """)
 

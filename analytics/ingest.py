@@ -332,7 +332,9 @@ class _Share:
         user_ids: dict[str | UUID | None, UUID] = {}
         external = {item.user for item, _ in wanted if isinstance(item.user, str)}
         user_ids.update(users.ensure_all_external(tx, external, now=self.parts[0].now))
-        user_ids |= {user: user for user in users.hold(tx, {i.user for i, _ in wanted if isinstance(i.user, UUID)})}
+        user_ids |= {item.user: item.user for item, _ in wanted if isinstance(item.user, UUID)}
+        held = users.hold(tx, set(user_ids.values()))
+        user_ids = {name: user_id for name, user_id in user_ids.items() if user_id in held}
         wishes: list[Wish] = []
         granted: list[Outcome] = []
         for item, outcome in wanted:

@@ -1,5 +1,6 @@
 """Scores that look forged: flagged by a rule, then looked at by an admin, who dismisses, suspends or reverses."""
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -70,17 +71,11 @@ class AlreadyResolved(Conflict):
     title = "This flag was resolved before"
 
 
-def watch_points(tx: Tx, user_id: UUID, got: int, *, most_per_hour: int, now: datetime) -> bool:
-    """Flag a user who got more points in the last hour than anybody honest could; whether they are flagged."""
-    if got <= most_per_hour:
-        return False
-    raise_flag(tx, user_id, Rule.POINTS_PER_HOUR, {"points": got, "most": most_per_hour}, now=now)
-    return True
-
-
-def raise_flag(tx: Tx, user_id: UUID, rule: Rule, details: dict[str, Any], *, now: datetime) -> None:
-    """One is enough: while it is open, no second is raised by the same rule."""
-    tx.execute(
+def raise_flag(
+    tx: Tx, user_id: UUID, rule: Rule, details: dict[str, Any], *, now: datetime, state: State = State.OPEN
+) -> bool:
+    """Whether it is a new one: while one is not settled, no second is raised by the same rule."""
+    made = tx.scalar(
         insert(Flag)
         .values(
             tenant_id=tx.tenant,
@@ -88,11 +83,13 @@ def raise_flag(tx: Tx, user_id: UUID, rule: Rule, details: dict[str, Any], *, no
             user_id=user_id,
             rule=rule.value,
             details=details,
-            state=State.OPEN.value,
+            state=state.value,
             created_at=now,
         )
         .on_conflict_do_nothing()
+        .returning(Flag.id)
     )
+    return made is not None
 
 
 def list_(tx: Tx, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int) -> list[Flag]:
@@ -105,24 +102,31 @@ def list_(tx: Tx, *, state: str | None, after: tuple[datetime, UUID] | None, lim
     return list(tx.scalars(wanted))
 
 
-def get(tx: Tx, flag_id: UUID) -> State:
-    """How a flag stands; whoever asks holds it."""
-    flag = tx.scalar(select(Flag).where(Flag.id == flag_id).with_for_update())
-    if flag is None:
-        raise FlagNotFound
-    return State(flag.state)
+@dataclass(frozen=True)
+class Settled:
+    """A flag that was settled, and what is to become of its user: suspended, set free, or left as they are (None)."""
+
+    flag: Flag
+    reversed_entries: int
+    suspend: bool | None
 
 
-def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | None, now: datetime) -> tuple[Flag, int]:
-    """Settle a flag; and how many entries were taken back. A suspended one may still be dismissed or reversed.
+def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | None, now: datetime) -> Settled:
+    """Settle a flag. A suspended one may still be dismissed or reversed.
 
-    Suspending and lifting it is for the caller to do with the user, in the same transaction.
+    Suspending the user, and lifting it, is for the caller to do in the same transaction.
     """
-    flag = tx.scalar(select(Flag).where(Flag.id == flag_id).with_for_update())
-    if flag is None:
+    whose = tx.scalar(select(Flag.user_id).where(Flag.id == flag_id))
+    if whose is None:
         raise FlagNotFound
+    ledger.hold(tx, whose)  # users before flags, as whoever raises one
+    flag = tx.scalars(select(Flag).where(Flag.id == flag_id).with_for_update()).one()
     if flag.state not in {State.OPEN, State.SUSPENDED}:
         raise AlreadyResolved(f"This flag was {flag.state} before")
+    suspend = True if verdict is Verdict.SUSPEND else None
+    if verdict is Verdict.DISMISS and flag.state == State.SUSPENDED:
+        others = select(Flag.id).where(Flag.user_id == whose, Flag.id != flag_id, Flag.state == State.SUSPENDED.value)
+        suspend = None if tx.scalar(others.limit(1)) is not None else False
     reversed_entries = 0
     if verdict is Verdict.REVERSE:
         reversed_entries = reverse(tx, flag.user_id, since=flag.created_at - WINDOW, flag_id=flag.id, now=now)
@@ -133,7 +137,7 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
         .values(state=state[verdict].value, resolved_at=now, resolved_by=by, note=note)
     )
     tx.refresh(flag)
-    return flag, reversed_entries
+    return Settled(flag, reversed_entries, suspend)
 
 
 def reverse(tx: Tx, user_id: UUID, *, since: datetime, flag_id: UUID, now: datetime) -> int:
@@ -154,5 +158,5 @@ def reverse(tx: Tx, user_id: UUID, *, since: datetime, flag_id: UUID, now: datet
             action_type=entry.action_type,
             reverses=entry.id,
         )
-        held = ledger.Held(held.id, score, held.is_suspended)
+        held = ledger.Held(held.id, held.score if score is None else score, held.is_suspended)
     return len(entries)

@@ -103,7 +103,7 @@ def hold(tx: Tx, user_id: UUID) -> Held | None:
     row = tx.run(
         text("""
             SELECT id, current_score, suspended_at, erased_at FROM users
-            WHERE tenant_id = :tenant AND id = :user FOR UPDATE
+            WHERE tenant_id = :tenant AND id = :user FOR NO KEY UPDATE
         """),
         {"tenant": tx.tenant, "user": user_id},
     ).one_or_none()
@@ -147,13 +147,16 @@ def enter(
     rank: int | None = None,
     once_key: str | None = None,
     reverses: int | None = None,
-) -> int:
-    """Add an entry for a user who is held: the new score. Score, hour and boards follow in the same transaction."""
+) -> int | None:
+    """Add an entry for a user who is held: the new score; None if the source has an entry already.
+
+    Score, hour and boards follow in the same transaction.
+    """
     score = user.score + delta
     if score > MOST_SCORE:
         raise TooHigh
     at = at.replace(microsecond=at.microsecond // 1000 * 1000)
-    tx.run(
+    entered = tx.run(
         _ENTER,
         {
             "tenant": tx.tenant,
@@ -175,7 +178,7 @@ def enter(
             "kind": Kind.USER.value,
         },
     )
-    return score
+    return score if entered.one_or_none() is not None else None
 
 
 # One statement: the entry, the score it makes, the hour it is in, and word for the boards.
@@ -185,17 +188,18 @@ _ENTER = text("""
                                   event_id, payload_hash, once_key, reverses)
         VALUES (:tenant, :user, :source, :metric, :action, :delta, :previous, :score, :rank, :at, :event, :hash, :once,
                 :reverses)
+        ON CONFLICT (tenant_id, source) DO NOTHING RETURNING user_id
     ), hour AS (
         INSERT INTO user_points_hour AS h (tenant_id, user_id, metric, bucket_hour, points, last_at)
-        VALUES (:tenant, :user, :metric, :hour, :delta, :at)
+        SELECT :tenant, user_id, :metric, :hour, CAST(:delta AS bigint), CAST(:at AS timestamptz) FROM entry
         ON CONFLICT (tenant_id, user_id, metric, bucket_hour)
         DO UPDATE SET points = h.points + EXCLUDED.points, last_at = GREATEST(h.last_at, EXCLUDED.last_at)
     ), stale AS (
-        INSERT INTO outbox (tenant_id, kind, member) VALUES (:tenant, :kind, CAST(:user AS uuid)::text)
+        INSERT INTO outbox (tenant_id, kind, member) SELECT :tenant, :kind, user_id::text FROM entry
     )
-    UPDATE users SET current_score = :score, total_actions = total_actions + :actions,
+    UPDATE users u SET current_score = :score, total_actions = total_actions + :actions,
         score_reached_at = GREATEST(COALESCE(score_reached_at, :at), :at)
-    WHERE tenant_id = :tenant AND id = :user
+    FROM entry WHERE u.tenant_id = :tenant AND u.id = entry.user_id RETURNING u.id
 """)
 
 

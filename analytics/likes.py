@@ -87,44 +87,39 @@ def settle(tx: Tx, wishes: Sequence[Wish]) -> tuple[list[int], set[int]]:
     return after, moved
 
 
-def take_all_back(tx: Tx, user_id: UUID, page_ids: Sequence[int]) -> None:
-    """Remove a user's likes of these pages, and what they counted for."""
-    if not page_ids:
-        return
-    own = {"tenant": tx.tenant, "user": user_id, "pages": array(page_ids)}
+def hold(tx: Tx, page_ids: Sequence[int]) -> None:
+    """Lock these pages' counters, in the order of their ids, as everybody does who changes their likes."""
     tx.execute(
         text("""
             SELECT page_id FROM page_counters WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
             ORDER BY page_id FOR UPDATE
         """),
-        own,
+        {"tenant": tx.tenant, "pages": array(page_ids)},
     )
-    gone = tx.execute(
+
+
+def take_all_back(tx: Tx, user_id: UUID) -> int:
+    """Remove a user's likes, and what they counted for; how many they were."""
+    own = {"tenant": tx.tenant, "user": user_id}
+    gone = tx.scalars(
         text("DELETE FROM page_likes WHERE tenant_id = :tenant AND user_id = :user RETURNING page_id"), own
-    ).scalars()
-    taken = sorted(gone)
-    tx.execute(
-        text("""
-            UPDATE page_counters SET likes = likes - 1
-            WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
-        """),
-        {**own, "pages": array(taken)},
     )
-    outbox.mark_stale(tx, Kind.PAGE, taken)
+    taken = sorted(gone)
+    if taken:
+        tx.execute(
+            text("""
+                UPDATE page_counters SET likes = likes - 1
+                WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
+            """),
+            {"tenant": tx.tenant, "pages": array(taken)},
+        )
+        outbox.mark_stale(tx, Kind.PAGE, taken)
+    return len(taken)
 
 
 def recount(tx: Tx, page_ids: Sequence[int]) -> None:
     """Set these pages' counters to what their likes and buckets add up to."""
-    tx.execute(
-        text("""
-            WITH held AS MATERIALIZED (
-                SELECT page_id FROM page_counters WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
-                ORDER BY page_id FOR UPDATE
-            )
-            SELECT count(*) FROM held
-        """),
-        {"tenant": tx.tenant, "pages": array(page_ids)},
-    )
+    hold(tx, page_ids)
     tx.execute(
         text("""
             UPDATE page_counters c SET

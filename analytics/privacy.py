@@ -4,17 +4,18 @@ Erasing blanks who they were, everywhere, and takes their likes away; the ledger
 that it still adds up.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import orjson
 from sqlalchemy import delete, select, text, update
 
 from analytics import likes, outbox
 from analytics.actions import ActionEvent
-from analytics.integrity import Flag
+from analytics.integrity import Flag, State
 from analytics.ledger import LedgerEntry
 from analytics.likes import PageLike
 from analytics.outbox import Kind
@@ -29,6 +30,7 @@ PROFILE = """
     id external_id username email role segment avatar_url bio wallet email_verified created_at updated_at suspended_at
     current_score total_actions
 """
+PERSONAL = ("external_id", "username", "email", "password_hash", "segment", "avatar_url", "bio", "wallet")
 SESSION = "id ip user_agent created_at last_used_at expires_at revoked_at"
 LEDGER = "id source metric action_type delta previous score at event_id reverses"
 ACTIONS = "id received_at action_type source verification client_time points object ip agent client_info"
@@ -79,41 +81,58 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
 
 def erase(tx: Tx, user: User, *, now: datetime) -> Erased:
     """Forget who this was. Counts and boards that contained them follow."""
-    names = [name for name in (user.username, user.email, user.external_id) if name]
+    liked = select(PageLike.page_id).where(PageLike.user_id == user.id).order_by(PageLike.page_id)
+    likes.hold(tx, tx.scalars(liked).all())  # counters before users, as in every other transaction
     tx.execute(select(User.id).where(User.id == user.id).with_for_update())
-    liked = list(tx.scalars(select(PageLike.page_id).where(PageLike.user_id == user.id).order_by(PageLike.page_id)))
-    likes.take_all_back(tx, user.id, liked)
+    taken = likes.take_all_back(tx, user.id)
     owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
     ended = list(tx.scalars(delete(Session).where(Session.user_id == user.id).returning(Session.id)))
     tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user.id))
-    for name in names:  # answers that are kept for whoever asks again
-        mentions = text("position(convert_to(:name, 'UTF8') IN body) > 0").bindparams(name=name)
-        tx.execute(delete(IdempotencyKey).where(mentions))
+    _redact_kept_answers(tx, user.id, [name for name in (user.username, user.email, user.external_id) if name])
+    settled = {"state": State.DISMISSED.value, "resolved_at": now, "resolved_by": "erasure"}
+    tx.execute(update(Flag).where(Flag.user_id == user.id, Flag.resolved_at.is_(None)).values(**settled))
+    tx.execute(update(Flag).where(Flag.user_id == user.id).values(note=None))
+    blank = {**dict.fromkeys(PERSONAL), "email_verified": False, "role": "member"}
+    tx.execute(update(User).where(User.id == user.id).values(**blank, erased_at=now, updated_at=now))
     blanked = tx.scalar(text("SELECT blank_audit(:user)"), {"user": user.id})
-    tx.execute(
-        update(User)
-        .where(User.id == user.id)
-        .values(
-            **dict.fromkeys(
-                ("external_id", "username", "email", "password_hash", "segment", "avatar_url", "bio", "wallet")
-            ),
-            email_verified=False,
-            role="member",
-            erased_at=now,
-            updated_at=now,
-        )
-    )
     outbox.mark_stale(tx, Kind.USER, [str(user.id)])
     tenant_id = tx.tenant
     return Erased(
         user.id,
         now,
-        likes=len(liked),
+        likes=taken,
         sessions=len(ended),
         pages_owned=len(owned),
         audit_rows=int(blanked or 0),
         tell=lambda: sessions.announce(tenant_id, ended),
     )
+
+
+def _redact_kept_answers(tx: Tx, user_id: UUID, names: Sequence[str]) -> None:
+    """Take the user out of the answers that are kept for whoever asks again. The keys stay: nothing counts twice."""
+    sought = [str(user_id), *names]
+    mentions = text(
+        "EXISTS (SELECT FROM unnest(CAST(:sought AS text[])) s WHERE position(convert_to(s, 'UTF8') IN body) > 0)"
+    ).bindparams(sought=sought)
+    for row in tx.scalars(select(IdempotencyKey).where(mentions)):
+        try:
+            told = orjson.loads(row.body)
+        except orjson.JSONDecodeError:
+            continue
+        row.body = orjson.dumps(_without(told, str(user_id), set(names)))
+    tx.flush()
+
+
+def _without(value: Any, user_id: str, names: set[str]) -> Any:
+    if isinstance(value, list):
+        return [_without(inner, user_id, names) for inner in value]
+    if isinstance(value, dict):
+        is_them = value.get("id") == user_id
+        return {
+            name: None if is_them and name in PERSONAL else _without(inner, user_id, names)
+            for name, inner in value.items()
+        }
+    return None if isinstance(value, str) and value in names else value
 
 
 def _fields(row: Any, names: str) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def run_all(tenant_id: str, *, now: Callable[[], datetime]) -> Done:
     for _ in range(MOST_RUNS):
         done = run(tenant_id, now=now())
         total.pages += done.pages
+        total.users += done.users
         total.rebuilt += done.rebuilt
         total.in_redis, total.more = done.in_redis, done.more
         if not done.more:
@@ -219,6 +220,7 @@ class _Telling:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell-redis")
         self._writing: list[Future[list[Board]]] = []
         self._holds_all = False
+        self._failed = False
 
     def __enter__(self) -> Self:
         return self
@@ -239,7 +241,18 @@ class _Telling:
                 tx.run(_INTEND, {"tenant": tx.tenant, "kind": kind.value, **parameters})
             reserved = versions.reserve(tx, wanted.boards(), now=self._now)
         self._reserved |= reserved
-        self._writing.append(self._thread.submit(_write, wanted, reserved))
+        self._writing.append(self._thread.submit(self._write, wanted, reserved))
+
+    def _write(self, wanted: Changes, reserved: Mapping[Board, Version]) -> list[Board]:
+        """After a chunk that failed nothing more is written: a later version would be without it."""
+        if self._failed:
+            raise RedisUnavailable
+        try:
+            with redis.boards().client() as client:
+                return boards.write(client, wanted, reserved)
+        except BaseException:
+            self._failed = True
+            raise
 
     def finish(self) -> None:
         """Wait for Redis; then fill the boards that it has lost, and let everybody know."""
@@ -258,11 +271,6 @@ class _Telling:
                 boards.publish(client, self._reserved)
         except RedisUnavailable:
             self._done.in_redis = False
-
-
-def _write(wanted: Changes, reserved: Mapping[Board, Version]) -> list[Board]:
-    with redis.boards().client() as client:
-        return boards.write(client, wanted, reserved)
 
 
 def _scopes_of_pages(rolled: Iterable[Rolled]) -> dict[str, set[str]]:

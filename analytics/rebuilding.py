@@ -1,6 +1,5 @@
 """Filling boards anew from `page_stats`: after Redis was emptied, for a new space, or by command."""
 
-from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 CHUNK = 5_000
+MOST_TOLD = 20
 
 log = structlog.get_logger()
 
@@ -52,8 +52,9 @@ def rebuild(
     for board in rebuilt:
         REBUILT.labels(board.tenant_id).inc()
     if rebuilt:
-        scopes = Counts(board.scope for board in rebuilt)
-        log.info("boards filled anew", action="boards.rebuilt", tenantId=rebuilt[0].tenant_id, data={"scopes": scopes})
+        scopes = sorted({board.scope for board in rebuilt})
+        told = {"boards": len(rebuilt), "scopes": scopes[:MOST_TOLD]}
+        log.info("boards filled anew", action="boards.rebuilt", tenantId=rebuilt[0].tenant_id, data=told)
     return rebuilt
 
 

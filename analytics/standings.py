@@ -32,6 +32,7 @@ class UserStats(TenantOwned, Base):
     __table_args__ = (
         ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
         Index("ix_user_stats_segment", "tenant_id", "segment"),
+        Index("ix_user_stats_all", "tenant_id", "metric", "value_all"),
     )
 
     user_id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)

@@ -33,9 +33,17 @@ def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
         connection.execute(text(f"GRANT SELECT ON alembic_version TO {SERVICE_ROLE}, {PLATFORM_ROLE}"))
+        if connection.scalar(text("SELECT to_regproc('make_month_of_actions') IS NOT NULL")):
+            connection.execute(_MONTHS_AHEAD)  # a backup of long ago has none for today
         if service_url:
             _let_in(connection, make_url(service_url).username)
         return before, current_revision(connection) or head_revision()
+
+
+_MONTHS_AHEAD = text("""
+    SELECT make_month_of_actions((date_trunc('month', now() AT TIME ZONE 'UTC') + n * interval '1 month')::date)
+    FROM generate_series(0, 2) n
+""")
 
 
 def current_revision(connection: Connection) -> str | None:

@@ -147,7 +147,7 @@ def hold(tx: Tx, user_ids: set[UUID]) -> set[UUID]:
     """Those of these users that there are; they cannot be deleted before the transaction is over."""
     if not user_ids:
         return set()
-    wanted = select(User.id).where(User.id.in_(sorted(user_ids))).order_by(User.id)
+    wanted = select(User.id).where(User.id.in_(sorted(user_ids)), User.erased_at.is_(None)).order_by(User.id)
     return set(tx.scalars(wanted.with_for_update(read=True, key_share=True)))
 
 
@@ -202,7 +202,9 @@ def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> 
         values["suspended_at"] = (user.suspended_at or now) if suspended else None
     try:
         with tx.begin_nested():
-            tx.execute(update(User).where(User.id == user.id).values(**values, updated_at=now))
+            changed = update(User).where(User.id == user.id, User.erased_at.is_(None)).values(**values, updated_at=now)
+            if tx.scalar(changed.returning(User.id)) is None:
+                raise UserNotFound
     except IntegrityError:
         raise NameTaken("This email is taken", errors={"email": ["is taken"]}) from None
     tx.refresh(user)

@@ -39,7 +39,7 @@ SCHEDULE = [
     Every(seconds=60, job="workers.jobs.refresh_snapshots", also_without_redis=True),
     Every(seconds=60, job="workers.jobs.purge_deleted_tenants"),
     Every(seconds=3600, job="workers.jobs.purge_expired"),
-    Every(seconds=3600, job="workers.jobs.keep_partitions"),
+    Every(seconds=3600, job="workers.jobs.keep_partitions", also_without_redis=True),
     Every(seconds=3600, job="workers.jobs.purge_history"),
     Every(seconds=3600, job="workers.jobs.rotate_signing_key"),
 ]

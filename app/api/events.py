@@ -13,24 +13,35 @@ import orjson
 from flask import Response, current_app, request
 from flask.typing import ResponseReturnValue
 
-from analytics import actions, events, pages
+from analytics import actions, catalog, events, pages
 from analytics import ingest as analytics_ingest
-from analytics.actions import Deed, Paid, Verification
+from analytics.actions import Deed, ImpossibleTime, Paid, Verification
 from analytics.catalog import UnknownAction
 from analytics.events import Ages, Batch, EventIn, Reason, Refused, Tally
 from analytics.ingest import Does, Item, Part, Result
 from analytics.pages import EXTERNAL_ID, PageNotFound
 from analytics.visitors import Visitors, is_bot
+from analytics.wake import wake
 from app import body, ingest
 from app.api.blueprint import Blueprint, Schema
-from app.api.scores import tell
-from app.auth import Actor, May, caller_address, current_actor, current_key, public, publishable_key, requires
-from app.transactions import actor_tx, idempotent
+from app.auth import (
+    Actor,
+    BadCredentials,
+    May,
+    caller_address,
+    current_actor,
+    current_key,
+    public,
+    publishable_key,
+    requires,
+)
+from app.transactions import actor_tx, after_commit, idempotent
 from tenants import settings as tenant_settings
 from tenants import throttle, users
 from tenants.credentials import Scope
-from tenants.db import tenant_tx, utcnow
+from tenants.db import Tx, tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
+from tenants.settings import TenantSettings
 from tenants.throttle import TooMany
 
 blueprint = Blueprint("events", __name__, url_prefix="", description="Views and events")
@@ -141,8 +152,7 @@ def send_events() -> ResponseReturnValue:
         message = f"a list of 1 to {events.MOST_ITEMS} events, and nothing beside it"
         raise Invalid(f"events: {message}", errors={"events": [message]})
     batch = batch_of(current_actor(), raw)
-    outcomes = ingest.write(batch.part)
-    return answer(batch.tally(outcomes, pay_actions(batch)))
+    return answer(write_with_actions(batch) if batch.actions else batch.tally(ingest.write(batch.part)))
 
 
 @blueprint.post("/api/v1/beacon")
@@ -211,40 +221,50 @@ def batch_of(actor: Actor, raw: list[Any]) -> Batch:
     return Batch(actor.tenant_id, raw, now=now, ages=ages_of(actor, now), token=actor.unchecked_token)
 
 
-def pay_actions(batch: Batch) -> list[Result | Refused]:
-    """What became of a batch's actions: each paid, paid before, or refused with a reason."""
-    if not batch.actions:
-        return []
+def write_with_actions(batch: Batch) -> Tally:
+    """All of a batch in one transaction, so that what fails can be sent again. What is counted comes last."""
     now, settings = utcnow(), tenant_settings.recent(batch.tenant_id)
     with actor_tx() as tx:
-        named = {action.user for _, action in batch.actions}
-        user_ids = users.ensure_all_external(tx, named, now=now)
-        deeds = [
-            Deed(
-                user_ids[action.user],
-                action.type,
-                source=f"event:{(action.event_key or uuid4()).hex}",
-                verification=Verification.CLIENT,
-                object=action.object,
-                client_time=action.at,
-                payload={"object": action.object},
-            )
-            for _, action in batch.actions
-        ]
-        done = actions.perform_all(tx, deeds, settings, now=now)
+        done = _pay(tx, batch, settings, now=now)
+        results = [_result(one) for one in done]
+        refused = Counter(one.code.value for one in results if isinstance(one, Refused))
+        batch.part.rejected = refused + Counter(batch.part.rejected or {})
+        analytics_ingest.apply(tx, [batch.part])
+        if batch.part.error is not None:
+            raise BadCredentials
     for paid in done:
-        if isinstance(paid, Paid):
-            tell(paid)
-    results = [_result(one) for one in done]
-    refused = Counter(one.code.value for one in results if isinstance(one, Refused))
-    if refused:
-        ingest.write(Part(batch.tenant_id, [], now, rejected=refused))
-    return results
+        if isinstance(paid, Paid) and paid.tell is not None:
+            after_commit(paid.tell)
+    after_commit(lambda: wake([batch.tenant_id]))
+    return batch.tally(batch.part.outcomes, results)
+
+
+def _pay(tx: Tx, batch: Batch, settings: TenantSettings, *, now: datetime) -> list[Paid | DomainError]:
+    known = {action.type for action in catalog.list_(tx)}
+    named = {action.user for _, action in batch.actions if action.type in known}
+    user_ids = users.ensure_all_external(tx, named, now=now)  # no user is made by an action that is none
+    deeds = [
+        Deed(
+            user_ids[action.user],
+            action.type,
+            source=f"event:{(action.event_key or uuid4()).hex}",
+            verification=Verification.CLIENT,
+            object=action.object,
+            client_time=action.at,
+            payload={"object": action.object},
+        )
+        for _, action in batch.actions
+        if action.type in known
+    ]
+    paid = iter(actions.perform_all(tx, deeds, settings, now=now))
+    return [next(paid) if action.type in known else UnknownAction(action.type) for _, action in batch.actions]
 
 
 def _result(done: Paid | DomainError) -> Result | Refused:
     if isinstance(done, Paid):
         return Result.DUPLICATE if done.replay else Result.ACCEPTED
+    if isinstance(done, ImpossibleTime):  # one who may backfill views
+        return Refused(Reason.TOO_OLD, done.detail)
     if isinstance(done, UnknownAction):
         return Refused(Reason.UNKNOWN_ACTION, done.detail)
     return Refused(Reason.INVALID if isinstance(done, Invalid) else Reason.LIMITED, done.detail)

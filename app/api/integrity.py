@@ -73,17 +73,15 @@ def resolve_flag(body: dict[str, Any], flag_id: UUID) -> Any:
     """`dismiss` it (a suspension is lifted), `suspend` the user, or `reverse` what they got since an hour before it."""
     actor, now, verdict = current_actor(), utcnow(), body["action"]
     with actor_tx() as tx:
-        before = integrity.get(tx, flag_id)
-        flag, reversed_entries = integrity.resolve(
-            tx, flag_id, verdict, by=actor.caller, note=body.get("note"), now=now
-        )
-        user = users.get(tx, flag.user_id)
-        wanted = {Verdict.SUSPEND: True, Verdict.DISMISS: False}.get(verdict)
-        if wanted is not None and (wanted or before is State.SUSPENDED):
-            _, tell = sessions.change_user(tx, user, {"suspended": wanted}, now=now)
+        settled = integrity.resolve(tx, flag_id, verdict, by=actor.caller, note=body.get("note"), now=now)
+        flag = settled.flag
+        if settled.suspend is not None:
+            user = users.get(tx, flag.user_id)
+            _, tell = sessions.change_user(tx, user, {"suspended": settled.suspend}, now=now)
             after_commit(tell)
-        outbox.mark_stale(tx, Kind.USER, [str(user.id)])
-        shown = {**{name: getattr(flag, name) for name in FlagOut().fields}, "reversed_entries": reversed_entries}
+        outbox.mark_stale(tx, Kind.USER, [str(flag.user_id)])
+        shown = {name: getattr(flag, name) for name in FlagOut().fields}
+        shown["reversed_entries"] = settled.reversed_entries
     after_commit(lambda: wake([actor.tenant_id]))
     audit("flag.resolved", flag=str(flag_id), verdict=verdict.value, user=str(flag.user_id))
     return shown

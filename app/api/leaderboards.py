@@ -136,15 +136,17 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
     if query.get("members"):
         return _answer(_subset(reader, board, query["members"]))
     if query.get("as_of"):
-        return _answer(_as_it_was(board, query["as_of"], limit=query["limit"], after=after))
+        return _answer(_as_it_was(reader, board, query["as_of"], limit=query["limit"], after=after))
     shelf: BoardShelf = current_app.extensions["plaudit-boards"]
 
     def make() -> Answer:
         if reader.public_only:  # anybody may have the key: what costs something has a limit
             _limit(reader, "boards", READS_PER_MINUTE)
-        return _now(board, query["limit"], after, explain=query["explain"])
+        return _now(reader, board, query["limit"], after, explain=query["explain"])
 
-    return _answer(shelf.get(board, (query["limit"], after, query["explain"]), make))
+    # What a key is shown is not all that others are.
+    what = (query["limit"], after, query["explain"], reader.public_only)
+    return _answer(shelf.get(board, what, make))
 
 
 @blueprint.get("/rank")
@@ -159,7 +161,7 @@ def read_rank(query: dict[str, Any]) -> Any:
     if member is None:
         raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
     listing = leaderboards.around(board, member, n=query["around"], now=now)
-    shown = _Rows(board, listing, today=now.date())
+    shown = _Rows(board, listing, today=now.date(), public_only=reader.public_only)
     own = next((row for row in shown.rows if leaderboards.subject(board, row.member) == member), None)
     answer = {
         "rank": own.rank if own is not None else None,
@@ -185,7 +187,7 @@ def export(query: dict[str, Any]) -> Response:
     first = leaderboards.page(board, limit=EXPORT_CHUNK, now=utcnow())  # what goes wrong is an answer, not half a file
     name = board.topic.replace(":", "-")
     return Response(
-        _csv(board, first),
+        _csv(reader, board, first),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
     )
@@ -231,8 +233,9 @@ def board_for(reader: Reader, query: dict[str, Any]) -> Board:
 class _Rows:
     """The rows of a board as they are shown: with their pages, and how they moved since the day before."""
 
-    def __init__(self, board: Board, listing: Listing, *, today: date) -> None:
+    def __init__(self, board: Board, listing: Listing, *, today: date, public_only: bool = False) -> None:
         self._board = board
+        self._public_only = public_only
         self._pages = pages_of(board, listing)
         self.rows = shown_rows(board, listing, self._pages)
         self._before = _ranks_on(board, today - timedelta(days=1)) if self.rows else None
@@ -242,7 +245,8 @@ class _Rows:
 
     def shown(self, row: Row) -> dict[str, Any]:
         if self._board.is_users:
-            return {"user": self._pages[leaderboards.subject(self._board, row.member)]}
+            user = self._pages[leaderboards.subject(self._board, row.member)]
+            return {"user": _public(user) if self._public_only else user}
         return {"page": self._page(row.member)}
 
     def _page(self, member: str) -> dict[str, Any] | None:
@@ -291,16 +295,21 @@ def _ranks_on(board: Board, day: date) -> tuple[dict[str, int], bool] | None:
     return {leaderboards.subject(board, row.member): row.rank for row in kept.rows}, kept.is_whole
 
 
-def _now(board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
+def _public(user: Mapping[str, Any]) -> dict[str, Any]:
+    """What anybody may see of a user: a tenant's own id for them may be an e-mail address."""
+    return {"id": user["id"], "username": user["username"]}
+
+
+def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
     now = utcnow()
     listing = leaderboards.page(board, limit=limit, after=after, now=now)
-    items = _Rows(board, listing, today=now.date()).items()
+    items = _Rows(board, listing, today=now.date(), public_only=reader.public_only).items()
     if explain:
         _explain(board, listing, items)
     return _rendered(board, listing, items)
 
 
-def _as_it_was(board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
+def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
     if day >= utcnow().date():
         said = "a day before today (UTC)"
         raise Invalid(f"as_of: {said}", errors={"as_of": [said]})
@@ -312,7 +321,8 @@ def _as_it_was(board: Board, day: date, *, limit: int, after: Position | None) -
             f"The first record of this board is of {first}" if first else "Its first record is made as today ends (UTC)"
         )
     listing = leaderboards.sealed_page(kept, limit=limit, after=after)
-    return _rendered(board, listing, _Rows(board, listing, today=day).items(), total=kept.total)
+    rows = _Rows(board, listing, today=day, public_only=reader.public_only)
+    return _rendered(board, listing, rows.items(), total=kept.total)
 
 
 def _subset(reader: Reader, board: Board, said: str) -> Answer:
@@ -322,7 +332,8 @@ def _subset(reader: Reader, board: Board, said: str) -> Answer:
         raise Invalid(f"members: {message}", errors={"members": [message]})
     now, members = utcnow(), _members(reader, board, wanted)
     listing = leaderboards.ranks(board, list(members.values()), now=now)
-    return _rendered(board, listing, _Rows(board, listing, today=now.date()).items(), is_part=True)
+    rows = _Rows(board, listing, today=now.date(), public_only=reader.public_only)
+    return _rendered(board, listing, rows.items(), is_part=True)
 
 
 def _members(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, str]:
@@ -332,7 +343,8 @@ def _members(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, st
         with tenant_tx(reader.tenant_id) as tx:
             for name in names:
                 with contextlib.suppress(users.UserNotFound):
-                    found[name] = str(_user(tx, name).id)
+                    if not (reader.public_only and name.startswith("ext:")):
+                        found[name] = str(_user(tx, name).id)
         return found
     right = [name for name in names if EXTERNAL_ID.fullmatch(name)]
     return leaderboards.page_ids(reader.tenant_id, right, public_only=reader.public_only)
@@ -398,10 +410,10 @@ def _position(board: Board, cursor: str) -> Position:
     return Position(value if board.metric is Metric.SCORE else int(value), member)
 
 
-def _csv(board: Board, listing: Listing) -> Iterator[str]:
+def _csv(reader: Reader, board: Board, listing: Listing) -> Iterator[str]:
     columns = ["rank", "value", "external_id", "title", "url", "space", "page_id"]
     if board.is_users:
-        columns = ["rank", "value", "user_id", "username", "external_id"]
+        columns = ["rank", "value", "user_id", "username", *([] if reader.public_only else ["external_id"])]
     if board.tenant_id == ALL_TENANTS:
         columns.append("tenant")
     yield _csv_line(columns)

@@ -15,15 +15,19 @@ down_revision = "0006"
 TIME = sa.DateTime(timezone=True)
 WINDOWS = ("1d", "7d", "30d", "all")
 
-# Blanks who somebody was in the audit, and can do nothing else. Runs as the owner of the table, for the tenant that the
-# transaction is inside of.
+# Blanks who somebody was in the audit, once they are erased, and can do nothing else. Runs as the owner of the table,
+# for the tenant that the transaction is inside of; every name in it says its schema, so that nobody can put another
+# table in the way.
 BLANK_AUDIT = """
-CREATE FUNCTION blank_audit(_user uuid) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
+CREATE FUNCTION blank_audit(_user uuid) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    _tenant text := NULLIF(current_setting('plaudit.tenant', true), '');
     _blanked bigint;
 BEGIN
-    UPDATE action_events SET ip = NULL, agent = NULL, client_info = NULL, metadata = NULL
-    WHERE tenant_id = NULLIF(current_setting('plaudit.tenant', true), '') AND user_id = _user;
+    UPDATE public.action_events SET ip = NULL, agent = NULL, client_info = NULL, metadata = NULL, object = NULL
+    WHERE tenant_id = _tenant AND user_id = _user AND EXISTS (
+        SELECT FROM public.users u WHERE u.tenant_id = _tenant AND u.id = _user AND u.erased_at IS NOT NULL);
     GET DIAGNOSTICS _blanked = ROW_COUNT;
     RETURN _blanked;
 END $$
@@ -224,6 +228,7 @@ def standings() -> None:
     )
     op.execute("ALTER TABLE user_stats SET (fillfactor = 70)")
     op.create_index("ix_user_stats_segment", "user_stats", ["tenant_id", "segment"])
+    op.create_index("ix_user_stats_all", "user_stats", ["tenant_id", "metric", "value_all"])
     for table in ("user_points_hour", "user_stats"):
         for statement in rls.isolate(table):
             op.execute(statement)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -17,11 +18,12 @@ from analytics import checking, ledger, limits, maintenance, projection
 from analytics.limits import Breaker
 from analytics.tokens import Mint
 from tenants import redis as tenants_redis
+from tenants import settings as tenant_settings
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.errors import Unavailable
 from tenants.users import Role
-from tests.analytics.conftest import make_page
-from tests.people import Caller, client_of, user_of
+from tests.analytics.conftest import make_page, views_of
+from tests.people import Caller, client_of, log_in, user_of
 
 UPDATE, CLAIM = "/api/v1/scores/update", "/api/v1/scores"
 Act = Callable[..., Any]
@@ -407,7 +409,96 @@ def test_a_tenant_may_have_suspicious_users_suspended_at_once(admin: Caller, pla
     assert player("POST", UPDATE, json=claim_of()).status_code == 200
     assert player("POST", UPDATE, json=claim_of()).status_code == 401
     (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
-    assert admin("GET", f"/api/v1/users/{flag['user_id']}").get_json()["suspended"] is True
+    assert flag["state"] == "suspended"
+    path = f"/api/v1/users/{flag['user_id']}"
+    assert admin("GET", path).get_json()["suspended"] is True
+    dismissed = admin("POST", f"/api/v1/integrity/flags/{flag['id']}/resolve", json={"action": "dismiss"})
+    assert dismissed.get_json()["state"] == "dismissed"
+    assert admin("GET", path).get_json()["suspended"] is False, "it is lifted"
+    admin("PATCH", "/api/v1/settings", json={"integrity": {"points_per_hour": 10}})
+    wait_for_settings()
+    again = user_token(player)
+    assert again("POST", UPDATE, json=claim_of()).status_code == 200, "what was dismissed does not count against them"
+    assert len(admin("GET", "/api/v1/integrity/flags").get_json()["items"]) == 1
+
+
+def wait_for_settings() -> None:
+    tenant_settings._recent.clear()
+
+
+def user_token(player: Caller) -> Caller:
+    """The same user, logged in again."""
+    with tenant_tx(player.tenant) as tx:
+        username = tx.scalar(text("SELECT username FROM users WHERE id = :u"), {"u": player.id})
+    return replace(player, token=log_in(player.http, player.tenant, str(username))["access_token"])
+
+
+def test_one_event_id_for_two_users_at_once_is_paid_once(app: Flask, admin: Caller, tenant: str) -> None:
+    users = [f"u{number}" for number in range(20)]
+    waiting = iter(users)
+
+    def send() -> tuple[int, Any]:
+        event = {"type": "action", "action_type": "post", "user": next(waiting), "id": "the same"}
+        caller = Caller(app.test_client(), tenant, admin.token, admin.id)
+        answer = caller("POST", "/api/v1/events", json={"events": [event]})
+        return answer.status_code, answer.get_json()
+
+    answers = at_once(20, send)
+    assert {status for status, _ in answers} == {202}, answers
+    assert sum(told["accepted"] for _, told in answers) == 1
+    with tenant_tx(tenant) as tx:
+        assert tx.scalar(text("SELECT sum(current_score) FROM users")) == 10
+        assert tx.scalar(text("SELECT count(*) FROM action_events")) == 1
+
+
+def test_a_batch_is_written_whole_or_not_at_all(admin: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_page(admin, "p")
+    events = [{"type": "action", "action_type": "post", "user": "ada"}, {"type": "view", "page": "p"}]
+
+    def fail(*_args: Any, **_more: Any) -> None:
+        raise Unavailable
+
+    with monkeypatch.context() as patched:
+        patched.setattr("app.api.events.analytics_ingest.apply", fail)
+        assert admin("POST", "/api/v1/events", json={"events": events}).status_code == 503
+    assert admin("POST", "/api/v1/events", json={"events": events}).get_json()["accepted"] == 2
+    assert admin("GET", "/api/v1/users/ext:ada").get_json()["score"] == 10
+    assert views_of(tenant) == 1
+
+
+def test_erasing_somebody_with_a_common_name_lets_nothing_count_twice(
+    admin: Caller, client: FlaskClient, tenant: str
+) -> None:
+    make_page(admin, "p")
+    body = {"events": [{"type": "view", "page": "p"}]}
+    headers = {"Idempotency-Key": "k"}
+    assert admin("POST", "/api/v1/events", json=body, headers=headers).get_json()["accepted"] == 1
+    assert user_of(client, tenant, username="accepted")("DELETE", "/api/v1/users/me").status_code == 200
+    again = admin("POST", "/api/v1/events", json=body, headers=headers)
+    assert (again.get_json()["accepted"], again.headers["Idempotent-Replay"]) == (1, "true")
+    assert views_of(tenant) == 1
+
+
+def test_a_key_sees_names_on_a_public_scoreboard_and_no_ids_of_the_tenants(
+    admin: Caller, client: FlaskClient, tenant: str
+) -> None:
+    event = {"type": "action", "action_type": "post", "user": "ada@example.org"}
+    admin("POST", "/api/v1/events", json={"events": [event]})
+    projection.run_all(tenant, now=utcnow)
+    key = admin("POST", "/api/v1/keys", json={"origins": ["https://a.example"]}).get_json()["key"]
+    board = "/api/v1/leaderboards?scope=users&window=all"
+    headers = {"X-Plaudit-Key": key}
+    wait_for_settings()
+    assert client.get(board, headers=headers).get_json()["code"] == "public_boards_only"
+    admin("PATCH", "/api/v1/settings", json={"public_scoreboard": True})
+    wait_for_settings()
+    assert "ada@example.org" in admin("GET", board).text
+    for path in (board, "/api/v1/leaderboards/export.csv?scope=users&window=all"):
+        answer = client.get(path, headers=headers)
+        assert answer.status_code == 200
+        assert "ada@example.org" not in answer.text
+    oracle = "/api/v1/leaderboards/rank?scope=users&member=ext:ada@example.org"
+    assert client.get(oracle, headers=headers).status_code == 404
 
 
 def test_a_breaker_opens_probes_and_closes() -> None:
@@ -461,7 +552,13 @@ def test_erasing_a_user_forgets_who_they_were_everywhere(
         make_page(admin, page)
         assert fred("PUT", f"/api/v1/pages/{page}/like").get_json()["likes"] == 1
     headers = {"User-Agent": name}
-    assert fred("POST", UPDATE, json=claim_of(metadata={"who": name}), headers=headers).status_code == 200
+    admin("PUT", "/api/v1/actions/catalog/post", json={"points": 10, "once_per_object": True})
+    claim = claim_of(metadata={"who": name}, object=f"profile/{name}")
+    assert fred("POST", UPDATE, json=claim, headers=headers).status_code == 200
+    assert fred("POST", UPDATE, json=claim_of(timestamp="2999-01-01T00:00:00Z")).status_code == 422
+    (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
+    path = f"/api/v1/integrity/flags/{flag['id']}/resolve"
+    assert admin("POST", path, json={"action": "dismiss", "note": f"{name} is fine"}).status_code == 200
     projection.run_all(tenant, now=utcnow)
     board = "/api/v1/leaderboards?scope=tenant&window=all&metric=likes"
     assert len(admin("GET", board).get_json()["items"]) == 2
