@@ -30,6 +30,8 @@ QUIET = frozenset(
         "likes.unlike",
         "likes.like_for",
         "likes.unlike_for",
+        "leaderboards.read_board",
+        "leaderboards.read_rank",
         "scores.update_score",
         "scores.claim",
     }
