@@ -5,6 +5,7 @@ and hour, the outbox. A replay is answered before any limit, as it was answered 
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -26,12 +27,14 @@ from tenants import sessions, users
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict, DomainError, Forbidden, Invalid
 from tenants.settings import TenantSettings
-from tenants.throttle import State
+from tenants.throttle import State, TooMany
 
 OLDEST = timedelta(days=7)
 NEWEST = timedelta(minutes=5)
 AGENT_MAX = 512
 METADATA_MAX_BYTES = 4096
+# What an action was done to, in one spelling.
+OBJECT = re.compile(r"[A-Za-z0-9._~:@/-]{1,128}\Z")
 
 PAID = Counter("plaudit_points_paid_total", "Points paid for actions.", ["tenant"])
 
@@ -126,6 +129,8 @@ class Deed:
     agent: str | None = None
     metadata: Mapping[str, Any] | None = None
     client_info: Mapping[str, Any] | None = None
+    # Whether whoever sends it may vouch for actions that need a token.
+    is_vouched: bool = False
     # What must be the same when the same source comes again.
     payload: Mapping[str, Any] = field(default_factory=dict)
     token: Claims | None = None
@@ -207,11 +212,18 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
 def perform_all(tx: Tx, deeds: Sequence[Deed], settings: TenantSettings, *, now: datetime) -> list[Paid | DomainError]:
     """Many at once, each paid or refused by itself; in the order of their users, so that two batches never deadlock."""
     outcomes: dict[int, Paid | DomainError] = {}
+    done_before = ledger.known(tx, [deed.source for deed in deeds])
+    over: dict[UUID, DomainError] = {}  # users who get nothing more, whatever it is
     for place, deed in sorted(enumerate(deeds), key=lambda pair: str(pair[1].user_id)):
+        if deed.user_id in over and deed.source not in done_before:
+            outcomes[place] = over[deed.user_id]
+            continue
         try:
             outcomes[place] = perform(tx, deed, settings, now=now)
         except DomainError as refused:
             outcomes[place] = refused
+            if isinstance(refused, TooMany | UserSuspended | limits.TooBusy):
+                over[deed.user_id] = refused
     return [outcomes[place] for place in range(len(deeds))]
 
 
@@ -299,7 +311,7 @@ def _check(deed: Deed, look: Any, *, now: datetime) -> None:
         said = "within the last 7 days, and at most 5 minutes ahead"
         raise ImpossibleTime(f"timestamp: {said}", errors={"timestamp": [said]})
     if look.points is None or not look.enabled:
-        raise UnknownAction(deed.action_type)
+        raise UnknownAction(deed.action_type, disabled=look.points is not None)
     if look.once_per_object and look.was_done:
         raise AlreadyDone
     _check_pace(deed, look, now=now)
@@ -307,7 +319,7 @@ def _check(deed: Deed, look: Any, *, now: datetime) -> None:
 
 def _points(deed: Deed, terms: Any) -> int:
     """The server decides: what the catalog says, or what a token of the tenant's app allows of it."""
-    if terms.requires_token and deed.verification is Verification.SESSION:
+    if terms.requires_token and deed.verification is not Verification.TOKEN and not deed.is_vouched:
         raise TokenRequired
     if deed.verification is Verification.TOKEN:
         most = min(deed.most or terms.points, terms.points)

@@ -51,8 +51,10 @@ class UnknownAction(Invalid):
     code = "unknown_action"
     title = "There is no such action"
 
-    def __init__(self, action_type: str) -> None:
+    def __init__(self, action_type: str, *, disabled: bool = False) -> None:
         said = f"there is no action {action_type[:64]!r} in the catalog"
+        if disabled:
+            said = f"the action {action_type[:64]!r} is disabled"
         super().__init__(said, errors={"action_type": [said]})
 
 
@@ -64,7 +66,7 @@ def find(tx: Tx, action_type: str) -> ActionType:
     """The action, if it can be done now."""
     row = tx.scalar(select(ActionType).where(ActionType.type == action_type))
     if row is None or not row.enabled:
-        raise UnknownAction(action_type)
+        raise UnknownAction(action_type, disabled=row is not None)
     return row
 
 
@@ -95,7 +97,7 @@ def remove(tx: Tx, action_type: str) -> None:
 
 def check(action_type: str, terms: Terms) -> None:
     errors: dict[str, list[str]] = {}
-    if ACTION_TYPE.fullmatch(action_type) is None:
+    if ACTION_TYPE.fullmatch(action_type) is None or action_type in {".", ".."}:
         errors["type"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
     if not 1 <= terms.points <= MOST_POINTS:
         errors["points"] = [f"a whole number from 1 to {MOST_POINTS}"]

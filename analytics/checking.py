@@ -120,15 +120,17 @@ def _late_users(tx: Tx) -> set[str]:
 def _user_boards(tx: Tx, hour: datetime, late: set[str]) -> dict[str, list[tuple[str, int]]]:
     """Topic → users and their points in the right order, from the ledger entry by entry."""
     sums = ", ".join(
-        f"sum(delta) FILTER (WHERE at >= :after - interval '{d} days' AND at < :after) AS sum_{w},"
-        f" max(at) FILTER (WHERE at >= :after - interval '{d} days' AND at < :after) AS at_{w}"
+        f"sum(delta) FILTER (WHERE counts >= :after - interval '{d} days' AND counts < :after) AS sum_{w},"
+        f" max(at) FILTER (WHERE counts >= :after - interval '{d} days' AND counts < :after) AS at_{w}"
         for w, d in DAYS.items()
     )
     rows = tx.execute(
         text(f"""
             SELECT u.id::text AS id, u.segment, l.* FROM users u JOIN (
                 SELECT user_id, {sums}, sum(delta) AS sum_all, max(at) AS at_all
-                FROM score_ledger WHERE tenant_id = :tenant AND metric = 'points' GROUP BY user_id
+                FROM (SELECT e.user_id, e.delta, e.at, COALESCE(o.at, e.at) AS counts FROM score_ledger e
+                      LEFT JOIN score_ledger o ON o.tenant_id = e.tenant_id AND o.id = e.reverses
+                      WHERE e.tenant_id = :tenant AND e.metric = 'points') counted GROUP BY user_id
             ) l ON l.user_id = u.id
             WHERE u.tenant_id = :tenant AND u.suspended_at IS NULL AND u.erased_at IS NULL
         """),  # noqa: S608  numbers of ours

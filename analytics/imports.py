@@ -57,7 +57,7 @@ class Reject:
     def as_json(self) -> bytes:
         """For the file of rejects, which can be imported again when what was wrong is put right."""
         try:
-            event = orjson.loads(self.text)
+            event = _unwrapped(orjson.loads(self.text))
         except orjson.JSONDecodeError:
             event = self.text[:1000].decode(errors="replace")
         told = {"line": self.line, "code": self.rejection.code.value, "detail": self.rejection.detail}
@@ -83,13 +83,27 @@ def hash_file(file: Path) -> tuple[str, int]:
     return digest.hexdigest(), lines + (last != b"\n")
 
 
-def begin(tx: Tx, file_hash: str, *, name: str, now: datetime) -> Import:
-    """The import of this file: a new one, or how far it came before."""
+def _unwrapped(event: Any) -> Any:
+    """The event itself, of a line that was refused before."""
+    while isinstance(event, dict) and event.keys() == REJECT_FIELDS:
+        event = event["event"]
+    return event
+
+
+def begin(tx: Tx, file_hash: str, *, name: str, now: datetime, again: bool = False) -> Import:
+    """The import of this file: a new one, or how far it came before. `again`: one that counted nothing begins anew."""
     tx.execute(
         insert(Import)
         .values(tenant_id=tx.tenant, file_hash=file_hash, file_name=name, started_at=now)
         .on_conflict_do_nothing()
     )
+    if again:
+        nothing_counted = (Import.accepted == 0) & (Import.duplicates == 0) & Import.finished_at.is_not(None)
+        tx.execute(
+            update(Import)
+            .where(Import.file_hash == file_hash, nothing_counted)
+            .values(lines_done=0, rejected=0, finished_at=None)
+        )
     return tx.scalars(select(Import).where(Import.file_hash == file_hash)).one()
 
 
@@ -147,10 +161,7 @@ def _read(line: bytes) -> Any:
     if len(line) > LINE_MAX_BYTES:
         return Unreadable(f"a line of {len(line)} bytes, of at most {LINE_MAX_BYTES}")
     try:
-        event = orjson.loads(line)
-        if isinstance(event, dict) and event.keys() == REJECT_FIELDS:  # one that was refused before, tried again
-            event = event["event"]
-            return orjson.loads(event) if isinstance(event, str) else event
-        return event
+        event = _unwrapped(orjson.loads(line))
+        return orjson.loads(event) if isinstance(event, str) else event
     except orjson.JSONDecodeError as error:
         return Unreadable(f"not JSON: {error}")

@@ -134,7 +134,7 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
     tx.execute(
         update(Flag)
         .where(Flag.id == flag_id)
-        .values(state=state[verdict].value, resolved_at=now, resolved_by=by, note=note)
+        .values(state=state[verdict].value, resolved_at=now, resolved_by=by, note=note or Flag.note)
     )
     tx.refresh(flag)
     return Settled(flag, reversed_entries, suspend)
@@ -157,6 +157,7 @@ def reverse(tx: Tx, user_id: UUID, *, since: datetime, flag_id: UUID, now: datet
             payload_hash=entry.payload_hash,
             action_type=entry.action_type,
             reverses=entry.id,
+            counts_for=entry.at,
         )
         held = ledger.Held(held.id, held.score if score is None else score, held.is_suspended)
     return len(entries)

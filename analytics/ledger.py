@@ -134,6 +134,15 @@ def entry_for(tx: Tx, source: str) -> Entry | None:
     return Entry(row.score, row.delta, row.rank, row.event_id, bytes(row.payload_hash)) if row is not None else None
 
 
+def known(tx: Tx, sources: Sequence[str]) -> set[str]:
+    """Those of these that have an entry."""
+    rows = tx.run(
+        text("SELECT source FROM score_ledger WHERE tenant_id = :tenant AND source = ANY(CAST(:sources AS text[]))"),
+        {"tenant": tx.tenant, "sources": list(sources)},
+    )
+    return {row.source for row in rows}
+
+
 def enter(
     tx: Tx,
     user: Held,
@@ -147,10 +156,12 @@ def enter(
     rank: int | None = None,
     once_key: str | None = None,
     reverses: int | None = None,
+    counts_for: datetime | None = None,
 ) -> int | None:
     """Add an entry for a user who is held: the new score; None if the source has an entry already.
 
-    Score, hour and boards follow in the same transaction.
+    Score, hour and boards follow in the same transaction. It counts for the hour of `counts_for`, if that is given:
+    what is taken back leaves every window together with what was given.
     """
     score = user.score + delta
     if score > MOST_SCORE:
@@ -169,7 +180,7 @@ def enter(
             "score": score,
             "rank": rank,
             "at": at,
-            "hour": hour_of(at),
+            "hour": hour_of(counts_for or at),
             "event": event_id,
             "hash": payload_hash,
             "once": once_key,

@@ -127,9 +127,9 @@ def _without(value: Any, user_id: str, names: set[str]) -> Any:
     if isinstance(value, list):
         return [_without(inner, user_id, names) for inner in value]
     if isinstance(value, dict):
-        is_them = value.get("id") == user_id
+        is_them = user_id in {value.get("id"), value.get("user_id")}
         return {
-            name: None if is_them and name in PERSONAL else _without(inner, user_id, names)
+            name: None if is_them and name in (*PERSONAL, "note") else _without(inner, user_id, names)
             for name, inner in value.items()
         }
     return None if isinstance(value, str) and value in names else value

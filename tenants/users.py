@@ -66,7 +66,9 @@ class User(TenantOwned, Base):
 
 
 class UserNotFound(NotFound):
-    """The same words as for anything that is not there."""
+    """Not there, or another tenant's, or erased."""
+
+    title = "There is no such user: name one by our id, by ext:<your own id>, or as me"
 
 
 class NameTaken(Conflict):
@@ -197,6 +199,8 @@ def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> 
     """Set some of role, segment, suspended and the profile fields."""
     values = dict(changes)
     _check(**{name: values[name] for name in ("email", "segment", "avatar_url") if name in values})
+    if values.get("external_id") is not None:
+        check_external_id(values["external_id"])
     if "suspended" in values:
         suspended = values.pop("suspended")
         values["suspended_at"] = (user.suspended_at or now) if suspended else None
@@ -205,8 +209,9 @@ def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> 
             changed = update(User).where(User.id == user.id, User.erased_at.is_(None)).values(**values, updated_at=now)
             if tx.scalar(changed.returning(User.id)) is None:
                 raise UserNotFound
-    except IntegrityError:
-        raise NameTaken("This email is taken", errors={"email": ["is taken"]}) from None
+    except IntegrityError as error:
+        name = "external_id" if "external_id" in str(error.orig) else "email"
+        raise NameTaken(f"This {name} is taken", errors={name: ["is taken"]}) from None
     tx.refresh(user)
     return user
 

@@ -7,7 +7,7 @@ import marshmallow as ma
 from flask import current_app
 from flask.typing import ResponseReturnValue
 
-from analytics import catalog, tokens
+from analytics import actions, catalog, tokens
 from analytics.actions import AboveCatalog
 from analytics.catalog import Terms
 from analytics.tokens import Mint
@@ -19,7 +19,7 @@ from tenants.db import utcnow
 
 blueprint = Blueprint("actions", __name__, url_prefix="/api/v1", description="Actions")
 
-OBJECT = ma.validate.Length(1, 128)
+OBJECT = ma.validate.Regexp(actions.OBJECT)
 
 
 class TermsIn(Schema):

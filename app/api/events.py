@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import marshmallow as ma
 import msgspec
@@ -15,7 +15,7 @@ from flask.typing import ResponseReturnValue
 
 from analytics import actions, catalog, events, pages
 from analytics import ingest as analytics_ingest
-from analytics.actions import Deed, ImpossibleTime, Paid, Verification
+from analytics.actions import Deed, ImpossibleTime, Paid, PayloadDiffers, Verification
 from analytics.catalog import UnknownAction
 from analytics.events import Ages, Batch, EventIn, Reason, Refused, Tally
 from analytics.ingest import Does, Item, Part, Result
@@ -224,8 +224,9 @@ def batch_of(actor: Actor, raw: list[Any]) -> Batch:
 def write_with_actions(batch: Batch) -> Tally:
     """All of a batch in one transaction, so that what fails can be sent again. What is counted comes last."""
     now, settings = utcnow(), tenant_settings.recent(batch.tenant_id)
+    user_ids = _make_users(batch, now=now)
     with actor_tx() as tx:
-        done = _pay(tx, batch, settings, now=now)
+        done = _pay(tx, batch, user_ids, settings, now=now)
         results = [_result(one) for one in done]
         refused = Counter(one.code.value for one in results if isinstance(one, Refused))
         batch.part.rejected = refused + Counter(batch.part.rejected or {})
@@ -239,10 +240,27 @@ def write_with_actions(batch: Batch) -> Tally:
     return batch.tally(batch.part.outcomes, results)
 
 
-def _pay(tx: Tx, batch: Batch, settings: TenantSettings, *, now: datetime) -> list[Paid | DomainError]:
-    known = {action.type for action in catalog.list_(tx)}
-    named = {action.user for _, action in batch.actions if action.type in known}
-    user_ids = users.ensure_all_external(tx, named, now=now)  # no user is made by an action that is none
+def _make_users(batch: Batch, *, now: datetime) -> dict[str, UUID]:
+    """Whom the batch's actions name, in a short transaction of its own: nobody waits for a user who is being made."""
+    with tenant_tx(batch.tenant_id) as tx:
+        known = {action.type for action in catalog.list_(tx)}  # no user is made by an action that is none
+        named = {action.user for _, action in batch.actions if action.type in known}
+        return users.ensure_all_external(tx, named, now=now)
+
+
+def _pay(
+    tx: Tx, batch: Batch, user_ids: dict[str, UUID], settings: TenantSettings, *, now: datetime
+) -> list[Paid | DomainError]:
+    actor = current_actor()
+    vouched = Scope.ACTIONS_WRITE in actor.scopes or actor.is_admin
+    outcomes: dict[int, Paid | DomainError] = {}
+    firsts: dict[UUID, int] = {}
+    for index, action in batch.actions:
+        if action.user not in user_ids:
+            outcomes[index] = UnknownAction(action.type)
+        elif action.event_key is not None and firsts.setdefault(action.event_key, index) != index:
+            outcomes[index] = PayloadDiffers()  # the first with an id is the one that counts
+    wanted = [(index, action) for index, action in batch.actions if index not in outcomes]
     deeds = [
         Deed(
             user_ids[action.user],
@@ -252,17 +270,20 @@ def _pay(tx: Tx, batch: Batch, settings: TenantSettings, *, now: datetime) -> li
             object=action.object,
             client_time=action.at,
             payload={"object": action.object},
+            is_vouched=vouched,
         )
-        for _, action in batch.actions
-        if action.type in known
+        for _, action in wanted
     ]
-    paid = iter(actions.perform_all(tx, deeds, settings, now=now))
-    return [next(paid) if action.type in known else UnknownAction(action.type) for _, action in batch.actions]
+    for (index, _), paid in zip(wanted, actions.perform_all(tx, deeds, settings, now=now), strict=True):
+        outcomes[index] = paid
+    return [outcomes[index] for index, _ in batch.actions]
 
 
 def _result(done: Paid | DomainError) -> Result | Refused:
     if isinstance(done, Paid):
         return Result.DUPLICATE if done.replay else Result.ACCEPTED
+    if isinstance(done, PayloadDiffers):  # an id counts once, whatever it comes with
+        return Result.DUPLICATE
     if isinstance(done, ImpossibleTime):  # one who may backfill views
         return Refused(Reason.TOO_OLD, done.detail)
     if isinstance(done, UnknownAction):

@@ -95,7 +95,7 @@ class ShownUserOut(Schema):
 
 class RowOut(Schema):
     rank = ma.fields.Integer()
-    value = ma.fields.Float()
+    value = ma.fields.Raw(metadata={"type": "number"})
     rank_change = ma.fields.Integer(allow_none=True, metadata={"description": "places gained since the day before"})
     is_new = ma.fields.Boolean()
     page = ma.fields.Nested(ShownPageOut, allow_none=True, metadata={"description": "on boards of pages"})
@@ -113,7 +113,7 @@ class ListOut(Schema):
 
 class RankOut(Schema):
     rank = ma.fields.Integer(allow_none=True)
-    value = ma.fields.Float()
+    value = ma.fields.Raw(metadata={"type": "number"})
     total = ma.fields.Integer()
     version = ma.fields.Integer()
     as_of = ma.fields.AwareDateTime()

@@ -1,12 +1,13 @@
 """Scores: users claim what they did, and are paid once."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import marshmallow as ma
 import orjson
-from flask import current_app, request
+from flask import Response, after_this_request, current_app, request
 from flask.typing import ResponseReturnValue
 
 from analytics import actions, tokens
@@ -29,7 +30,17 @@ class SmallObject(ma.fields.Dict):
         found = super()._deserialize(value, attr, data, **kwargs)  # type: ignore[no-untyped-call]
         if len(orjson.dumps(found)) > actions.METADATA_MAX_BYTES:
             raise ma.ValidationError(f"At most {actions.METADATA_MAX_BYTES} bytes of JSON.")
+        if _has_huge_number(found):  # it would come back from the database as another
+            raise ma.ValidationError("Numbers up to 2^53 only.")
         return found
+
+
+def _has_huge_number(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_huge_number, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_huge_number, value))
+    return isinstance(value, int | float) and abs(value) > 2**53
 
 
 class UpdateIn(Schema):
@@ -39,7 +50,7 @@ class UpdateIn(Schema):
         strict=True, data_key="scoreDelta", metadata={"description": "refused when above the catalog's points"}
     )
     timestamp = ma.fields.AwareDateTime(required=True, metadata={"description": "when it was done, by your clock"})
-    object = ma.fields.String(validate=ma.validate.Length(1, 128))
+    object = ma.fields.String(validate=ma.validate.Regexp(actions.OBJECT))
     metadata_ = SmallObject(data_key="metadata")
     client_info = SmallObject(data_key="clientInfo")
     ignored = ma.fields.Raw(data_key="userId", metadata={"description": "ignored: the token says who"})
@@ -122,12 +133,18 @@ def pay(deed: Deed) -> ResponseReturnValue:
         with actor_tx() as tx:
             paid = actions.perform(tx, deed, settings, now=now)
     except ImpossibleTime:
-        with tenant_tx(actor.tenant_id) as tx:  # nothing was paid; but it is noted
-            actions.note_impossible_time(tx, deed, now=now)
+        after_this_request(partial(_note_impossible_time, actor.tenant_id, deed))
         raise
     tell(paid)
     headers = paid.limit.headers() if paid.limit is not None else {}
     return {"score": paid.score, "delta": paid.delta, "rank": paid.rank, "event_id": paid.event_id}, 200, headers
+
+
+def _note_impossible_time(tenant_id: str, deed: Deed, response: Response) -> Response:
+    """Nothing was paid, and the request's transaction is over; but it is noted."""
+    with tenant_tx(tenant_id) as tx:
+        actions.note_impossible_time(tx, deed, now=utcnow())
+    return response
 
 
 def tell(paid: Paid) -> None:

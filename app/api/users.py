@@ -58,6 +58,9 @@ class UserChangeIn(Schema):
     role = ma.fields.String(validate=ma.validate.OneOf([role.value for role in Role]))
     suspended = StrictBoolean()
     segment = ma.fields.String(allow_none=True)
+    external_id = ma.fields.String(
+        allow_none=True, metadata={"description": "your own id for somebody who logs in here: events name them by it"}
+    )
     avatar_url = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=2048))
     bio = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=1000))
     wallet = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=128))
@@ -243,6 +246,8 @@ def export_user(user: str) -> Response:
     """Everything that is held of a user."""
     with actor_tx() as tx:
         found = own_or_any(tx, user)
+        if found.role == Role.ADMIN and not current_actor().is_admin:
+            raise Forbidden("Only an admin may see all that is held of an admin")
         held = privacy.export(tx, found)
     name = f"plaudit-user-{found.id}.json"
     return Response(

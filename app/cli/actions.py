@@ -19,36 +19,36 @@ def action() -> None:
 @action.command("set")
 @click.argument("tenant_id", metavar="TENANT")
 @click.argument("action_type", metavar="TYPE")
-@click.option("--points", type=int, required=True, help="What it is worth.")
-@click.option("--daily-cap", type=int, help="How often it counts in a day (UTC).")
-@click.option("--cooldown", "cooldown_s", type=int, help="Seconds until it counts again.")
-@click.option("--once-per-object", is_flag=True, help="It counts once for each object.")
-@click.option("--requires-token", is_flag=True, help="A user's own word is not enough.")
-@click.option("--disabled", is_flag=True, help="Keep it in the catalog, but let nobody do it.")
+@click.option("--points", type=int, help="What it is worth (needed for a new one).")
+@click.option("--daily-cap", type=int, help="How often it counts in a day (UTC); 0: as often as one likes.")
+@click.option("--cooldown", "cooldown_s", type=int, help="Seconds until it counts again; 0: none.")
+@click.option("--once-per-object/--many-per-object", default=None, help="Whether it counts once for each object.")
+@click.option("--requires-token/--no-token", default=None, help="Whether a user's own word is not enough.")
+@click.option("--enabled/--disabled", default=None, help="Whether anybody can do it.")
 @json_option
 @click.pass_obj
-def set_(
-    data_dir: Path,
-    tenant_id: str,
-    action_type: str,
-    points: int,
-    daily_cap: int | None,
-    cooldown_s: int | None,
-    once_per_object: bool,
-    requires_token: bool,
-    disabled: bool,
-    as_json: bool,
-) -> None:
-    """Make the action TYPE in TENANT's catalog, or change its terms."""
+def set_(data_dir: Path, /, tenant_id: str, action_type: str, as_json: bool, **given: int | bool | None) -> None:
+    """Make the action TYPE in TENANT's catalog, or change its terms. What is not given stays as it is."""
+    from dataclasses import fields
+
     from analytics import catalog
     from analytics.catalog import Terms
     from tenants.db import utcnow
 
-    terms = Terms(points, daily_cap, cooldown_s, once_per_object, requires_token, enabled=not disabled)
     with inside_tenant(data_dir, tenant_id) as open_tx, open_tx() as tx:
+        before = {row.type: row for row in catalog.list_(tx)}.get(action_type)
+        kept = {field.name: getattr(before, field.name) for field in fields(Terms)} if before is not None else {}
+        wanted = {name: value for name, value in given.items() if value is not None}
+        if "points" not in {**kept, **wanted}:
+            raise click.UsageError("A new action needs --points.")
+        merged = {**kept, **wanted}
+        for name in ("daily_cap", "cooldown_s"):
+            merged[name] = merged.get(name) or None
+        terms = Terms(**merged)
         catalog.put(tx, action_type, terms, now=utcnow())
-    audit("action.changed", tenant_id, type=action_type, points=points)
-    show({"type": action_type, **vars(terms)}, as_json=as_json, text=f"{action_type} is worth {points} points now.")
+    audit("action.changed", tenant_id, type=action_type, points=terms.points)
+    told = ", ".join(f"{name} {value}" for name, value in vars(terms).items() if value is not None)
+    show({"type": action_type, **vars(terms)}, as_json=as_json, text=f"{action_type}: {told}.")
 
 
 @action.command("list")

@@ -42,7 +42,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
         file_hash, lines = imports.hash_file(file)
         now = utcnow()
         with open_tx() as tx:
-            begun = imports.begin(tx, file_hash, name=file.name, now=now)
+            begun = imports.begin(tx, file_hash, name=file.name, now=now, again=True)
             days = tenant_settings.read(tx)[0].retention.hourly_buckets_days
         if begun.finished_at is None:
             chunks = imports.run(
@@ -66,7 +66,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
     counts = {"accepted": done.accepted, "duplicates": done.duplicates, "rejected": done.rejected}
     before = begun.finished_at.isoformat(timespec="seconds") if begun.finished_at else None
     text = f"{done.accepted:,} accepted, {done.duplicates:,} duplicates, {done.rejected:,} rejected"
-    text += f" (see {rejects})." if done.rejected else "."
+    text += f" (see {rejects})." if done.rejected and rejects.exists() else "."
     if before:
         text = f"This file was imported at {before}; nothing was added. Then: {text}"
     show(

@@ -58,10 +58,20 @@ def test_a_file_is_counted_once_and_its_bad_lines_are_kept(
     assert "nothing was added" in plaudit("import", tenant, str(renamed), data_dir=tmp_path, env=env).stdout
     assert views_of(tenant) == 2497
 
+    def retry(file: str) -> dict[str, object]:
+        found: dict[str, object] = json.loads(
+            plaudit("import", tenant, file, "--json", data_dir=tmp_path, env=env).stdout
+        )
+        return found
+
+    early = retry(told["rejects"])
+    assert (early["accepted"], early["rejected"]) == (0, 2)
     make_page(sender, "nowhere")
-    retried = plaudit("import", tenant, told["rejects"], "--json", data_dir=tmp_path, env=env)
-    assert (json.loads(retried.stdout)["accepted"], json.loads(retried.stdout)["rejected"]) == (1, 1)
+    second = retry(told["rejects"])
+    assert (second["accepted"], second["rejected"]) == (1, 1), "what counted nothing can be tried again"
     assert views_of(tenant, "nowhere") == 1
+    (left,) = Path(str(second["rejects"])).read_text().splitlines()
+    assert json.loads(left)["event"] == "this is not JSON", "never wrapped twice"
 
 
 def test_an_interrupted_import_goes_on_where_it_stopped(

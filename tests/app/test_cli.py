@@ -222,6 +222,19 @@ def test_clients_keys_and_users_from_the_command_line(on_ours: Callable[..., Com
     assert "published" in on_ours("signing-key", "rotate").stdout
 
 
+def test_an_action_keeps_the_terms_that_are_not_given(
+    tenant: str, on_ours: Callable[..., CompletedProcess[str]]
+) -> None:
+    assert "--points" in on_ours("action", "set", tenant, "answer").stderr
+    on_ours("action", "set", tenant, "answer", "--points", "7", "--cooldown", "5", "--requires-token")
+    changed = json.loads(on_ours("action", "set", tenant, "answer", "--points", "8", "--json").stdout)
+    assert (changed["points"], changed["cooldown_s"], changed["requires_token"]) == (8, 5, True)
+    assert "cooldown_s" not in on_ours("action", "set", tenant, "answer", "--cooldown", "0").stdout
+    assert "answer" in on_ours("action", "list", tenant).stdout
+    assert on_ours("action", "remove", tenant, "answer").returncode == 0
+    assert "no action yet" in on_ours("action", "list", tenant).stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -195,6 +195,10 @@ def test_the_same_action_id_with_another_payload_is_refused(player: Caller, tena
         ({"timestamp": "9999-12-31T23:59:59+00:00"}, "impossible_time"),
         ({"timestamp": "2001-01-01T00:00:00Z"}, "impossible_time"),
         ({"metadata": {"a": "x" * 5000}}, "invalid"),
+        ({"metadata": {"a": [{"b": 1e20}]}}, "invalid"),
+        ({"clientInfo": {"a": 2**60}}, "invalid"),
+        ({"object": "h\u00e9llo"}, "invalid"),
+        ({"object": "hello\n"}, "invalid"),
         ({"surplus": 1}, "invalid"),
     ],
 )
@@ -277,6 +281,10 @@ def test_actions_in_a_batch_are_paid_once_each(admin: Caller, tenant: str) -> No
     again = admin("POST", "/api/v1/events", json={"events": events}).get_json()
     assert (again["accepted"], again["duplicates"]) == (0, 3)
     assert admin("GET", "/api/v1/users/ext:ada").get_json()["score"] == 10
+    twice = [{"type": "action", "action_type": "post", "user": user, "id": "twice"} for user in ("zed", "abe")]
+    told = admin("POST", "/api/v1/events", json={"events": twice}).get_json()
+    assert (told["accepted"], told["duplicates"]) == (1, 1)
+    assert admin("GET", "/api/v1/users/ext:zed").get_json()["score"] == 10, "the first in the batch counts"
     many = [{"type": "action", "action_type": "post", "user": "ada"} for _ in range(12)]
     limited = admin("POST", "/api/v1/events", json={"events": many}).get_json()
     assert limited["accepted"] == 9
@@ -402,6 +410,35 @@ def test_a_flag_is_raised_and_settled_by_an_admin(
     assert [entry["delta"] for entry in ledger_["items"]] == [-200, -200, -10, 200]
     more = admin("GET", f"/api/v1/users/{player.id}/ledger?limit=4&cursor={ledger_['next_cursor']}").get_json()
     assert [entry["delta"] for entry in more["items"]] == [200, 10]
+
+
+def test_what_is_taken_back_late_leaves_every_window_with_what_was_given(
+    admin: Caller, player: Caller, tenant: str
+) -> None:
+    pay(tenant, player.id, 500, utcnow() - timedelta(days=2))
+    player("POST", UPDATE, json=claim_of(timestamp="2999-01-01T00:00:00Z"))
+    (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
+    with owner_tx() as tx:
+        older = "UPDATE integrity_flags SET created_at = created_at - interval '2 days' WHERE tenant_id = :t"
+        tx.execute(text(older), {"t": tenant})
+    assert player("POST", UPDATE, json=claim_of()).status_code == 200
+    path = f"/api/v1/integrity/flags/{flag['id']}/resolve"
+    assert admin("POST", path, json={"action": "reverse"}).get_json()["reversed_entries"] == 2
+    assert player("POST", UPDATE, json=claim_of()).status_code == 200
+    projection.run_all(tenant, now=utcnow)
+    for window in ("1d", "7d", "all"):
+        (row,) = admin("GET", f"/api/v1/leaderboards?scope=users&window={window}").get_json()["items"]
+        assert row["value"] == 10, window
+    assert checking.check(tenant, now=utcnow()).differences == []
+
+
+def test_who_may_not_make_tokens_cannot_vouch_by_events(admin: Caller, client: FlaskClient, tenant: str) -> None:
+    admin("PUT", "/api/v1/actions/catalog/post", json={"points": 10, "requires_token": True})
+    events = {"events": [{"type": "action", "action_type": "post", "user": "ada"}]}
+    sender = client_of(client, tenant, "events:write")
+    assert [r["code"] for r in sender("POST", "/api/v1/events", json=events).get_json()["rejected"]] == ["limited"]
+    both = client_of(client, tenant, "events:write", "actions:write")
+    assert both("POST", "/api/v1/events", json=events).get_json()["accepted"] == 1
 
 
 def test_a_tenant_may_have_suspicious_users_suspended_at_once(admin: Caller, player: Caller) -> None:
