@@ -293,13 +293,14 @@ _LOOK = text("""
            (SELECT max(at) FROM score_ledger WHERE tenant_id = :tenant AND user_id = :user AND action_type = :action
             AND reverses IS NULL) AS last_at,
            EXISTS (SELECT FROM score_ledger WHERE tenant_id = :tenant AND once_key = :once) AS was_done,
-           (SELECT COALESCE(sum(delta), 0)::bigint FROM score_ledger l
-            WHERE tenant_id = :tenant AND user_id = :user AND reverses IS NULL AND at > GREATEST(:hour_ago, (
-                SELECT max(f.resolved_at) FROM integrity_flags f
-                WHERE f.tenant_id = :tenant AND f.user_id = :user AND f.rule = :rule AND f.state = 'dismissed'))
-            AND NOT EXISTS (SELECT FROM score_ledger r WHERE r.tenant_id = :tenant AND r.reverses = l.id)
+           (SELECT COALESCE(sum(CASE WHEN l.reverses IS NULL THEN l.delta ELSE (
+                SELECT l.delta FROM score_ledger o  -- what was given before gives no room now by being taken back
+                WHERE o.tenant_id = :tenant AND o.id = l.reverses AND o.at > f.since) END), 0)::bigint
+            FROM score_ledger l WHERE l.tenant_id = :tenant AND l.user_id = :user AND l.at > f.since
            ) AS in_last_hour
-    FROM (VALUES (1)) AS always LEFT JOIN action_catalog c ON c.tenant_id = :tenant AND c.type = :action
+    FROM (SELECT GREATEST(CAST(:hour_ago AS timestamptz), max(resolved_at)) AS since FROM integrity_flags
+          WHERE tenant_id = :tenant AND user_id = :user AND rule = :rule AND state = 'dismissed') f
+    LEFT JOIN action_catalog c ON c.tenant_id = :tenant AND c.type = :action
 """)
 
 
