@@ -79,7 +79,8 @@ def rebuilt(service: Service) -> float:
 
 def test_emptying_redis_under_two_hundred_readers(service: Service) -> None:
     eventually(lambda: clean(service))
-    eventually(lambda: redis_of(service).get("lbr:demo") not in {None, b"?"})  # empty boards have their markers too
+    redis_of(service).delete("lbr:demo")  # have it look for boards that were never filled, as nothing was on them yet
+    eventually(lambda: redis_of(service).get("lbr:demo") not in {None, b"?"})
     headers = headers_of(service)
     expected = [(row["rank"], row["page"]["external_id"], row["value"]) for row in read(service, headers)["items"]]
     before = rebuilt(service)
@@ -111,10 +112,8 @@ def test_emptying_redis_under_two_hundred_readers(service: Service) -> None:
     assert sources["redis"], sources
     eventually(lambda: clean(service), within_s=60)
     boards = len(list(redis_of(service).scan_iter("lbv:{lb:demo:*")))
-    # A busy machine may make Redis look away for a moment: then whatever was under way is done again.
-    outages = sum("redis.outage" in line for line in service.said().splitlines())
     told = "\n".join(line for line in service.said().splitlines() if "boards filled anew" in line)
-    assert 0 < rebuilt(service) - before <= boards * (1 + outages), f"each board once: {told}"
+    assert 0 < rebuilt(service) - before <= boards, f"each board once: {told}"
 
 
 def test_a_worker_killed_again_and_again_while_it_projects(service: Service) -> None:

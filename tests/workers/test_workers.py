@@ -72,7 +72,7 @@ def test_cron_enqueues_and_a_worker_runs(
 ) -> None:
     delete(tenant)
     processes += [start("worker", workers_env), start("cron", workers_env)]
-    eventually(lambda: not is_there(tenant))
+    eventually(lambda: not is_there(tenant), within_s=90)
 
 
 def test_a_restart_of_redis_is_survived(
