@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -21,6 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import integrity, ledger, limits, standings, tokens
 from analytics.catalog import UnknownAction
+from analytics.events import NEWEST, OLDEST
 from analytics.integrity import Rule
 from analytics.tokens import ActionTokenExpired, Claims
 from tenants import sessions, users
@@ -29,8 +31,6 @@ from tenants.errors import Conflict, DomainError, Forbidden, Invalid
 from tenants.settings import TenantSettings
 from tenants.throttle import State, TooMany
 
-OLDEST = timedelta(days=7)
-NEWEST = timedelta(minutes=5)
 AGENT_MAX = 512
 METADATA_MAX_BYTES = 4096
 # What an action was done to, in one spelling.
@@ -135,7 +135,7 @@ class Deed:
     payload: Mapping[str, Any] = field(default_factory=dict)
     token: Claims | None = None
 
-    @property
+    @cached_property
     def payload_hash(self) -> bytes:
         said = {"user": str(self.user_id), "action": self.action_type, **self.payload}
         return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS, default=str)).digest()

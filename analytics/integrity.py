@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import ledger
+from analytics.ledger import Held
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict, NotFound
 
@@ -119,7 +120,7 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
     whose = tx.scalar(select(Flag.user_id).where(Flag.id == flag_id))
     if whose is None:
         raise FlagNotFound
-    ledger.hold(tx, whose)  # users before flags, as whoever raises one
+    held = ledger.hold(tx, whose)  # users before flags, as whoever raises one
     flag = tx.scalars(select(Flag).where(Flag.id == flag_id).with_for_update()).one()
     if flag.state not in {State.OPEN, State.SUSPENDED}:
         raise AlreadyResolved(f"This flag was {flag.state} before")
@@ -128,8 +129,8 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
         others = select(Flag.id).where(Flag.user_id == whose, Flag.id != flag_id, Flag.state == State.SUSPENDED.value)
         suspend = None if tx.scalar(others.limit(1)) is not None else False
     reversed_entries = 0
-    if verdict is Verdict.REVERSE:
-        reversed_entries = reverse(tx, flag.user_id, since=flag.created_at - WINDOW, flag_id=flag.id, now=now)
+    if verdict is Verdict.REVERSE and held is not None:
+        reversed_entries = _reverse(tx, held, since=flag.created_at - WINDOW, flag_id=flag.id, now=now)
     state = {Verdict.DISMISS: State.DISMISSED, Verdict.SUSPEND: State.SUSPENDED, Verdict.REVERSE: State.REVERSED}
     tx.execute(
         update(Flag)
@@ -140,12 +141,9 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
     return Settled(flag, reversed_entries, suspend)
 
 
-def reverse(tx: Tx, user_id: UUID, *, since: datetime, flag_id: UUID, now: datetime) -> int:
+def _reverse(tx: Tx, held: Held, *, since: datetime, flag_id: UUID, now: datetime) -> int:
     """Take back what the user got since then, entry by entry; a score never goes below 0."""
-    held = ledger.hold(tx, user_id)
-    if held is None:
-        return 0
-    entries = ledger.since(tx, user_id, since)
+    entries = ledger.since(tx, held.id, since)
     for entry in entries:
         delta = -min(entry.delta, held.score)
         score = ledger.enter(
@@ -159,5 +157,5 @@ def reverse(tx: Tx, user_id: UUID, *, since: datetime, flag_id: UUID, now: datet
             reverses=entry.id,
             counts_for=entry.at,
         )
-        held = ledger.Held(held.id, held.score if score is None else score, held.is_suspended)
+        held = Held(held.id, held.score if score is None else score, held.is_suspended)
     return len(entries)

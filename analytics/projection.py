@@ -175,12 +175,12 @@ def _project(tx: Tx, *, now: datetime, limit: int) -> Done:
         for chunk in _chunks(sorted(map(int, pages.members))):
             rolled = rollups.compute(tx, chunk, now=now, weights=current, shared=shared)
             unsure = _intents(tx, Kind.PAGE, map(str, chunk))
-            telling.tell(Kind.PAGE, changes.of_pages(tx.tenant, rolled, unsure), _scopes_of_pages(rolled), unsure)
+            telling.tell(Kind.PAGE, changes.of_pages(tx.tenant, rolled, unsure), _scopes_of(rolled), unsure)
             rollups.save(tx, rolled, now=now)
         for names in _chunks(sorted(users.members)):
             moved = standings.compute(tx, names, now=now)
             unsure = _intents(tx, Kind.USER, names)
-            telling.tell(Kind.USER, changes.of_users(tx.tenant, moved, unsure), _scopes_of_users(moved), unsure)
+            telling.tell(Kind.USER, changes.of_users(tx.tenant, moved, unsure), _scopes_of(moved), unsure)
             standings.save(tx, moved, now=now)
         outbox.delete(tx, [*pages.rows, *users.rows])
         telling.finish()
@@ -273,20 +273,12 @@ class _Telling:
             self._done.in_redis = False
 
 
-def _scopes_of_pages(rolled: Iterable[Rolled]) -> dict[str, set[str]]:
-    """Of the pages that moved, where they are or were."""
+def _scopes_of(rolled: Iterable[Rolled | standings.Rolled]) -> dict[str, set[str]]:
+    """Of the members that moved, where they are or were."""
     return {
-        str(page.page_id): {scope for state in (page.before, page.now) if state is not None for scope in state.scopes}
-        for page in rolled
-        if page.before != page.now
-    }
-
-
-def _scopes_of_users(rolled: Iterable[standings.Rolled]) -> dict[str, set[str]]:
-    return {
-        user.user_id: {scope for state in (user.before, user.now) if state is not None for scope in state.scopes}
-        for user in rolled
-        if user.before != user.now
+        one.member: {scope for state in (one.before, one.now) if state is not None for scope in state.scopes}
+        for one in rolled
+        if one.before != one.now
     }
 
 

@@ -97,6 +97,10 @@ class Rolled:
     now: Page | None
     summary: Summary | None
 
+    @property
+    def member(self) -> str:
+        return str(self.page_id)
+
 
 def position(tx: Tx, *, now: datetime) -> tuple[Projection, bool]:
     """How far this tenant's projection has come, and whether it has only begun."""

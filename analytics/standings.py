@@ -77,6 +77,10 @@ class Rolled:
     before: Standing | None
     now: Standing | None
 
+    @property
+    def member(self) -> str:
+        return self.user_id
+
 
 def member_of(user_id: UUID, reached_at: datetime | None) -> str:
     ms = int(reached_at.timestamp() * 1000 + 0.5) if reached_at is not None else 0

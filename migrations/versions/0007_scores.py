@@ -50,12 +50,6 @@ END $$
 """
 
 
-MONTHS_AHEAD = """
-SELECT make_month_of_actions((date_trunc('month', now() AT TIME ZONE 'UTC') + n * interval '1 month')::date)
-FROM generate_series(0, 2) n
-"""
-
-
 def key(table: str, *columns: str) -> sa.PrimaryKeyConstraint:
     return sa.PrimaryKeyConstraint(*columns, name=f"pk_{table}")
 
@@ -155,7 +149,6 @@ def events() -> None:
         *rls.isolate("action_events", service=("SELECT", "INSERT")),
         MONTH_OF_ACTIONS,
         "REVOKE EXECUTE ON FUNCTION make_month_of_actions FROM PUBLIC",
-        MONTHS_AHEAD,
         BLANK_AUDIT,
         "REVOKE EXECUTE ON FUNCTION blank_audit FROM PUBLIC",
         f"GRANT EXECUTE ON FUNCTION blank_audit TO {SERVICE_ROLE}",

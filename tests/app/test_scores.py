@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from flask import Flask
@@ -26,7 +26,6 @@ from tests.analytics.conftest import make_page, views_of
 from tests.people import Caller, client_of, log_in, user_of
 
 UPDATE, CLAIM = "/api/v1/scores/update", "/api/v1/scores"
-Act = Callable[..., Any]
 
 
 @pytest.fixture
@@ -296,8 +295,6 @@ def test_actions_in_a_batch_are_paid_once_each(admin: Caller, tenant: str) -> No
 
 def pay(tenant: str, user: str, points: int, at: Any) -> None:
     with tenant_tx(tenant) as tx:
-        from uuid import UUID
-
         held = ledger.hold(tx, UUID(user))
         assert held is not None
         ledger.enter(tx, held, source=f"test:{uuid4()}", delta=points, at=at, payload_hash=b"")
