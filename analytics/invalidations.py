@@ -7,21 +7,20 @@ moved, and since when it hears everything; whoever keeps something by it keeps i
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 import structlog
 from redis.exceptions import RedisError
 
-from analytics.boards import CHANNEL
 from tenants import redis
 
 PING_EVERY_S = 2.0
 RETRY_S = 0.5
 
-# Called with a tenant and its moved topics → versions; with None when messages may have been missed.
-Hear = Callable[[str, dict[str, int]], None]
+# Channel → what to do with a message on it, decoded.
+Handlers = Mapping[str, Callable[[dict[str, Any]], None]]
 
 log = structlog.get_logger()
 
@@ -29,9 +28,9 @@ log = structlog.get_logger()
 class Listener:
     """Hears invalidations in a thread of its own (a greenlet under gevent), from the first `start` on."""
 
-    def __init__(self, hear: Hear, missed: Callable[[], None]) -> None:
-        self._hear = hear
-        self._missed = missed
+    def __init__(self, handlers: Handlers, missed: Callable[[], None]) -> None:
+        self._handlers = handlers
+        self._missed = missed  # called whenever messages may have been
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -63,7 +62,7 @@ class Listener:
         client = redis.boards().redis  # held as long as we listen: a client that is collected closes its connections
         pubsub = client.pubsub()  # type: ignore[no-untyped-call]
         with contextlib.closing(pubsub):
-            pubsub.subscribe(CHANNEL)
+            pubsub.subscribe(*self._handlers)
             heard_at = pinged_at = time.monotonic()
             while not self._stop.is_set():
                 message: dict[str, Any] | None = pubsub.get_message(timeout=0.2)
@@ -78,9 +77,8 @@ class Listener:
                     pinged_at = now
 
     def _take(self, message: dict[str, Any]) -> None:
-        if message["type"] == "subscribe":
+        if message["type"] == "subscribe" and message["data"] == len(self._handlers):
             self._missed()  # whatever was said before
             self.is_hearing = True
         elif message["type"] == "message":
-            said = orjson.loads(message["data"])
-            self._hear(said["tenant"], said["versions"])
+            self._handlers[message["channel"].decode()](orjson.loads(message["data"]))

@@ -79,6 +79,8 @@ class Actor:
     scopes: frozenset[str] = frozenset()
     role: Role | None = None
     session_id: UUID | None = None
+    # The id of a client's token.
+    token_id: str = ""
     # A client's token that is to be checked in the transaction of what it is used for.
     unchecked_token: ClientToken | None = None
 
@@ -294,7 +296,7 @@ def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
             return Actor("client", tenant_id, subject, scopes, unchecked_token=ClientToken(subject, jti))
         if not credentials.client_token_counts(tenant_id, subject, jti):
             raise BadToken
-        return Actor("client", tenant_id, subject, scopes)
+        return Actor("client", tenant_id, subject, scopes, token_id=jti)
     raise BadToken
 
 

@@ -4,8 +4,9 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
-from analytics.boards import Board
+from analytics.boards import CHANNEL, Board
 from analytics.invalidations import Listener
 
 KEPT_S = 1.0
@@ -37,7 +38,7 @@ class BoardShelf:
         self._kept: dict[tuple[str, str], dict[Hashable, _Kept]] = {}
         self._bytes = 0
         self._newest: dict[tuple[str, str], int] = {}
-        self._listener = Listener(self._moved, self._missed)
+        self._listener = Listener({CHANNEL: self._moved}, self._missed)
 
     def get(self, board: Board, what: Hashable, make: Callable[[], Answer]) -> Answer:
         """The answer to this question about the board: the one on the shelf, or a new one."""
@@ -77,9 +78,10 @@ class BoardShelf:
     def close(self) -> None:
         self._listener.stop()
 
-    def _moved(self, tenant_id: str, versions: dict[str, int]) -> None:
+    def _moved(self, said: dict[str, Any]) -> None:
+        tenant_id = said["tenant"]
         with self._lock:
-            for topic, version in versions.items():
+            for topic, version in said["versions"].items():
                 self._newest[tenant_id, topic] = version
                 self._drop((tenant_id, topic))
             while len(self._newest) > 100 * MOST_BOARDS:

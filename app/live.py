@@ -1,11 +1,51 @@
-"""The process for sockets and Server-Sent Events, apart from the API so that open sockets never take its capacity."""
+"""The process for sockets and Server-Sent Events, apart from the API so that open ones never take its capacity.
 
-from flask import Flask
+Each connection is a `Follower` of the Hub with one writer. The sockets and the stream say the same, in the same words.
+"""
 
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import flask
+import marshmallow as ma
+import orjson
+import structlog
+from flask import Flask, Response, current_app, g, request
+from flask_sock import Sock
+from simple_websocket import Server
+from wsproto.utilities import RemoteProtocolError
+
+from analytics.boards import Board, Metric, board_of
+from analytics.windows import Window
+from app import admission, errors, live_socket
+from app.admission import Guest
 from app.api import docs, health, metrics
-from app.api.blueprint import PlauditApi
+from app.api.blueprint import PlauditApi, Schema
+from app.auth import public
+from app.hub import NO_LONGER_VALID, Followed, Follower, Hub, Top
 from app.settings import Settings
-from app.web import connect, new_flask
+from app.shown_boards import board_for
+from app.web import connect, new_flask, secret_key
+from tenants import logs
+from tenants.db import utcnow
+from tenants.errors import DomainError, Forbidden, Invalid, Malformed
+from tenants.signing import Signer
+
+MOST_TOP = 100
+MOST_MESSAGE_BYTES = 4096
+# What one connection may ask for: so many at once, and so many each second.
+MOST_MESSAGES, MESSAGES_PER_S = 60, 10
+COMMENT_EVERY_S = 15.0
+# Small, so that whoever does not read is noticed, and costs little until then.
+KERNEL_BUFFER_BYTES = 64 * 1024
+GONE_AFTER_MS = 10_000
+
+sock = Sock()
+blueprint = flask.Blueprint("live", __name__)
+log = structlog.get_logger()
 
 
 def create_live_app(settings: Settings | None = None) -> Flask:
@@ -13,8 +53,254 @@ def create_live_app(settings: Settings | None = None) -> Flask:
     settings = settings or Settings.from_env()
     connect(settings)
     app = new_flask(settings)
+    app.config["SOCK_SERVER_OPTIONS"] = {"max_message_size": MOST_MESSAGE_BYTES}
+    app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
+    app.extensions["plaudit-hub"] = Hub()
+    app.register_error_handler(RemoteProtocolError, _answer_bad_handshake)
     api = PlauditApi(app)
-    for blueprint in (health.blueprint, metrics.blueprint):
-        api.register_blueprint(blueprint)
+    for module in (health, metrics):
+        api.register_blueprint(module.blueprint)
+    app.register_blueprint(blueprint)
     docs.declare_static(app)
     return app
+
+
+class FollowIn(Schema):
+    op = ma.fields.String()
+    scope = ma.fields.String(validate=ma.validate.Length(1, 80))
+    window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
+    metric = ma.fields.Enum(Metric, by_value=True)
+    top = ma.fields.Integer(strict=True, validate=ma.validate.Range(1, MOST_TOP))
+
+
+class UnknownOp(Invalid):
+    code = "unknown_op"
+    title = "op: subscribe, unsubscribe or ping"
+
+
+class TooManyMessages(Forbidden):
+    code = "rate_limited"
+    title = f"At most {MESSAGES_PER_S} messages a second"
+
+
+@blueprint.before_request
+def admit() -> None:
+    """Before the upgrade: afterwards nobody could be told why."""
+    g.seq = 0
+    match request.endpoint:
+        case "live.scoreboard":
+            g.guest = admission.to_scoreboard()
+        case "live.stream":
+            g.guest, g.seq = admission.by_ticket_or_resumed()
+        case _:
+            g.guest = admission.by_ticket()
+    guest: Guest = g.guest
+    logs.bind(tenant_id=guest.reader.tenant_id, user_id=guest.holder.id if guest.holder else None)
+    if request.endpoint != "live.stream":
+        g.follower = _follower("socket")
+        _hub().join(g.follower)
+        request.environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)  # compressing would cost memory for each connection
+        raw = request.environ.get("gunicorn.socket")
+        if raw is not None:
+            request.environ["gunicorn.socket"] = live_socket.Outlet(raw)
+
+
+@blueprint.teardown_request
+def part(_error: BaseException | None) -> None:
+    """However it ended. (A stream goes on after its request, and sees to it itself.)"""
+    follower = g.pop("follower", None)
+    if follower is not None:
+        _hub().leave(follower)
+
+
+@sock.route("/ws/leaderboards", bp=blueprint)
+@public
+def boards(ws: Server) -> None:
+    """Follow boards: subscribe, unsubscribe, ping."""
+    follower: Follower = g.follower
+    live_socket.serve(ws, follower, _Conversation(follower).answer, _welcome(g.guest, follower))
+
+
+@sock.route("/ws/scoreboard/top10", bp=blueprint)
+@public
+def scoreboard(ws: Server) -> None:
+    """The tenant's ten best users, at once and whenever they change."""
+    follower: Follower = g.follower
+    follower.follow(board_of(follower.reader.tenant_id, "users", Window.ALL, Metric.POINTS), top=10)
+    live_socket.serve(ws, follower, _Conversation(follower, ops={"ping"}).answer, _welcome(g.guest, follower))
+
+
+@blueprint.get("/api/v1/live/events")
+@public
+def stream() -> Response:
+    """The same as Server-Sent Events: `topic` once or more, `top` for rows instead of invalidations."""
+    guest: Guest = g.guest
+    follower = _follower("stream", seq=g.seq)
+    wanted = [_board_named(follower, topic) for topic in dict.fromkeys(request.args.getlist("topic"))]
+    if not wanted:
+        raise Invalid("topic: name at least one", errors={"topic": ["<scope>:<window>:<metric>, once or more"]})
+    top = _load({"top": request.args.get("top", type=int)}).get("top") if "top" in request.args else None
+    hub = _hub()
+    hub.join(follower)
+    try:
+        for board in wanted:
+            follower.follow(board, top)
+    except BaseException:
+        hub.leave(follower)
+        raise
+    word = admission.word_for(guest.holder) if guest.holder is not None else ""
+    headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+    return Response(_events(hub, follower, guest, word), mimetype="text/event-stream", headers=headers)
+
+
+def _events(hub: Hub, follower: Follower, guest: Guest, word: str) -> Iterator[bytes]:
+    welcome, spoke_at = _welcome(guest, follower), time.monotonic()
+    try:
+        yield b"retry: 2000\n\n"
+        while follower.close_code is None:
+            follower.wake.clear()
+            for frame in follower.frames():
+                follower.sending_since = spoke_at = time.monotonic()
+                yield b"id: %d.%s\ndata: %s\n\n" % (follower.seq, word.encode(), frame)
+                follower.sending_since = None
+            if time.monotonic() - spoke_at >= COMMENT_EVERY_S:
+                if not welcome():
+                    break
+                follower.sending_since = spoke_at = time.monotonic()
+                yield b": still here\n\n"
+                follower.sending_since = None
+            follower.wake.wait(COMMENT_EVERY_S)
+            time.sleep(live_socket.PACE_S)
+        # A browser would come back by itself with a session that has ended: tell it why it should not.
+        if follower.close_code in {None, NO_LONGER_VALID}:
+            said = "What this stream was opened with does not count any more"
+            yield b"data: %s\n\n" % follower.frame("error", code="invalid_ticket", detail=said)
+    finally:
+        hub.leave(follower)
+
+
+class _Conversation:
+    """What a client may say on a socket, and what it is answered."""
+
+    def __init__(self, follower: Follower, ops: Iterable[str] = ("subscribe", "unsubscribe", "ping")) -> None:
+        self._follower = follower
+        self._ops = frozenset(ops)
+        self._left, self._at = float(MOST_MESSAGES), time.monotonic()
+
+    def answer(self, message: str | bytes) -> Iterator[bytes]:
+        try:
+            self._count()
+            yield from self._obey(_read(message))
+        except DomainError as error:
+            fields = {"errors": error.errors} if error.errors else {}
+            yield self._follower.frame("error", code=error.code, detail=error.detail, **fields)
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        self._left = min(float(MOST_MESSAGES), self._left + (now - self._at) * MESSAGES_PER_S)
+        self._at = now
+        if self._left < 1:
+            raise TooManyMessages
+        self._left -= 1
+
+    def _obey(self, said: dict[str, Any]) -> Iterator[bytes]:
+        op = said.get("op")
+        if op not in self._ops:
+            allowed = " or ".join(sorted(self._ops))
+            raise UnknownOp(f"op: {allowed}", errors={"op": [allowed]})
+        if op == "ping":
+            yield self._follower.frame("pong", timestamp=utcnow())
+            return
+        wanted = _load(said)
+        board = board_for(self._follower.reader, wanted)
+        if op == "subscribe":
+            self._follower.follow(board, wanted.get("top"))
+        else:
+            self._follower.unfollow(board)
+            yield self._follower.frame("unsubscribed", topic=board.topic)
+
+
+@dataclass(eq=False)
+class _Scoreboard(Follower):
+    """Says only the rows, and only when they changed; and which of the places did."""
+
+    greets: bool = False
+
+    def top_frames(self, followed: Followed, top: Top) -> Iterable[bytes]:
+        before = {row["rank"]: row for row in followed.shown or []}
+        now = {row["rank"]: row for row in top.items}
+        changed = sorted(rank for rank in before.keys() | now.keys() if before.get(rank) != now.get(rank))
+        if changed or followed.shown is None:
+            told = {"items": top.body, "changed_positions": changed, "timestamp": utcnow()}
+            yield self.frame("top", topic=followed.board.topic, version=top.version, **told)
+
+
+def _follower(kind: str, *, seq: int = 0) -> Follower:
+    guest: Guest = g.guest
+    raw: socket.socket | None = request.environ.get("gunicorn.socket")
+    if raw is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER_BYTES)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_AFTER_MS)
+
+    def cut() -> None:
+        if raw is not None:
+            raw.shutdown(socket.SHUT_RDWR)
+
+    made = _Scoreboard if request.endpoint == "live.scoreboard" else Follower
+    return made(_hub(), kind, guest.reader, guest.holder, cut, seq=seq)
+
+
+def _welcome(guest: Guest, follower: Follower) -> Any:
+    """Whether they may still be here. What they may not read any more they no longer follow."""
+
+    def welcome() -> bool:
+        if not guest.still_counts():
+            return False
+        if guest.reader.public_only and guest.holder is not None:
+            for followed in list(follower.follows.values()):
+                board = followed.board
+                try:
+                    board_for(guest.reader, {"scope": board.scope, "window": board.window, "metric": board.metric})
+                except DomainError:
+                    follower.unfollow(board)
+        return True
+
+    return welcome
+
+
+def _board_named(follower: Follower, topic: str) -> Board:
+    scope, _, rest = topic.rpartition(":")
+    scope, _, window = scope.rpartition(":")
+    try:
+        return board_for(follower.reader, _load({"scope": scope, "window": window, "metric": rest}))
+    except Invalid as error:
+        raise Invalid(f"topic: {error.detail}", errors={"topic": [error.detail]}) from None
+
+
+def _read(message: str | bytes) -> dict[str, Any]:
+    try:
+        said = orjson.loads(message)
+    except ValueError:
+        raise Malformed("Send JSON") from None
+    if not isinstance(said, dict):
+        raise Malformed("Send a JSON object")
+    return said
+
+
+def _load(said: dict[str, Any]) -> dict[str, Any]:
+    try:
+        loaded: dict[str, Any] = FollowIn().load(said)
+    except ma.ValidationError as error:
+        messages = {name: [str(text) for text in texts] for name, texts in error.messages_dict.items()}
+        raise Invalid("; ".join(f"{name}: {texts[0]}" for name, texts in messages.items()), errors=messages) from None
+    return loaded
+
+
+def _hub() -> Hub:
+    hub: Hub = current_app.extensions["plaudit-hub"]
+    return hub
+
+
+def _answer_bad_handshake(_error: RemoteProtocolError) -> Response:
+    return errors.answer_domain_error(Malformed("This is not a websocket handshake that can be answered"))

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
+import orjson
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -21,6 +22,8 @@ GOOD_FOR_S = 5
 # Longer than any access token lives.
 REVOKED_FOR_S = 2 * 3600
 MOST_UNWRITTEN = 100_000
+# Where whoever keeps a connection open hears of revocations at once: {"tenant", "names"}.
+CHANNEL = "cred-revoked"
 # The name that stands for the tenant itself.
 TENANT = "tenant"
 _REVOKED = b"-"
@@ -56,7 +59,10 @@ def look_up(tenant_id: str, names: Sequence[str], ask: Callable[[], str | None])
 
 def revoked(tenant_id: str, names: Iterable[str]) -> None:
     """Tell every process, after the revocation was committed."""
+    names = list(names)
     _write({key("cred", tenant_id, name): (_REVOKED, REVOKED_FOR_S) for name in names})
+    with contextlib.suppress(RedisError, OSError):
+        boards().redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "names": names}))
 
 
 def changed(tenant_id: str, answers: Mapping[str, str]) -> None:

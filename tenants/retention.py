@@ -13,6 +13,7 @@ KEPT: dict[str, tuple[str, timedelta]] = {
     "password_resets": ("expires_at", timedelta(hours=1)),
     "revoked_tokens": ("expires_at", timedelta(hours=1)),
     "consumed_tokens": ("expires_at", timedelta(hours=1)),
+    "live_tickets": ("expires_at", timedelta(hours=1)),
     "idempotency_keys": ("created_at", timedelta(hours=24)),
     "ingest_rejections_hour": ("bucket_hour", timedelta(days=31)),
 }

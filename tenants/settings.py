@@ -22,6 +22,8 @@ class Limits:
     beacons_per_minute: int = 60
     # Above this a breaker holds up score updates of the tenant, in each process.
     score_spike_per_minute: int = 60_000
+    # Open sockets and streams of the tenant, in each live process.
+    live_connections: int = 2_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ RANGES: dict[str, tuple[int, int]] = {
     "limits.score_updates_per_minute": (1, 10_000),
     "limits.beacons_per_minute": (1, 10_000),
     "limits.score_spike_per_minute": (1, 100_000_000),
+    "limits.live_connections": (0, 100_000),
     "integrity.points_per_hour": (1, 2**53 - 1),
     "retention.action_events_days": (1, 3650),
     "retention.hourly_buckets_days": (31, 3650),

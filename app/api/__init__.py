@@ -11,6 +11,7 @@ from app.api import (
     integrity,
     leaderboards,
     likes,
+    live,
     logins,
     metrics,
     oauth,
@@ -39,6 +40,7 @@ MODULES = (
     actions,
     scores,
     integrity,
+    live,
     health,
     metrics,
 )

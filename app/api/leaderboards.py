@@ -5,8 +5,8 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, timedelta
+from collections.abc import Iterator, Sequence
+from datetime import date
 from typing import Any
 
 import marshmallow as ma
@@ -14,19 +14,19 @@ import orjson
 from flask import Response, current_app, g, request
 from flask.typing import ResponseReturnValue
 
-from analytics import leaderboards, scoring, series, snapshots, standings, weights
-from analytics.boards import ALL_TENANTS, Board, Metric, board_of
-from analytics.leaderboards import Listing, Position, Row
+from analytics import leaderboards, scoring, series, snapshots, weights
+from analytics.boards import ALL_TENANTS, Board, Metric
+from analytics.leaderboards import Listing, Position
 from analytics.pages import EXTERNAL_ID, PageNotFound
 from analytics.windows import Window
 from app import cursors
 from app.api.blueprint import Blueprint, Schema
 from app.auth import May, Reader, caller_address, current_reader, requires_or_key
 from app.board_shelf import Answer, BoardShelf
-from tenants import settings as tenant_settings
+from app.shown_boards import KeyReadsPublicOnly, Rows, board_for, pages_of, shown_rows
 from tenants import throttle, users
 from tenants.db import Tx, tenant_tx, utcnow
-from tenants.errors import Forbidden, Invalid, NotFound
+from tenants.errors import Invalid, NotFound
 
 blueprint = Blueprint("leaderboards", __name__, url_prefix="/api/v1/leaderboards", description="Leaderboards")
 
@@ -46,11 +46,6 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 class NoSnapshot(NotFound):
     code = "no_snapshot"
     title = "There is no record of this board from then"
-
-
-class KeyReadsPublicOnly(Forbidden):
-    code = "public_boards_only"
-    title = "A publishable key reads public boards only"
 
 
 class BoardIn(Schema):
@@ -161,7 +156,7 @@ def read_rank(query: dict[str, Any]) -> Any:
     if member is None:
         raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
     listing = leaderboards.around(board, member, n=query["around"], now=now)
-    shown = _Rows(board, listing, today=now.date(), public_only=reader.public_only)
+    shown = Rows(board, listing, today=now.date(), public_only=reader.public_only)
     own = next((row for row in shown.rows if leaderboards.subject(board, row.member) == member), None)
     answer = {
         "rank": own.rank if own is not None else None,
@@ -219,91 +214,10 @@ def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None
         raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
 
 
-def board_for(reader: Reader, query: dict[str, Any]) -> Board:
-    scope = query.get("scope") or ("public" if reader.public_only else "tenant")
-    usual = Metric.POINTS if scope.partition(":")[0] == "users" else Metric.SCORE
-    board = board_of(reader.tenant_id, scope, query["window"], query.get("metric") or usual)
-    if reader.public_only and board.is_users and not tenant_settings.recent(reader.tenant_id).public_scoreboard:
-        raise KeyReadsPublicOnly("This tenant's scoreboard is not public")
-    if reader.public_only and not board.is_public and not board.is_users:
-        raise KeyReadsPublicOnly("Ask for scope=public, public:<key> or global")
-    return board
-
-
-class _Rows:
-    """The rows of a board as they are shown: with their pages, and how they moved since the day before."""
-
-    def __init__(self, board: Board, listing: Listing, *, today: date, public_only: bool = False) -> None:
-        self._board = board
-        self._public_only = public_only
-        self._pages = pages_of(board, listing)
-        self.rows = shown_rows(board, listing, self._pages)
-        self._before = _ranks_on(board, today - timedelta(days=1)) if self.rows else None
-
-    def items(self) -> list[dict[str, Any]]:
-        return [{"rank": row.rank, "value": row.value, **self._movement(row), **self.shown(row)} for row in self.rows]
-
-    def shown(self, row: Row) -> dict[str, Any]:
-        if self._board.is_users:
-            user = self._pages[leaderboards.subject(self._board, row.member)]
-            return {"user": _public(user) if self._public_only else user}
-        return {"page": self._page(row.member)}
-
-    def _page(self, member: str) -> dict[str, Any] | None:
-        """None: the page was deleted since."""
-        fields = self._pages.get(member)
-        if fields is None:
-            return None
-        shown: dict[str, Any] = {"id": int(member)}
-        shown |= {name: fields[name] for name in ("external_id", "title", "url", "space")}
-        if self._board.tenant_id == ALL_TENANTS:
-            shown["tenant"] = fields["tenant"]
-        return shown
-
-    def _movement(self, row: Row) -> dict[str, Any]:
-        if self._before is None:
-            return {"rank_change": None, "is_new": False}
-        before, is_whole = self._before
-        rank = before.get(leaderboards.subject(self._board, row.member))
-        return {"rank_change": rank - row.rank if rank is not None else None, "is_new": rank is None and is_whole}
-
-
-def pages_of(board: Board, listing: Listing) -> Mapping[str, Mapping[str, Any]]:
-    """What the rows show of their pages, or of their users."""
-    members = [leaderboards.subject(board, row.member) for row in listing.rows]
-    if not members:
-        return {}
-    if board.is_users:
-        with tenant_tx(board.tenant_id) as tx:
-            return standings.names(tx, members)
-    return leaderboards.summaries(board, members, source=listing.source)
-
-
-def shown_rows(board: Board, listing: Listing, pages: Mapping[str, Any]) -> Sequence[Row]:
-    """A public board says nothing of a page that is not public any more, not even its rank; nor any of who is gone."""
-    if not board.is_public and not board.is_users:
-        return listing.rows
-    return [row for row in listing.rows if leaderboards.subject(board, row.member) in pages]
-
-
-def _ranks_on(board: Board, day: date) -> tuple[dict[str, int], bool] | None:
-    """Everybody's rank at the end of a day, and whether that is really everybody."""
-    with leaderboards.inside(board) as tx:
-        kept = snapshots.sealed(tx, board, day)
-    if kept is None:
-        return None
-    return {leaderboards.subject(board, row.member): row.rank for row in kept.rows}, kept.is_whole
-
-
-def _public(user: Mapping[str, Any]) -> dict[str, Any]:
-    """What anybody may see of a user: a tenant's own id for them may be an e-mail address."""
-    return {"id": user["id"], "username": user["username"]}
-
-
 def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
     now = utcnow()
     listing = leaderboards.page(board, limit=limit, after=after, now=now)
-    items = _Rows(board, listing, today=now.date(), public_only=reader.public_only).items()
+    items = Rows(board, listing, today=now.date(), public_only=reader.public_only).items()
     if explain:
         _explain(board, listing, items)
     return _rendered(board, listing, items)
@@ -321,7 +235,7 @@ def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Po
             f"The first record of this board is of {first}" if first else "Its first record is made as today ends (UTC)"
         )
     listing = leaderboards.sealed_page(kept, limit=limit, after=after)
-    rows = _Rows(board, listing, today=day, public_only=reader.public_only)
+    rows = Rows(board, listing, today=day, public_only=reader.public_only)
     return _rendered(board, listing, rows.items(), total=kept.total)
 
 
@@ -332,7 +246,7 @@ def _subset(reader: Reader, board: Board, said: str) -> Answer:
         raise Invalid(f"members: {message}", errors={"members": [message]})
     now, members = utcnow(), _members(reader, board, wanted)
     listing = leaderboards.ranks(board, list(members.values()), now=now)
-    rows = _Rows(board, listing, today=now.date(), public_only=reader.public_only)
+    rows = Rows(board, listing, today=now.date(), public_only=reader.public_only)
     return _rendered(board, listing, rows.items(), is_part=True)
 
 

@@ -21,6 +21,13 @@ blueprint = Blueprint("settings", __name__, url_prefix="/api/v1", description="S
 class LimitsOut(Schema):
     score_updates_per_minute = ma.fields.Integer()
     beacons_per_minute = ma.fields.Integer()
+    score_spike_per_minute = ma.fields.Integer()
+    live_connections = ma.fields.Integer()
+
+
+class IntegrityOut(Schema):
+    points_per_hour = ma.fields.Integer()
+    suspend_automatically = ma.fields.Boolean()
 
 
 class RetentionOut(Schema):
@@ -36,6 +43,7 @@ class SettingsOut(Schema):
     public_scoreboard = ma.fields.Boolean()
     allowed_origins = ma.fields.List(ma.fields.String())
     limits = ma.fields.Nested(LimitsOut)
+    integrity = ma.fields.Nested(IntegrityOut)
     retention = ma.fields.Nested(RetentionOut)
 
 
@@ -50,6 +58,7 @@ class SettingsIn(Schema):
     public_scoreboard = ma.fields.Raw(metadata={"type": "boolean"})
     allowed_origins = ma.fields.Raw(metadata={"type": "array"})
     limits = ma.fields.Raw(metadata={"type": "object"})
+    integrity = ma.fields.Raw(metadata={"type": "object"})
     retention = ma.fields.Raw(metadata={"type": "object"})
 
 

@@ -20,6 +20,7 @@ CREDENTIAL_ROUTES = {
     "/api/v1/clients/<client_id>/rotate",
     "/api/v1/users/<user>/password-reset",
     "/api/v1/action-tokens",
+    "/api/v1/live/tickets",
 }
 NEW_KEY = {"origins": ["https://wiki.example"]}
 

@@ -52,6 +52,7 @@ CASES: dict[str, Case | None] = {
     "POST /api/v1/scores/update": None,
     "PATCH /api/v1/scores": lambda v: {"json": {"action_token": v.action_token}},
     "GET /api/v1/integrity/flags": None,
+    "POST /api/v1/live/tickets": None,
     "POST /api/v1/integrity/flags/<uuid:flag_id>/resolve": lambda v: {
         "flag_id": v.flag_id,
         "json": {"action": "reverse"},
@@ -103,6 +104,9 @@ OPEN_ROUTES = {
     "GET /static/<path:filename>": "files",
     "GET /api/openapi.json": "the contract",
     "GET /api/docs": "the contract",
+    "GET /ws/leaderboards": "says where it is",
+    "GET /ws/scoreboard/top10": "says where it is",
+    "GET /api/v1/live/events": "says where it is",
     "GET /health/live": "nothing",
     "GET /health/ready": "nothing",
     "GET /metrics": "for operators",

@@ -32,6 +32,7 @@ def full_tenant(client: FlaskClient, other_tenant: str) -> str:
     with tenant_tx(other_tenant) as tx:
         imports.begin(tx, "hash", name="file", now=utcnow())
         weights.add(tx, likes=1, views=1, effective_from=None, by="test", now=utcnow())
+    admin("POST", "/api/v1/live/tickets")
     projection.run(other_tenant, now=utcnow())
     snapshots.refresh(other_tenant, now=utcnow())
     with tenant_tx(other_tenant) as tx:

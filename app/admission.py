@@ -1,0 +1,132 @@
+"""Who may open a socket or stream: looked at before the upgrade, so that a refusal is an ordinary HTTP answer.
+
+A ticket says who it is. A browser also says which page it is on (`Origin`), and only our own and the tenant's own
+count: any page could otherwise use a ticket that leaked to it. A client without an Origin is no browser.
+
+A stream that broke off is opened again by the browser itself, at the same address and so with a ticket that is spent.
+Then its `Last-Event-ID` counts, a header that carries our word for who had the stream.
+"""
+
+import base64
+import hmac
+import time
+from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
+
+import orjson
+from flask import current_app, request
+
+from app.auth import NoCredentials, OriginNotAllowed, Reader
+from app.settings import Settings
+from tenants import credentials, registry, tickets
+from tenants import settings as tenant_settings
+from tenants.db import TENANT_ID, tenant_tx, utcnow
+from tenants.errors import NotFound
+from tenants.signing import Signer
+from tenants.tickets import BadTicket, Holder
+
+RESUMES_FOR_S = 24 * 3600
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+@dataclass(frozen=True)
+class Guest:
+    """Somebody who may come in. Without a holder: anybody, to a scoreboard that is public."""
+
+    reader: Reader
+    holder: Holder | None
+
+    def still_counts(self) -> bool:
+        if self.holder is not None:
+            return self.holder.still_counts()
+        return tenant_settings.recent(self.reader.tenant_id).public_scoreboard
+
+
+def by_ticket() -> Guest:
+    ticket = request.args.get("ticket", "")
+    if not ticket:
+        raise NoCredentials("Open it with a ticket from POST /api/v1/live/tickets: ?ticket=…")
+    return _checked(_guest(tickets.spend(ticket, now=utcnow())))
+
+
+def by_ticket_or_resumed() -> tuple[Guest, int]:
+    """Also who was here before, and the number of what they got last."""
+    said = request.headers.get("Last-Event-ID", "")
+    seq, _, word = said.partition(".")
+    holder = _holder(word) if seq.isascii() and seq.isdigit() and len(seq) < 16 else None
+    if holder is not None:
+        return _checked(_guest(holder)), int(seq)
+    return by_ticket(), 0
+
+
+def to_scoreboard() -> Guest:
+    """With a ticket; or anybody by naming the tenant, if it has made its scoreboard public."""
+    if "ticket" in request.args or "tenant" not in request.args:
+        return by_ticket()
+    tenant_id = request.args["tenant"]
+    if not _is_public(tenant_id):  # whether there is such a tenant is not said
+        raise NoCredentials("This scoreboard is not public: open it with a ticket from POST /api/v1/live/tickets")
+    return _checked(Guest(Reader(tenant_id, public_only=True), None))
+
+
+def word_for(holder: Holder) -> str:
+    """What goes into the ids of a stream's events, and brings its holder back in."""
+    said = base64.urlsafe_b64encode(orjson.dumps({**asdict(holder), "at": int(time.time())})).decode().rstrip("=")
+    return f"{said}.{_signer().mac(f'resume {said}')}"
+
+
+def _holder(word: str) -> Holder | None:
+    said, _, mac = word.partition(".")
+    if not word.isascii() or not hmac.compare_digest(mac, _signer().mac(f"resume {said}")):
+        return None
+    fields = orjson.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
+    if time.time() - fields.pop("at") > RESUMES_FOR_S:
+        return None
+    holder = Holder(**fields)
+    if not holder.still_counts():
+        raise BadTicket("What this stream was opened with does not count any more")
+    return holder
+
+
+def _guest(holder: Holder) -> Guest:
+    return Guest(Reader(holder.tenant_id, public_only=holder.kind == "key"), holder)
+
+
+def _is_public(tenant_id: str) -> bool:
+    if TENANT_ID.fullmatch(tenant_id) is None:
+        return False
+    with tenant_tx(tenant_id) as tx:
+        try:
+            registry.get(tx, tenant_id)
+        except NotFound:
+            return False
+    return tenant_settings.recent(tenant_id).public_scoreboard
+
+
+def _checked(guest: Guest) -> Guest:
+    origin = request.headers.get("Origin")
+    if origin is None or origin in own_origins() or origin in _origins_of(guest):
+        return guest
+    raise OriginNotAllowed("Sockets are for pages of this service, and of the origins that the tenant allows")
+
+
+def own_origins() -> set[str]:
+    """Where our own pages are from. A machine is the same by each of its names for itself."""
+    settings: Settings = current_app.config["SETTINGS"]
+    parts = urlsplit(settings.public_url)
+    if f"[{parts.hostname}]" in LOOPBACK or parts.hostname in LOOPBACK:
+        port = f":{parts.port}" if parts.port is not None else ""
+        return {f"{parts.scheme}://{name}{port}" for name in LOOPBACK}
+    return {f"{parts.scheme}://{parts.netloc}"}
+
+
+def _origins_of(guest: Guest) -> frozenset[str] | set[str]:
+    if guest.holder is not None and guest.holder.kind == "key":
+        key = credentials.find_key(guest.holder.id)
+        return key.origins if key is not None else frozenset()
+    return set(tenant_settings.recent(guest.reader.tenant_id).allowed_origins)
+
+
+def _signer() -> Signer:
+    found: Signer = current_app.extensions["plaudit-signer"]
+    return found

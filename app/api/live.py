@@ -1,0 +1,70 @@
+"""Tickets for the sockets and streams, which a process of its own serves."""
+
+from typing import Any
+
+import marshmallow as ma
+from flask import current_app, g
+
+from app.api.blueprint import Blueprint, Schema
+from app.auth import Actor, May, caller_address, current_key, current_reader, public, requires_or_key
+from app.settings import Settings
+from tenants import throttle, tickets
+from tenants.db import tenant_tx, utcnow
+from tenants.errors import NotFound
+from tenants.tickets import Holder
+
+blueprint = Blueprint("live", __name__, description="Live: tickets for sockets and streams")
+
+TICKETS_PER_MINUTE = {"user": 120, "client": 6_000, "key": 60}
+
+
+class TicketIn(Schema):
+    key = ma.fields.String(metadata={"description": "a publishable key, instead of the header"})
+
+
+class TicketOut(Schema):
+    ticket = ma.fields.String(required=True)
+    expires_in = ma.fields.Integer(required=True)
+    live_url = ma.fields.String(required=True, metadata={"description": "where the sockets and streams are"})
+
+
+class Elsewhere(NotFound):
+    code = "served_elsewhere"
+    title = "Sockets and streams are served by a process of their own"
+
+
+@blueprint.post("/api/v1/live/tickets")
+@requires_or_key(May.READ_BOARDS)
+@blueprint.arguments(TicketIn, location="query")
+@blueprint.response(201, TicketOut)
+def make_ticket(_query: dict[str, Any]) -> Any:
+    """A ticket to open a socket or stream with: for one use, within 30 seconds."""
+    holder, now = _holder(), utcnow()
+    whose = caller_address() or "" if holder.kind == "key" else holder.proof
+    limit = throttle.per_minute(TICKETS_PER_MINUTE[holder.kind])
+    throttle.require("tickets", limit, holder.tenant_id, holder.id, whose, detail="Too many tickets in a minute")
+    with tenant_tx(holder.tenant_id) as tx:
+        ticket, expires_at = tickets.issue(tx, holder, now=now)
+    settings: Settings = current_app.config["SETTINGS"]
+    expires_in = int((expires_at - now).total_seconds())
+    return {"ticket": ticket, "expires_in": expires_in, "live_url": settings.live_url}
+
+
+@blueprint.get("/ws/leaderboards")
+@blueprint.get("/ws/scoreboard/top10")
+@blueprint.get("/api/v1/live/events")
+@blueprint.doc(responses={"404": {"description": "this process does not serve it: see `live_url` of a ticket"}})
+@public
+def elsewhere() -> None:
+    """On this address only where a proxy joins both processes."""
+    settings: Settings = current_app.config["SETTINGS"]
+    raise Elsewhere(f"Open it at {settings.live_url}, with a ticket from POST /api/v1/live/tickets")
+
+
+def _holder() -> Holder:
+    reader, actor = current_reader(), g.get("actor")
+    if not isinstance(actor, Actor):
+        return Holder(reader.tenant_id, "key", current_key().key_id)
+    if actor.kind == "user":
+        return Holder(actor.tenant_id, "user", actor.id, str(actor.session_id))
+    return Holder(actor.tenant_id, "client", actor.id, actor.token_id)

@@ -1,0 +1,118 @@
+"""One websocket: the loop that answers it, tells it what is due, and notices when nobody reads at the other end."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+from simple_websocket import ConnectionClosed, Server
+from wsproto.events import CloseConnection, Ping
+
+from app.hub import DROPPED, NO_LONGER_VALID, Follower
+
+# Changes within this time are told together.
+PACE_S = 0.1
+PING_IDLE_S = 20.0
+# After something was told, a ping soon finds out whether it is read.
+PING_AFTER_TELLING_S = 2.0
+PONG_WITHIN_S = 7.0
+SAY_GOODBYE_WITHIN_S = 1.0
+
+log = structlog.get_logger()
+
+Answer = Callable[[str | bytes], Iterable[bytes]]
+
+
+class Outlet:
+    """The socket as flask-sock's library uses it: sends whole frames, one at a time.
+
+    That library sends from two greenlets without a lock, and may send only a part of a frame.
+    """
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    def send(self, data: bytes) -> int:
+        with self._lock:
+            self._sock.sendall(data)
+        return len(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+def serve(ws: Server, follower: Follower, answer: Answer, still_counts: Callable[[], bool]) -> None:
+    """Until either side ends it."""
+    follower.wake = ws.event  # so that what is heard and what is received wake the same wait
+    heart = _Heart(ws)
+    while follower.close_code is None:
+        while (message := ws.receive(timeout=0)) is not None:
+            for frame in answer(message):
+                _send(ws, follower, frame)
+        for frame in follower.frames():
+            _send(ws, follower, frame)
+            heart.has_told = True
+        if heart.is_due() and not still_counts():
+            follower.end(NO_LONGER_VALID)
+            break
+        if not heart.beat():
+            DROPPED.labels("does not answer").inc()
+            return
+        ws.event.wait(heart.rests_s())
+        time.sleep(heart.pace_s())
+    _say_goodbye(ws, follower.close_code or NO_LONGER_VALID)
+
+
+class _Heart:
+    """Pings an idle connection now and then, and a busy one soon after each telling."""
+
+    def __init__(self, ws: Server) -> None:
+        self._ws = ws
+        self._pinged_at = self._told_at = time.monotonic()
+        self.has_told = False
+
+    def is_due(self) -> bool:
+        return bool(self._ws.pong_received) and self.rests_s() == 0
+
+    def beat(self) -> bool:
+        """False: the last ping was never answered."""
+        now = time.monotonic()
+        if not self._ws.pong_received:
+            return now - self._pinged_at < PONG_WITHIN_S
+        if self.is_due():
+            self._ws.pong_received, self._pinged_at, self.has_told = False, now, False
+            self._ws.sock.send(self._ws.ws.send(Ping()))
+        return True
+
+    def rests_s(self) -> float:
+        after = PING_AFTER_TELLING_S if self.has_told else PING_IDLE_S
+        if not self._ws.pong_received:
+            after = PONG_WITHIN_S
+        return max(0.0, self._pinged_at + after - time.monotonic())
+
+    def pace_s(self) -> float:
+        now = time.monotonic()
+        wait = max(0.0, self._told_at + PACE_S - now)
+        self._told_at = now + wait
+        return wait
+
+
+def _send(ws: Server, follower: Follower, frame: bytes) -> None:
+    follower.sending_since = time.monotonic()
+    try:
+        ws.send(frame.decode())
+    except OSError as error:
+        raise ConnectionClosed(1006, "the connection is gone") from error
+    finally:
+        follower.sending_since = None
+
+
+def _say_goodbye(ws: Server, code: int) -> None:
+    """The close frame, and a moment for the other side's: ending the connection at once could outrun it."""
+    ws.sock.send(ws.ws.send(CloseConnection(code)))
+    deadline = time.monotonic() + SAY_GOODBYE_WITHIN_S
+    while ws.connected and (left := deadline - time.monotonic()) > 0:
+        ws.event.clear()
+        ws.event.wait(left)
