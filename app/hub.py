@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import orjson
@@ -37,6 +38,8 @@ LOOK_WITHOUT_REDIS_EVERY_S = 1.0
 WATCH_EVERY_S = 0.5
 # A frame that cannot be handed to the kernel in this time is for somebody who does not read.
 STUCK_AFTER_S = 8.0
+# How often it is asked whether somebody still counts, one after the other.
+CHECK_EVERY_S = 20.0
 # Rows that were read from where a change has not arrived yet are read again, ever more seldom.
 REMIND_FIRST_S = 0.5
 REMIND_LAST_S = 60.0
@@ -52,6 +55,7 @@ TOLD = Counter("plaudit_live_frames_total", "Messages written to sockets and str
 DROPPED = Counter("plaudit_live_dropped_total", "Connections ended by us.", ["why"])
 
 log = structlog.get_logger()
+_told = cache(TOLD.labels)
 
 # A tenant (or all of them) and a topic.
 Key = tuple[str, str]
@@ -99,6 +103,8 @@ class Follower:
     kind: str
     reader: Reader
     holder: Holder | None
+    # Whether they may still be here.
+    still_counts: Callable[["Follower"], bool]
     # How to end the connection under a write that does not come to its end.
     cut: Callable[[], None]
     seq: int = 0
@@ -107,6 +113,7 @@ class Follower:
     sending_since: float | None = None
     close_code: int | None = None
     greets: bool = True
+    check_at: float = field(default_factory=lambda: time.monotonic() + CHECK_EVERY_S)
     _due: dict[Key, _Due] = field(default_factory=dict)
 
     def follow(self, board: Board, top: int | None = None) -> None:
@@ -147,32 +154,41 @@ class Follower:
             followed = self.follows.get(key)
             if followed is None or (one.kind == "invalidated" and one.version <= followed.told):
                 continue
-            yield from self._about(followed, one)
+            yield from self._about(key[1], followed, one)
 
     def frame(self, kind: str, **fields: Any) -> bytes:
         self.seq += 1
-        TOLD.labels(kind).inc()
+        _told(kind).inc()
         return orjson.dumps({"type": kind, "v": PROTOCOL, "seq": self.seq, **fields}, option=orjson.OPT_UTC_Z)
 
-    def _about(self, followed: Followed, due: _Due) -> Iterable[bytes]:
+    def _about(self, topic: str, followed: Followed, due: _Due) -> Iterable[bytes]:
         board, version = followed.board, due.version
         followed.told = version
-        if due.kind != "invalidated" and self.greets:
-            yield self.frame(due.kind, topic=board.topic, version=version)
+        if followed.top is None or (due.kind != "invalidated" and self.greets):
+            yield self.frame(due.kind, topic=topic, version=version)
         if followed.top is None:
-            if due.kind == "invalidated":
-                yield self.frame("invalidated", topic=board.topic, version=version)
             return
-        top = self.hub.top(board, followed.top, version, public_only=self.reader.public_only)
+        try:
+            top = self.hub.top(board, followed.top, version, public_only=self.reader.public_only)
+        except Exception as error:  # noqa: BLE001  an outage, of whatever kind
+            log.warning("cannot read a board", action="live.top", data={"error": type(error).__name__})
+            followed.told = -1
+            self._try_again(followed, version)
+            return
         followed.told = top.version
         if top.version >= version:
             followed.remind_in_s = REMIND_FIRST_S
-        elif followed.remind_in_s <= REMIND_LAST_S:
-            self.hub.remind(self, (board.tenant_id, board.topic), version, in_s=followed.remind_in_s)
-            followed.remind_in_s *= 2
+        else:
+            self._try_again(followed, version)
         if due.kind != "invalidated" or top.items != followed.shown or top.version >= version:
             yield from self.top_frames(followed, top)
         followed.shown = top.items
+
+    def _try_again(self, followed: Followed, version: int) -> None:
+        if followed.remind_in_s <= REMIND_LAST_S:
+            key = (followed.board.tenant_id, followed.board.topic)
+            self.hub.remind(self, key, version, in_s=followed.remind_in_s)
+            followed.remind_in_s *= 2
 
     def top_frames(self, followed: Followed, top: Top) -> Iterable[bytes]:
         yield self.frame("top", topic=followed.board.topic, version=top.version, items=top.body)
@@ -201,7 +217,7 @@ class Hub:
         with self._lock:
             if self._threads:
                 return
-            work = {"hub-look": self._keep_looking, "hub-watch": self._keep_watching}
+            work = {"hub-look": self._keep_looking, "hub-watch": self._keep_watching, "hub-check": self._keep_checking}
             self._threads = [threading.Thread(target=run, name=name, daemon=True) for name, run in work.items()]
         self._listener.start()
         for thread in self._threads:
@@ -340,6 +356,19 @@ class Hub:
             return
         for board, version in found.items():
             self._moved((board.tenant_id, board.topic), version.number, kind)
+
+    def _keep_checking(self) -> None:
+        """Whether everybody still counts, one after the other: a revocation is heard of at once, or found here."""
+        while not self._stopped:
+            time.sleep(WATCH_EVERY_S)
+            now = time.monotonic()
+            for follower in [one for one in list(self._everyone) if one.check_at < now]:
+                follower.check_at = now + CHECK_EVERY_S
+                try:
+                    if not follower.still_counts(follower):
+                        follower.end(NO_LONGER_VALID)
+                except Exception as error:  # noqa: BLE001  an outage: they are asked about again
+                    log.warning("cannot check", action="live.check", data={"error": type(error).__name__})
 
     def _keep_watching(self) -> None:
         """Ends the connections of those who do not read."""

@@ -118,7 +118,7 @@ def part(_error: BaseException | None) -> None:
 def boards(ws: Server) -> None:
     """Follow boards: subscribe, unsubscribe, ping."""
     follower: Follower = g.follower
-    live_socket.serve(ws, follower, _Conversation(follower).answer, _welcome(g.guest, follower))
+    live_socket.serve(ws, follower, _Conversation(follower).answer)
 
 
 @sock.route("/ws/scoreboard/top10", bp=blueprint)
@@ -127,7 +127,7 @@ def scoreboard(ws: Server) -> None:
     """The tenant's ten best users, at once and whenever they change."""
     follower: Follower = g.follower
     follower.follow(board_of(follower.reader.tenant_id, "users", Window.ALL, Metric.POINTS), top=10)
-    live_socket.serve(ws, follower, _Conversation(follower, ops={"ping"}).answer, _welcome(g.guest, follower))
+    live_socket.serve(ws, follower, _Conversation(follower, ops={"ping"}).answer)
 
 
 @blueprint.get("/api/v1/live/events")
@@ -150,11 +150,11 @@ def stream() -> Response:
         raise
     word = admission.word_for(guest.holder) if guest.holder is not None else ""
     headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    return Response(_events(hub, follower, guest, word), mimetype="text/event-stream", headers=headers)
+    return Response(_events(hub, follower, word), mimetype="text/event-stream", headers=headers)
 
 
-def _events(hub: Hub, follower: Follower, guest: Guest, word: str) -> Iterator[bytes]:
-    welcome, spoke_at = _welcome(guest, follower), time.monotonic()
+def _events(hub: Hub, follower: Follower, word: str) -> Iterator[bytes]:
+    spoke_at = time.monotonic()
     try:
         yield b"retry: 2000\n\n"
         while follower.close_code is None:
@@ -164,15 +164,13 @@ def _events(hub: Hub, follower: Follower, guest: Guest, word: str) -> Iterator[b
                 yield b"id: %d.%s\ndata: %s\n\n" % (follower.seq, word.encode(), frame)
                 follower.sending_since = None
             if time.monotonic() - spoke_at >= COMMENT_EVERY_S:
-                if not welcome():
-                    break
                 follower.sending_since = spoke_at = time.monotonic()
                 yield b": still here\n\n"
                 follower.sending_since = None
             follower.wake.wait(COMMENT_EVERY_S)
             time.sleep(live_socket.PACE_S)
         # A browser would come back by itself with a session that has ended: tell it why it should not.
-        if follower.close_code in {None, NO_LONGER_VALID}:
+        if follower.close_code == NO_LONGER_VALID:
             said = "What this stream was opened with does not count any more"
             yield b"data: %s\n\n" % follower.frame("error", code="invalid_ticket", detail=said)
     finally:
@@ -247,26 +245,19 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
         if raw is not None:
             raw.shutdown(socket.SHUT_RDWR)
 
-    made = _Scoreboard if request.endpoint == "live.scoreboard" else Follower
-    return made(_hub(), kind, guest.reader, guest.holder, cut, seq=seq)
-
-
-def _welcome(guest: Guest, follower: Follower) -> Any:
-    """Whether they may still be here. What they may not read any more they no longer follow."""
-
-    def welcome() -> bool:
-        if not guest.still_counts():
-            return False
+    def still_counts(follower: Follower) -> bool:
+        """What they may not read any more they no longer follow."""
         if guest.reader.public_only and guest.holder is not None:
             for followed in list(follower.follows.values()):
                 board = followed.board
                 try:
                     board_for(guest.reader, {"scope": board.scope, "window": board.window, "metric": board.metric})
-                except DomainError:
+                except Forbidden:
                     follower.unfollow(board)
-        return True
+        return guest.still_counts()
 
-    return welcome
+    made = _Scoreboard if request.endpoint == "live.scoreboard" else Follower
+    return made(_hub(), kind, guest.reader, guest.holder, still_counts, cut, seq=seq)
 
 
 def _board_named(follower: Follower, topic: str) -> Board:

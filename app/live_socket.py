@@ -3,13 +3,15 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import structlog
 from simple_websocket import ConnectionClosed, Server
 from wsproto.events import CloseConnection, Ping
+from wsproto.utilities import LocalProtocolError
 
-from app.hub import DROPPED, NO_LONGER_VALID, Follower
+from app.hub import DROPPED, Follower
 
 # Changes within this time are told together.
 PACE_S = 0.1
@@ -18,6 +20,7 @@ PING_IDLE_S = 20.0
 PING_AFTER_TELLING_S = 2.0
 PONG_WITHIN_S = 7.0
 SAY_GOODBYE_WITHIN_S = 1.0
+FAILED = 1011
 
 log = structlog.get_logger()
 
@@ -36,33 +39,49 @@ class Outlet:
 
     def send(self, data: bytes) -> int:
         with self._lock:
-            self._sock.sendall(data)
+            sent: int = self._sock.send(data)
+            if sent < len(data):  # seldom: a whole frame nearly always goes at once, which costs less
+                self._sock.sendall(data[sent:])
         return len(data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
 
 
-def serve(ws: Server, follower: Follower, answer: Answer, still_counts: Callable[[], bool]) -> None:
-    """Until either side ends it."""
+def serve(ws: Server, follower: Follower, answer: Answer) -> None:
+    """Until either side ends it. No error leaves this: its HTTP answer would go out on the socket."""
+    try:
+        _serve(ws, follower, answer)
+    except ConnectionClosed:
+        pass
+    except OSError as error:
+        log.info("a socket broke off", action="live.broken", data={"error": type(error).__name__})
+    except Exception:
+        log.exception("a socket failed", action="live.failed")
+        with suppress(OSError, LocalProtocolError, ConnectionClosed):
+            ws.close(FAILED)
+
+
+def _serve(ws: Server, follower: Follower, answer: Answer) -> None:
     follower.wake = ws.event  # so that what is heard and what is received wake the same wait
     heart = _Heart(ws)
     while follower.close_code is None:
-        while (message := ws.receive(timeout=0)) is not None:
-            for frame in answer(message):
+        ws.event.clear()
+        if not ws.connected:
+            return
+        while ws.input_buffer:
+            for frame in answer(ws.input_buffer.pop(0)):
                 _send(ws, follower, frame)
         for frame in follower.frames():
             _send(ws, follower, frame)
             heart.has_told = True
-        if heart.is_due() and not still_counts():
-            follower.end(NO_LONGER_VALID)
-            break
         if not heart.beat():
             DROPPED.labels("does not answer").inc()
             return
         ws.event.wait(heart.rests_s())
-        time.sleep(heart.pace_s())
-    _say_goodbye(ws, follower.close_code or NO_LONGER_VALID)
+        if (pause := heart.pace_s()) > 0:
+            time.sleep(pause)
+    _say_goodbye(ws, follower.close_code)
 
 
 class _Heart:
@@ -103,8 +122,6 @@ def _send(ws: Server, follower: Follower, frame: bytes) -> None:
     follower.sending_since = time.monotonic()
     try:
         ws.send(frame.decode())
-    except OSError as error:
-        raise ConnectionClosed(1006, "the connection is gone") from error
     finally:
         follower.sending_since = None
 

@@ -1,0 +1,65 @@
+"""Sockets: how long after a like's answer everybody knows of it, what one costs, and whom a deaf one delays."""
+
+import time
+from statistics import quantiles
+
+import requests
+
+from loadtests.bench_boards import demo
+from tests.service import Service
+from tests.watchers import Watcher, Watchers
+
+CLIENTS = 1_000
+BOARD = {"op": "subscribe", "scope": "tenant", "window": "7d", "metric": "likes"}
+
+
+def live(seconds: float) -> None:
+    """A thousand clients of one process, without and with one that never reads."""
+    with demo("--demo", "--no-traffic") as service:
+        headers = {"Authorization": f"Bearer {service.token()}"}
+        body = {"space": "s", "title": "t", "url": "/p"}
+        requests.put(f"{service.url}/api/v1/pages/p", json=body, headers=headers, timeout=10)
+        before = memory(service)
+        with Watchers() as watchers:
+            for _ in range(CLIENTS):
+                watchers.add(follow(service, headers))
+            assert watchers.wait_for(1, within_s=30)
+            cost = (memory(service) - before) / CLIENTS
+            print(f"{CLIENTS} sockets on one process: {cost / 1024:.0f} kB each, {before / 2**20:.0f} MB before")
+            told = 1
+            for name in ("all of them read", "one never reads"):
+                deaf = follow(service, headers, deaf=True) if name == "one never reads" else None
+                waits: list[float] = []
+                until = time.monotonic() + seconds
+                while time.monotonic() < until:
+                    waits += after_a_like(service, headers, watchers, told)
+                    told += 1
+                ordered = quantiles(waits, n=100)
+                print(
+                    f"  {name:<18}{len(waits):>8,} frames   like's answer to frame: p50 {ordered[49] * 1000:.0f} ms"
+                    f"   p99 {ordered[98] * 1000:.0f} ms   last {max(waits) * 1000:.0f} ms"
+                )
+                if deaf is not None:
+                    deaf.sock.close()
+
+
+def follow(service: Service, headers: dict[str, str], *, deaf: bool = False) -> Watcher:
+    answer = service.post("/api/v1/live/tickets", headers=headers).json()
+    port = int(service.ready["live_url"].rsplit(":", 1)[1])
+    watcher = Watcher(port, f"/ws/leaderboards?ticket={answer['ticket']}")
+    watcher.send(BOARD if not deaf else BOARD | {"top": 100})
+    return watcher
+
+
+def after_a_like(service: Service, headers: dict[str, str], watchers: Watchers, told: int) -> list[float]:
+    user = f"u{time.monotonic_ns()}"
+    requests.put(f"{service.url}/api/v1/pages/p/likes/{user}", headers=headers, timeout=10)
+    answered = time.perf_counter()
+    assert watchers.wait_for(told + 1, within_s=30), "somebody was not told"
+    return [max(0.0, watcher.told[told][0] - answered) for watcher in watchers.all]
+
+
+def memory(service: Service) -> int:
+    """What the live process and its children have of their own."""
+    process = service.processes()["live"]
+    return sum(one.memory_full_info().uss for one in [process, *process.children(recursive=True)])
