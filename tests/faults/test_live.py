@@ -1,0 +1,213 @@
+"""Live under faults: readers that do not read, a Redis that is away or restarted, several processes."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from flask.testing import FlaskClient
+
+from analytics import projection
+from app.datadir import Addresses
+from app.settings import Settings
+from tenants import tickets
+from tenants.db import tenant_tx, utcnow
+from tests.conftest import reachable_folder
+from tests.live import Live, ticket_for
+from tests.people import Caller, client_of
+from tests.service import PLAUDIT, ROOT, Service, eventually, free_port, own_servers_env, running_service
+from tests.watchers import Watcher, Watchers
+
+BOARD = {"op": "subscribe", "scope": "tenant", "window": "7d", "metric": "likes"}
+CLIENTS = 1_000
+
+
+@pytest.fixture
+def wiki(client: FlaskClient, tenant: str) -> Caller:
+    app = client_of(client, tenant)
+    app("PUT", "/api/v1/pages/a", json={"space": "docs", "title": "A", "url": "/a"})
+    return app
+
+
+def like(wiki: Caller, user: str, page: str = "a") -> None:
+    assert wiki("PUT", f"/api/v1/pages/{page}/likes/{user}").status_code == 200
+    projection.run_all(wiki.tenant, now=utcnow)
+
+
+def many_tickets(wiki: Caller, count: int) -> Iterator[str]:
+    """As one is made by the API, and just before each is used."""
+    holder = tickets.spend(ticket_for(wiki), now=utcnow())
+    for _ in range(count):
+        with tenant_tx(wiki.tenant) as tx:
+            ticket, _ = tickets.issue(tx, holder, now=utcnow())
+        yield ticket
+
+
+def connections(live: Live) -> float:
+    lines = requests.get(f"{live.url}/metrics", timeout=5).text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("plaudit_live_connections{"))
+
+
+def test_a_thousand_clients_are_told_and_one_that_never_reads_delays_nobody(
+    settings: Settings, addresses: Addresses, wiki: Caller, tmp_path: Any
+) -> None:
+    with Live(settings, addresses, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) as live, Watchers() as watchers:
+        for ticket in many_tickets(wiki, CLIENTS):
+            watchers.add(Watcher(live.port, f"/ws/leaderboards?ticket={ticket}"))
+            watchers.all[-1].send(BOARD)
+        deaf = Watcher(live.port, f"/ws/leaderboards?ticket={ticket_for(wiki)}")
+        deaf.send(BOARD)
+        assert watchers.wait_for(1, within_s=20)
+        assert connections(live) == CLIENTS + 1
+        like(wiki, "ann")
+        told_at = time.monotonic()
+        assert watchers.wait_for(2, within_s=10)
+        assert {watcher.messages()[1]["version"] for watcher in watchers.all} == {1}
+        while connections(live) > CLIENTS:
+            assert time.monotonic() - told_at < 10, "who does not read is dropped within ten seconds"
+            time.sleep(0.1)
+        like(wiki, "ben")
+        assert watchers.wait_for(3, within_s=10)
+        assert not any(watcher.is_closed for watcher in watchers.all)
+        deaf.sock.close()
+
+
+def test_a_stream_that_nobody_reads_is_dropped(
+    settings: Settings, addresses: Addresses, wiki: Caller, tmp_path: Any
+) -> None:
+    for number in range(100):
+        body = {"space": "docs", "title": "long " * 90, "url": f"/{number}"}
+        wiki("PUT", f"/api/v1/pages/p{number}", json=body)
+        wiki("PUT", f"/api/v1/pages/p{number}/likes/ann")
+    projection.run_all(wiki.tenant, now=utcnow)
+    with Live(settings, addresses, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) as live, socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", live.port))
+        path = f"/api/v1/live/events?topic=tenant:7d:likes&top=100&ticket={ticket_for(wiki)}"
+        deaf.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        eventually(lambda: connections(live) == 1)
+        reader = live.follow(wiki, scope="tenant", window="7d", metric="likes")
+        began = time.monotonic()
+        for number in range(100):
+            like(wiki, f"u{number}")
+            if connections(live) == 1:
+                break
+            time.sleep(0.2)
+        eventually(lambda: connections(live) == 1, within_s=10)
+        assert time.monotonic() - began < 25
+        version = wiki("GET", "/api/v1/leaderboards?scope=tenant&window=7d&metric=likes").get_json()["version"]
+        reader.read_until("invalidated", version=version)
+        reader.close()
+
+
+def test_without_redis_a_socket_opens_and_hears_of_changes(
+    settings: Settings, addresses: Addresses, wiki: Caller
+) -> None:
+    with Live(settings, addresses, REDIS_URL=f"redis://127.0.0.1:{free_port()}/0") as live:
+        used = ticket_for(wiki)
+        live.connect(f"/ws/leaderboards?ticket={used}").close()
+        assert live.refusal(f"/ws/leaderboards?ticket={used}") == (401, "invalid_ticket")
+        follower = live.follow(wiki, scope="tenant", window="7d", metric="likes")
+        follower.read_until("subscribed")
+        like(wiki, "ann")
+        assert follower.read_until("invalidated")["version"] == 1
+        follower.close()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
+        yield running
+
+
+@contextlib.contextmanager
+def another_live(service: Service) -> Iterator[int]:
+    port = free_port()
+    command = [*PLAUDIT, "live", "--port", str(port), "--data-dir", str(service.data_dir)]
+    process = subprocess.Popen(command, cwd=ROOT, env=own_servers_env(), stdout=service.log, stderr=service.log)
+    try:
+        eventually(lambda: requests.get(f"http://127.0.0.1:{port}/health/live", timeout=1).ok)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+SCOPES = ["tenant", "space:s0", "space:s1"]
+
+
+def test_two_processes_and_a_restart_of_redis_leave_everybody_with_the_newest(service: Service) -> None:
+    headers = {"Authorization": f"Bearer {service.token()}"}
+    for number in range(6):
+        body = {"space": f"s{number % 2}", "title": "t", "url": f"/{number}"}
+        requests.put(f"{service.url}/api/v1/pages/p{number}", json=body, headers=headers, timeout=10)
+    stop = threading.Event()
+
+    def keep_liking() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            path = f"/api/v1/pages/p{number % 6}/likes/u{number}"
+            requests.put(service.url + path, headers=headers, timeout=10)
+            time.sleep(0.02)
+
+    own_port = int(service.ready["live_url"].rsplit(":", 1)[1])
+    with another_live(service) as other_port, Watchers() as watchers:
+        for port in (own_port, other_port) * 10:
+            ticket = service.post("/api/v1/live/tickets", headers=headers).json()["ticket"]
+            watcher = Watcher(port, f"/ws/leaderboards?ticket={ticket}")
+            for scope in SCOPES:
+                watcher.send(BOARD | {"scope": scope})
+            watchers.add(watcher)
+        liking = threading.Thread(target=keep_liking)
+        liking.start()
+        time.sleep(1)
+        valkey = service.processes()["valkey"]
+        os.kill(valkey.pid, signal.SIGKILL)
+        time.sleep(3)
+        stop.set()
+        liking.join()
+        eventually(lambda: service.processes()["valkey"].pid != valkey.pid)
+
+        def behind() -> list[tuple[str, int, int]]:
+            now = {scope: version(service, headers, scope) for scope in SCOPES}
+            return [
+                (scope, seen, now[scope])
+                for watcher in watchers.all
+                for scope in SCOPES
+                if (seen := newest(watcher, f"{scope}:7d:likes")) != now[scope]
+            ]
+
+        eventually(lambda: quiet(service) and not behind(), within_s=60)
+        assert all(any(message["type"] == "resync" for message in watcher.messages()) for watcher in watchers.all), (
+            "everybody was told that something may have been missed"
+        )
+        for watcher in watchers.all:
+            numbers = [message["seq"] for message in watcher.messages()]
+            assert numbers == list(range(1, len(numbers) + 1))
+
+
+def newest(watcher: Watcher, topic: str) -> int:
+    return max((int(str(one["version"])) for one in watcher.messages() if one.get("topic") == topic), default=-1)
+
+
+def version(service: Service, headers: dict[str, str], scope: str) -> int:
+    path = f"/api/v1/leaderboards?scope={scope}&window=7d&metric=likes"
+    return int(service.get(path, headers=headers).json()["version"])
+
+
+def quiet(service: Service) -> bool:
+    """Nothing is left to be projected."""
+    import json
+
+    from tests.service import plaudit
+
+    report = json.loads(plaudit("check", "--json", data_dir=service.data_dir).stdout)
+    return bool(report["ok"]) and report["due"] == 0
