@@ -10,7 +10,7 @@ from sqlalchemy import Row, select, text
 
 from analytics.boards import CELLS, PAGE_METRICS, Metric
 from analytics.rollups import PageStats, column
-from analytics.windows import Window
+from analytics.windows import HOUR, Window, hour_of
 from tenants.db import Tx
 from tenants.errors import Invalid
 
@@ -74,6 +74,65 @@ _SERIES = {
         SELECT date_trunc(:step, created_at, 'UTC') AS at, count(*) AS value FROM page_likes
         WHERE tenant_id = :tenant AND page_id = :page AND created_at >= :start AND created_at < :end GROUP BY 1
     """),
+}
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What a tenant or a space got in a window: in all, in the window before, and over time."""
+
+    total: int
+    previous: int | None
+    points: list[Point]
+
+
+# How long each point of an overview is. The last ends with the current hour, so that they add up to the window.
+OVERVIEW_STEP = {
+    Window.DAY: timedelta(hours=1),
+    Window.WEEK: timedelta(hours=6),
+    Window.MONTH: timedelta(days=1),
+    Window.ALL: timedelta(days=3),
+}
+OVERVIEW_OF_ALL = timedelta(days=90)
+
+
+def overview(tx: Tx, counted: Counted, window: Window, *, space: str | None, now: datetime) -> Overview:
+    """By the pages that are in the space now, and the likes that they still have."""
+    end, step = hour_of(now) + HOUR, OVERVIEW_STEP[window]
+    length = window.length or OVERVIEW_OF_ALL
+    start = end - (2 * length if window.length else length)
+    parameters = {"tenant": tx.tenant, "space": space, "start": start, "end": end, "step": step.total_seconds()}
+    counts = {row.bin: int(row.value) for row in tx.execute(_OVERVIEW[counted], parameters)}
+    bins = int(length / step)
+    points = [Point(end - (bin_ + 1) * step, counts.get(bin_, 0)) for bin_ in reversed(range(bins))]
+    total = sum(point.value for point in points)
+    if window.length is None:
+        everything = tx.scalar(_EVERYTHING[counted], {"tenant": tx.tenant, "space": space})
+        return Overview(int(everything or 0), None, points)
+    return Overview(total, sum(value for bin_, value in counts.items() if bin_ >= bins), points)
+
+
+_IN_SPACE = """(CAST(:space AS text) IS NULL OR c.page_id IN
+               (SELECT id FROM pages WHERE tenant_id = :tenant AND space_key = :space))"""
+_OVERVIEW = {
+    Counted.VIEWS: text(f"""
+        SELECT floor((extract(epoch FROM :end - bucket_hour) - 1) / :step)::int AS bin, sum(views) AS value
+        FROM page_views_hour c
+        WHERE tenant_id = :tenant AND bucket_hour >= :start AND bucket_hour < :end AND {_IN_SPACE} GROUP BY 1
+    """),  # noqa: S608  constants
+    Counted.LIKES: text(f"""
+        SELECT floor((extract(epoch FROM :end - date_trunc('hour', created_at)) - 1) / :step)::int AS bin,
+               count(*) AS value
+        FROM page_likes c
+        WHERE tenant_id = :tenant AND created_at >= :start AND created_at < :end AND {_IN_SPACE} GROUP BY 1
+    """),  # noqa: S608  constants
+}
+_EVERYTHING = {
+    counted: text(f"""
+        SELECT sum({counted}_all) FROM page_stats
+        WHERE tenant_id = :tenant AND (CAST(:space AS text) IS NULL OR space_key = :space)
+    """)  # noqa: S608  constants
+    for counted in Counted
 }
 
 

@@ -1,8 +1,8 @@
 """Who may do what. Every route declares it, `tests/rules` fails for one that does not, and the table is here.
 
-A caller is an OAuth client (scopes), a user (role), or a browser with a publishable key (origin). `@requires` finds
-out who calls, checks the table, and leaves the `Actor` for the route. What belongs to another tenant is never looked
-at here: inside `tenant_tx` it does not exist.
+A caller is an OAuth client (scopes), a user (role; by token, or by the dashboard's cookie), or a browser with a
+publishable key (origin). `@requires` finds out who calls, checks the table, and leaves the `Actor` for the route. What
+belongs to another tenant is never looked at here: inside `tenant_tx` it does not exist.
 """
 
 import hmac
@@ -24,6 +24,9 @@ from tenants.db import TENANT_ID
 from tenants.errors import Forbidden, Unauthenticated
 from tenants.signing import BadToken, Signer
 from tenants.users import Role
+
+# Sent by the dashboard's own scripts.
+OWN_HEADER = "X-Plaudit-Dashboard"
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -110,6 +113,11 @@ class BadCredentials(BadToken):
     headers = {  # noqa: RUF012
         "WWW-Authenticate": 'Bearer realm="plaudit", error="invalid_token", error_description="not valid, or no longer"'
     }
+
+
+class CrossSite(Forbidden):
+    code = "cross_site"
+    title = "With the dashboard's cookie, changes are made by the dashboard only"
 
 
 class BadKey(Unauthenticated):
@@ -262,8 +270,13 @@ def signer() -> Signer:
 
 
 def authenticate(*, check_token: bool = True) -> Actor:
-    """The caller, by the token they show. Looks up every time whether it still counts."""
-    actor = actor_showing(request.environ.get("HTTP_AUTHORIZATION", ""), signer(), check_token=check_token)
+    """The caller, by the token or cookie they show. Looks up every time whether it still counts."""
+    authorization = request.environ.get("HTTP_AUTHORIZATION", "")
+    cookie = request.cookies.get(cookie_name()) if not authorization and "HTTP_COOKIE" in request.environ else None
+    if cookie is not None:
+        actor = _actor_of_cookie(cookie)
+    else:
+        actor = actor_showing(authorization, signer(), check_token=check_token)
     g.actor = actor
     logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
     return actor
@@ -279,6 +292,29 @@ def actor_showing(authorization: str, signer: Signer, *, check_token: bool) -> A
         return _actor_of(signer.verify(token.strip()), check_token=check_token)
     except BadToken:
         raise BadCredentials from None
+
+
+def cookie_name() -> str:
+    """Browsers hold a cookie of the first name to https, our host and its root."""
+    settings: Settings = current_app.config["SETTINGS"]
+    return "__Host-plaudit_session" if settings.public_url.startswith("https://") else "plaudit_session"
+
+
+def require_same_origin() -> None:
+    """For changes by cookie: only a script of ours can send this header, since no preflight allows it to others."""
+    site = request.headers.get("Sec-Fetch-Site", "same-origin")
+    if OWN_HEADER not in request.headers or site != "same-origin":
+        raise CrossSite(f"Send {OWN_HEADER}: 1, from a page of this service")
+
+
+def _actor_of_cookie(cookie: str) -> Actor:
+    if request.method not in {"GET", "HEAD"}:
+        require_same_origin()
+    known = sessions.of_cookie(cookie, signer())
+    role = sessions.role_of(known.tenant_id, str(known.session_id)) if known is not None else None
+    if known is None or role is None:
+        raise BadCredentials("The session has ended: sign in again")
+    return Actor("user", known.tenant_id, str(known.user_id), role=role, session_id=known.session_id)
 
 
 def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:

@@ -1,5 +1,6 @@
 """Answers about boards, kept in the process until the board's version moves, or a moment has passed."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -24,6 +25,10 @@ class Answer:
     body: bytes
     etag: str
     version: int
+
+    @classmethod
+    def of(cls, body: bytes, *, version: int) -> "Answer":
+        return cls(body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"', version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,31 @@
-"""`If-Match`: change a thing only if it is still as it was read. Versions are numbers, ETags their text."""
+"""Conditional requests: `If-None-Match`, to be told only what is new; `If-Match`, to change only what was read."""
 
 import re
 
-from flask import request
+from flask import Response, request
 
+from app.board_shelf import Answer
 from tenants.errors import Stale
 
 
+def if_changed(answer: Answer) -> Response:
+    """The answer, or 304 to who has it already."""
+    headers = {
+        "ETag": answer.etag,
+        "Cache-Control": "private, no-cache",
+        "Vary": "Authorization, Cookie, X-Plaudit-Key",
+    }
+    given = [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
+    if answer.etag in given or "*" in given:
+        return Response(status=304, headers=headers)
+    return Response(answer.body, content_type="application/json", headers=headers)
+
+
 def expected_version() -> int | None:
-    """The version the caller read; None when they do not mind. A tag that is none of ours matches nothing."""
+    """The version the caller read (versions are numbers, ETags their text); None when they do not mind.
+
+    A tag that is none of ours matches nothing.
+    """
     given = request.headers.get("If-Match")
     if given is None or given.strip() == "*":
         return None

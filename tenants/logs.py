@@ -20,7 +20,7 @@ Event = MutableMapping[str, Any]
 FIELDS = ("timestamp", "level", "service", "requestId", "userId", "tenantId", "action", "message", "data")
 # What must never reach a log even when a caller forgets: our own credentials, wherever they stand in a text.
 _SECRET = re.compile(
-    r"(?i)(bearer\s+)[\w.~+/=-]+|(?<![A-Za-z0-9])(?:pk|sk|rt|at|rst|tkt)_[\w-]{16,}|\beyJ[\w-]+\.[\w-]+\.[\w-]*|(://[^/\s:@]*:)[^/\s@]+(?=@)"
+    r"(?i)(bearer\s+)[\w.~+/=-]+|(?<![A-Za-z0-9])(?:pk|sk|rt|at|rst|tkt|ds)_[\w-]{16,}|\beyJ[\w-]+\.[\w-]+\.[\w-]*|(://[^/\s:@]*:)[^/\s@]+(?=@)"
 )
 
 

@@ -2,6 +2,9 @@
 
 A refresh token is `rt_<tenant>_<session>_<random>_<mac>`; only its hash is kept. Using one that was replaced already
 means that two have it, so the session ends. Whether a session counts is looked up in Redis, then in PostgreSQL.
+
+A browser that signs in to the dashboard has a cookie instead, `ds_<tenant>_<session>_<user>_<random>_<mac>`: it stays
+the same as long as its session lives.
 """
 
 import hashlib
@@ -13,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, Uuid, select, text, update
+from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, Uuid, func, select, text, update
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -95,16 +98,54 @@ class Tokens:
     session_id: UUID
 
 
+@dataclass(frozen=True)
+class Cookie:
+    value: str
+    session_id: UUID
+
+
+@dataclass(frozen=True)
+class SignedIn:
+    """Whose a cookie is, if its session counts."""
+
+    tenant_id: str
+    user_id: UUID
+    session_id: UUID
+
+
 def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Tokens:
     """A new session for a user who has shown who they are."""
     session_id = uuid4()
-    refresh = _refresh_token(tx.tenant, session_id, signer)
+    refresh = _signed(signer, "rt", tx.tenant, session_id.hex)
+    _keep(tx, session_id, user, refresh, ip=ip, agent=agent, now=now)
+    return _tokens(tx.tenant, user.id, session_id, refresh, signer, now)
+
+
+def start_in_browser(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Cookie:
+    """The same, for the dashboard."""
+    session_id = uuid4()
+    cookie = _signed(signer, "ds", tx.tenant, session_id.hex, user.id.hex)
+    _keep(tx, session_id, user, cookie, ip=ip, agent=agent, now=now)
+    return Cookie(cookie, session_id)
+
+
+def of_cookie(cookie: str, signer: Signer) -> SignedIn | None:
+    """Whose it is, if we made it. Whether its session counts is `role_of`'s to say."""
+    parts = cookie.split("_")
+    if len(parts) != 6 or parts[0] != "ds" or TENANT_ID.fullmatch(parts[1]) is None or not _is_ours(cookie, signer):
+        return None
+    return SignedIn(parts[1], user_id=UUID(hex=parts[3]), session_id=UUID(hex=parts[2]))
+
+
+def _keep(
+    tx: Tx, session_id: UUID, user: User, token: str, *, ip: str | None, agent: str | None, now: datetime
+) -> None:
     tx.add(
         Session(
             tenant_id=tx.tenant,
             id=session_id,
             user_id=user.id,
-            refresh_hash=_hash(refresh),
+            refresh_hash=_hash(token),
             ip=ip,
             user_agent=(agent or "")[:AGENT_MAX] or None,
             created_at=now,
@@ -113,14 +154,13 @@ def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | No
         )
     )
     tx.flush()
-    return _tokens(tx.tenant, user.id, session_id, refresh, signer, now)
 
 
 def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
     """New tokens for an old refresh token; one that was used before ends its session."""
     tenant_id, session_id = _parse_refresh(token, signer)
     with tenant_tx(tenant_id) as tx:
-        new = _refresh_token(tenant_id, session_id, signer)
+        new = _signed(signer, "rt", tenant_id, session_id.hex)
         user_id = tx.scalar(
             update(Session)
             .where(
@@ -161,6 +201,7 @@ def role_of(tenant_id: str, session_id: str) -> Role | None:
                 .where(
                     Session.id == UUID(session_id),
                     Session.revoked_at.is_(None),
+                    Session.expires_at > func.now(),
                     User.suspended_at.is_(None),
                     registry.Tenant.deleted_at.is_(None),
                 )
@@ -273,16 +314,20 @@ def _tokens(tenant_id: str, user_id: UUID, session_id: UUID, refresh: str, signe
     return Tokens(access, refresh, ACCESS_LIVES_S, session_id)
 
 
-def _refresh_token(tenant_id: str, session_id: UUID, signer: Signer) -> str:
-    body = f"rt_{tenant_id}_{session_id.hex}_{secrets.token_hex(24)}"
+def _signed(signer: Signer, *parts: str) -> str:
+    body = "_".join([*parts, secrets.token_hex(24)])
     return f"{body}_{signer.mac(body)}"
+
+
+def _is_ours(token: str, signer: Signer) -> bool:
+    body, _, mac = token.rpartition("_")
+    return token.isascii() and hmac.compare_digest(mac, signer.mac(body))
 
 
 def _parse_refresh(token: str, signer: Signer) -> tuple[str, UUID]:
     """The tenant and session of a token that we made (which anyone who merely knows a session's id did not)."""
     tenant_id = _tenant_part(token, "rt_", BadRefreshToken)
-    body, _, mac = token.rpartition("_")
-    if not token.isascii() or not hmac.compare_digest(mac, signer.mac(body)):
+    if not _is_ours(token, signer):
         raise BadRefreshToken
     try:
         return tenant_id, UUID(hex=token.split("_")[2])

@@ -15,6 +15,7 @@ from app.api import (
     logins,
     metrics,
     oauth,
+    overview,
     pages,
     scores,
     settings,
@@ -37,6 +38,7 @@ MODULES = (
     likes,
     events,
     leaderboards,
+    overview,
     actions,
     scores,
     integrity,
@@ -46,10 +48,11 @@ MODULES = (
 )
 
 
-def install(app: Flask) -> None:
+def install(app: Flask) -> PlauditApi:
     """Put every blueprint on the app, and publish what they declare as OpenAPI 3.1."""
     api = PlauditApi(app)
     for module in MODULES:
         api.register_blueprint(module.blueprint)
     oauth.install(app)
     docs.install(app, api)
+    return api

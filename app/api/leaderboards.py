@@ -11,7 +11,7 @@ from typing import Any
 
 import marshmallow as ma
 import orjson
-from flask import Response, current_app, g, request
+from flask import Response, current_app, g
 from flask.typing import ResponseReturnValue
 
 from analytics import leaderboards, scoring, series, snapshots, weights
@@ -23,6 +23,7 @@ from app import cursors
 from app.api.blueprint import Blueprint, Schema
 from app.auth import May, Reader, caller_address, current_reader, requires_or_key
 from app.board_shelf import Answer, BoardShelf
+from app.conditional import if_changed
 from app.shown_boards import KeyReadsPublicOnly, Rows, board_for, pages_of, shown_rows
 from tenants import throttle, users
 from tenants.db import Tx, tenant_tx, utcnow
@@ -129,9 +130,9 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
     after = _position(board, query["cursor"]) if query.get("cursor") else None
     _check_together(reader, board, query)
     if query.get("members"):
-        return _answer(_subset(reader, board, query["members"]))
+        return if_changed(_subset(reader, board, query["members"]))
     if query.get("as_of"):
-        return _answer(_as_it_was(reader, board, query["as_of"], limit=query["limit"], after=after))
+        return if_changed(_as_it_was(reader, board, query["as_of"], limit=query["limit"], after=after))
     shelf: BoardShelf = current_app.extensions["plaudit-boards"]
 
     def make() -> Answer:
@@ -141,7 +142,7 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
 
     # What a key is shown is not all that others are.
     what = (query["limit"], after, query["explain"], reader.public_only)
-    return _answer(shelf.get(board, what, make))
+    return if_changed(shelf.get(board, what, make))
 
 
 @blueprint.get("/rank")
@@ -295,15 +296,7 @@ def _rendered(
         },
         option=orjson.OPT_UTC_Z,
     )
-    return Answer(body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"', listing.version.number)
-
-
-def _answer(answer: Answer) -> Response:
-    headers = {"ETag": answer.etag, "Cache-Control": "private, no-cache", "Vary": "Authorization, X-Plaudit-Key"}
-    given = [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
-    if answer.etag in given or "*" in given:
-        return Response(status=304, headers=headers)
-    return Response(answer.body, content_type="application/json", headers=headers)
+    return Answer.of(body, version=listing.version.number)
 
 
 def _cursor(board: Board, position: Position) -> str:

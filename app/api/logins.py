@@ -1,6 +1,7 @@
 """End users: register, log in, refresh, log out, their sessions, and forgotten passwords."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 from uuid import UUID
 
 import marshmallow as ma
@@ -15,7 +16,9 @@ from tenants import logs, passwords, registry, sessions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
 from tenants.errors import Forbidden, NotFound
-from tenants.sessions import BadLogin, Tokens
+from tenants.sessions import BadLogin, Cookie, Tokens
+
+Started = TypeVar("Started", Tokens, Cookie)
 
 PER_ACCOUNT_HERE = throttle.per_minute(10)
 PER_ACCOUNT = throttle.per_minute(60)
@@ -100,6 +103,12 @@ def register(body: dict[str, str]) -> Any:
 @blueprint.response(200, TokensOut)
 def login(body: dict[str, str]) -> Any:
     """Tokens for a username and password."""
+    user, tokens = sign_in(body, sessions.start)
+    return {**_tokens(tokens), "user": user}
+
+
+def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.User, Started]:
+    """A session, of whichever kind, for who knows the password."""
     tenant_id, username = body["tenant"], body["username"]
     _throttle_address("login-address")
     account = (tenant_id[:64], username[:64].lower())
@@ -120,10 +129,10 @@ def login(body: dict[str, str]) -> Any:
         if better is not None:
             users.set_password(tx, user.id, better, now=utcnow())
         agent = request.headers.get("User-Agent")
-        tokens = sessions.start(tx, user, signer=signer(), ip=caller_address(), agent=agent, now=utcnow())
+        started = start(tx, user, signer=signer(), ip=caller_address(), agent=agent, now=utcnow())
     logs.bind(tenant_id=tenant_id, user_id=str(user.id))
-    logs.audit("session.started", session=str(tokens.session_id))
-    return {**_tokens(tokens), "user": user}
+    logs.audit("session.started", session=str(started.session_id))
+    return user, started
 
 
 @blueprint.post("/refresh")
@@ -141,6 +150,10 @@ def refresh(body: dict[str, str]) -> Any:
 @blueprint.response(204)
 def logout() -> None:
     """End this session."""
+    end_own_session()
+
+
+def end_own_session() -> None:
     actor = current_actor()
     assert actor.session_id is not None  # noqa: S101
     with actor_tx() as tx:

@@ -16,7 +16,7 @@ from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
 from app.auth import Actor, May, current_actor, requires
 from app.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import logs, sessions, users
+from tenants import logs, registry, sessions, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
 from tenants.users import Role, User
@@ -75,6 +75,7 @@ class ResetTokenOut(Schema):
 class MeOut(Schema):
     kind = ma.fields.String(required=True, metadata={"enum": ["client", "user"]})
     tenant = ma.fields.String(required=True)
+    tenant_name = ma.fields.String()
     id = ma.fields.String(required=True)
     scopes = ma.fields.List(ma.fields.String())
     roles = ma.fields.List(ma.fields.String())
@@ -143,7 +144,9 @@ def me() -> Any:
         return {"kind": "client", "tenant": actor.tenant_id, "id": actor.id, "scopes": sorted(actor.scopes)}
     with actor_tx() as tx:
         user = users.get(tx, actor.user_id)
-    return {"kind": "user", "tenant": actor.tenant_id, "id": actor.id, "roles": [actor.role], "user": user}
+        tenant = registry.get(tx, actor.tenant_id)
+    told = {"kind": "user", "tenant": actor.tenant_id, "tenant_name": tenant.name, "id": actor.id}
+    return {**told, "roles": [actor.role], "user": user}
 
 
 @blueprint.get("/users")

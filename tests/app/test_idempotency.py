@@ -21,6 +21,7 @@ CREDENTIAL_ROUTES = {
     "/api/v1/users/<user>/password-reset",
     "/api/v1/action-tokens",
     "/api/v1/live/tickets",
+    "/dashboard/logout",
 }
 NEW_KEY = {"origins": ["https://wiki.example"]}
 

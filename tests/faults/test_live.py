@@ -87,13 +87,16 @@ def test_a_stream_that_nobody_reads_is_dropped(
         wiki("PUT", f"/api/v1/pages/p{number}", json=body)
         wiki("PUT", f"/api/v1/pages/p{number}/likes/ann")
     projection.run_all(wiki.tenant, now=utcnow)
-    with Live(settings, addresses, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) as live, socket.socket() as deaf:
+    metrics = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    with Live(settings, addresses, **metrics) as live, Watchers() as watchers, socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", live.port))
         path = f"/api/v1/live/events?topic=tenant:7d:likes&top=100&ticket={ticket_for(wiki)}"
         deaf.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         eventually(lambda: connections(live) == 1)
-        reader = live.follow(wiki, scope="tenant", window="7d", metric="likes")
+        reader = Watcher(live.port, f"/ws/leaderboards?ticket={ticket_for(wiki)}")
+        reader.send(BOARD)
+        watchers.add(reader)
         began = time.monotonic()
         for number in range(100):
             like(wiki, f"u{number}")
@@ -103,8 +106,7 @@ def test_a_stream_that_nobody_reads_is_dropped(
         eventually(lambda: connections(live) == 1, within_s=10)
         assert time.monotonic() - began < 25
         version = wiki("GET", "/api/v1/leaderboards?scope=tenant&window=7d&metric=likes").get_json()["version"]
-        reader.read_until("invalidated", version=version)
-        reader.close()
+        eventually(lambda: newest(reader, "tenant:7d:likes") == version)
 
 
 def test_without_redis_a_socket_opens_and_hears_of_changes(

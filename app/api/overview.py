@@ -1,0 +1,71 @@
+"""What a tenant, or one of its spaces, got in all."""
+
+from typing import Any
+
+import marshmallow as ma
+import orjson
+from flask import Response, current_app
+
+from analytics import series
+from analytics.boards import Metric, board_of
+from analytics.series import Counted
+from analytics.windows import Window
+from app.api.blueprint import Blueprint, Schema
+from app.api.pages import PointOut
+from app.auth import May, current_actor, requires
+from app.board_shelf import Answer, BoardShelf
+from app.conditional import if_changed
+from app.transactions import actor_tx
+from tenants.db import utcnow
+from tenants.errors import Invalid
+
+blueprint = Blueprint("overview", __name__, url_prefix="/api/v1/overview", description="Totals and trends")
+
+# It is of several boards, so it is kept for a moment whatever versions are heard of.
+OF_NO_VERSION = 2**62
+
+
+class OverviewIn(Schema):
+    scope = ma.fields.String(load_default="tenant", metadata={"description": "tenant or space:<key>"})
+    window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
+
+
+class CountedOut(Schema):
+    total = ma.fields.Integer(required=True)
+    previous = ma.fields.Integer(
+        allow_none=True, metadata={"description": "in the window before; null for `all`, which has none"}
+    )
+    points = ma.fields.List(ma.fields.Nested(PointOut))
+
+
+class OverviewOut(Schema):
+    scope = ma.fields.String(required=True)
+    window = ma.fields.String(required=True)
+    step_s = ma.fields.Integer(metadata={"description": "how long each point is; the last is up to now"})
+    views = ma.fields.Nested(CountedOut)
+    likes = ma.fields.Nested(CountedOut)
+
+
+@blueprint.get("")
+@requires(May.READ_BOARDS)
+@blueprint.arguments(OverviewIn, location="query")
+@blueprint.alt_response(200, schema=OverviewOut, success=True)
+def read_overview(query: dict[str, Any]) -> Response:
+    """Views and likes in a window, in the one before, and over time (for `all`: the last 90 days). `ETag` and 304."""
+    board = board_of(current_actor().tenant_id, query["scope"], query["window"], Metric.VIEWS)
+    if board.scope.partition(":")[0] not in {"tenant", "space"}:
+        raise Invalid("scope: tenant or space:<key>", errors={"scope": ["tenant or space:<key>"]})
+
+    def make() -> Answer:
+        now = utcnow()
+        with actor_tx() as tx:
+            found = {
+                counted.value: series.overview(tx, counted, board.window, space=board.part, now=now)
+                for counted in Counted
+            }
+        step_s = int(series.OVERVIEW_STEP[board.window].total_seconds())
+        told = {"scope": board.scope, "window": board.window, "step_s": step_s, **found}
+        return Answer.of(orjson.dumps(told, option=orjson.OPT_UTC_Z), version=OF_NO_VERSION)
+
+    shelf: BoardShelf = current_app.extensions["plaudit-boards"]
+    return if_changed(shelf.get(board, "overview", make))

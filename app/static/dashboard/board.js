@@ -1,0 +1,142 @@
+// The ranked table: rows with bars and movement. Rows that change places glide there; nothing else on the page moves.
+
+import { address } from "./api.js";
+import { append, h, icons, outsideLink, replace, words } from "./dom.js";
+import { compact, metricName, number, windowName } from "./format.js";
+
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+const GLIDE = { duration: 450, easing: "cubic-bezier(.2,.7,.2,1)" };
+
+export class BoardTable {
+  /** `columns`: the heads of the middle and last column; `open(item)`: the address of a row's own view. */
+  constructor({ caption, what, metric, open, second }) {
+    this.open = open;
+    this.second = second;
+    this.rows = new Map();
+    this.body = h("tbody", {});
+    this.element = h(
+      "table",
+      { class: "board" },
+      h("caption", { class: "hidden" }, caption),
+      h("thead", {}, h("tr", {}, h("th", { class: "rank", scope: "col" }, h("abbr", { title: "Rank" }, "#")), h("th", { scope: "col" }, what), second && h("th", { scope: "col", class: "second" }, second.name), h("th", { scope: "col", class: "value" }, metric))),
+      this.body,
+    );
+    this.body.addEventListener("keydown", (event) => this.move(event));
+  }
+
+  show(items) {
+    const before = this.places();
+    const most = Math.max(...items.map((item) => item.value), 0) || 1;
+    const rows = new Map();
+    for (const item of items) {
+      const key = keyOf(item);
+      const row = this.rows.get(key) ?? this.make();
+      this.update(row, item, most);
+      rows.set(key, row);
+    }
+    for (const [key, row] of this.rows) if (!rows.has(key)) row.element.remove();
+    const isFirst = this.rows.size === 0;
+    this.rows = rows;
+    let place = this.body.firstElementChild;
+    for (const row of rows.values()) {
+      if (row.element === place) place = place.nextElementSibling;
+      else this.body.insertBefore(row.element, place);
+    }
+    if (!isFirst && !calm.matches) this.glide(before);
+  }
+
+  make() {
+    const row = { rank: h("span", {}), movement: h("span", { class: "movement" }), bar: h("span", { class: "bar", "aria-hidden": "true" }), name: h("span", { class: "name" }), second: this.second && h("td", { class: "second" }), value: h("td", { class: "value" }) };
+    row.element = h("tr", {}, h("td", { class: "rank" }, row.rank, row.movement), h("td", { class: "what" }, row.bar, row.name), row.second, row.value);
+    return row;
+  }
+
+  update(row, item, most) {
+    row.rank.textContent = item.rank;
+    row.bar.style.width = `${Math.max(0.5, (100 * item.value) / most)}%`;
+    replace(row.movement, movement(item));
+    const text = nameOf(item);
+    const address = this.open(item);
+    const named = `${text}\n${address}\n${item.page?.url}`;
+    if (row.named !== named) {
+      row.named = named;
+      replace(row.name, address ? h("a", { href: address, "data-route": "" }, words(text)) : words(text));
+      if (item.page) append(row.name, [outsideLink(item.page.url, { class: "outside", "aria-label": "Open the page itself" }, /^https?:/i.test(item.page.url) ? icons.out() : "")]);
+    }
+    if (row.second) replace(row.second, this.second.cell(item));
+    const value = compact(item.value);
+    if (row.value.textContent && row.value.textContent !== value && !calm.matches) {
+      row.value.animate([{ color: "var(--accent)", fontWeight: 700 }, {}], { duration: 1500, easing: "ease-in" });
+    }
+    row.value.textContent = value;
+    row.value.title = number(item.value);
+  }
+
+  places() {
+    return new Map([...this.rows].map(([key, row]) => [key, row.element.offsetTop]));
+  }
+
+  glide(before) {
+    for (const [key, row] of this.rows) {
+      const from = before.get(key);
+      if (from === undefined) row.element.animate([{ opacity: 0 }, { opacity: 1 }], GLIDE);
+      else if (from !== row.element.offsetTop) {
+        row.element.animate([{ transform: `translateY(${from - row.element.offsetTop}px)` }, { transform: "none" }], GLIDE);
+      }
+    }
+  }
+
+  /** Up and down go from row to row. */
+  move(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || event.altKey || event.ctrlKey || event.metaKey) return;
+    const links = [...this.body.querySelectorAll(".name a[data-route]")];
+    const next = links[links.indexOf(document.activeElement) + step];
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+  }
+}
+
+export const FIRST_ROWS = 20;
+export const MOST_ROWS = 1000;
+
+/** A board in its card: what it is called, how many there are, its file, its rows, and more of them. */
+export class BoardCard {
+  constructor(card, { board, title, what, nouns, second, open, more }) {
+    this.board = board;
+    this.nouns = nouns;
+    this.askForMore = more;
+    this.table = new BoardTable({ caption: `${title} by ${board.metric}, ${windowName(board.window)}`, what, metric: metricName(board.metric), second, open });
+    this.count = h("span", { class: "quiet", role: "status" });
+    this.more = h("div", { class: "more" });
+    const csv = h("a", { class: "button", href: address("/api/v1/leaderboards/export.csv", board), download: "" }, icons.download(), "CSV");
+    replace(card, h("div", { class: "head" }, h("h2", {}, title), this.count, csv), this.table.element, this.more);
+  }
+
+  show(found) {
+    this.table.show(found.items);
+    const noun = this.nouns[found.total === 1 ? 0 : 1];
+    const source = found.source === "redis" ? "" : " · from the database, while the boards are filled";
+    this.count.textContent = `${number(found.total)} ${noun}${source}`;
+    const rows = found.items.length;
+    const left = Math.min(found.total, MOST_ROWS) - rows;
+    replace(this.more, left > 0 && h("button", { type: "button", onclick: () => this.askForMore(Math.min(MOST_ROWS, rows + (rows < 100 ? 30 : 100))) }, `Show more (${number(left)} left)`));
+  }
+}
+
+export function movement(item) {
+  if (item.is_new) return h("span", { class: "new", title: "Not on the board the day before" }, "new");
+  const change = item.rank_change;
+  if (!change) return null;
+  const [name, arrow] = change > 0 ? ["up", icons.up()] : ["down", icons.down()];
+  const said = `${Math.abs(change)} ${Math.abs(change) === 1 ? "place" : "places"} ${name} since the day before`;
+  return h("span", { class: name, title: said }, arrow, h("span", { "aria-hidden": "true" }, Math.abs(change)), h("span", { class: "hidden" }, said));
+}
+
+export function nameOf(item) {
+  if (item.user) return item.user.username ?? item.user.external_id ?? `User ${item.user.id.slice(0, 8)}`;
+  return item.page ? item.page.title || item.page.external_id : "A page that is gone";
+}
+
+const keyOf = (item) => String(item.user?.id ?? item.page?.id ?? `gone-${item.rank}`);

@@ -1,0 +1,51 @@
+// Numbers and times as people read them, in the reader's own language and time zone.
+
+const whole = new Intl.NumberFormat();
+const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
+const decimal = new Intl.NumberFormat(undefined, { maximumFractionDigits: 2 });
+
+export const number = (value) => (Number.isInteger(value) ? whole : decimal).format(value);
+export const compact = (value) => (Math.abs(value) < 10000 ? number(value) : short.format(value));
+
+export const WINDOWS = [
+  ["1d", "24 hours"],
+  ["7d", "7 days"],
+  ["30d", "30 days"],
+  ["all", "All time"],
+];
+export const windowName = (window) => Object.fromEntries(WINDOWS)[window];
+export const METRICS = [
+  ["score", "Score"],
+  ["views", "Views"],
+  ["likes", "Likes"],
+];
+export const metricName = (metric) => ({ ...Object.fromEntries(METRICS), points: "Points" })[metric];
+
+const day = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
+const shortDay = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const time = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const both = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+export const dateTime = (text) => both.format(new Date(text));
+
+/** When a point of a series was: an hour, some hours, or some days. */
+export function span(at, seconds) {
+  const start = new Date(at);
+  const end = new Date(start.getTime() + seconds * 1000);
+  if (seconds < 86400) return `${day.format(start)}, ${time.format(start)} – ${time.format(end)}`;
+  if (seconds === 86400) return day.format(start);
+  return `${shortDay.format(start)} – ${shortDay.format(end)}`;
+}
+
+export function tick(at, whole) {
+  return whole <= 2 * 86400 ? time.format(new Date(at)) : shortDay.format(new Date(at));
+}
+
+export function ago(text) {
+  const seconds = Math.max(0, (Date.now() - new Date(text)) / 1000);
+  const relative = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
+  if (seconds < 90) return "just now";
+  if (seconds < 5400) return relative.format(-Math.round(seconds / 60), "minute");
+  if (seconds < 129600) return relative.format(-Math.round(seconds / 3600), "hour");
+  return relative.format(-Math.round(seconds / 86400), "day");
+}

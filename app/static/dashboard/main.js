@@ -1,0 +1,135 @@
+// The frame: who is signed in, which view the address names, and the live dot.
+
+import { get, onSignedOut, send } from "./api.js";
+import { ContentView } from "./content.js";
+import { h, icons, replace } from "./dom.js";
+import { Live } from "./live.js";
+import { failure } from "./parts.js";
+import { PeopleView } from "./people.js";
+import { signIn } from "./signin.js";
+import { SpacesView } from "./spaces.js";
+
+const root = document.getElementById("app");
+const STATES = {
+  live: ["Live", "Changes appear as they happen"],
+  polling: ["Polling", "No live connection can be had: asking every few seconds, and trying again"],
+  connecting: ["Connecting", "Opening the live connection"],
+};
+let frame = null;
+
+class Frame {
+  constructor(me) {
+    this.me = me;
+    this.isAdmin = me.roles.includes("admin");
+    this.main = h("main", { id: "main", tabindex: "-1" });
+    this.dot = h("span", { class: "live", role: "status" });
+    this.nav = h("nav", { "aria-label": "Views" });
+    replace(
+      root,
+      h(
+        "header",
+        { class: "top" },
+        h("a", { class: "brand", href: "/dashboard", "data-route": "" }, h("span", { class: "mark", "aria-hidden": "true" }), h("bdi", {}, me.tenant_name ?? me.tenant)),
+        this.nav,
+        h("div", { class: "tools" }, this.dot, h("button", { type: "button", class: "bare", "aria-label": "Switch between light and dark", title: "Light or dark", onclick: switchTheme }, icons.theme()), h("button", { type: "button", class: "bare", title: `Signed in as ${me.user.username}`, onclick: () => this.signOut() }, "Sign out")),
+      ),
+      this.main,
+      h("footer", {}, h("span", {}, "Plaudit"), h("a", { href: "/api/docs" }, "API")),
+    );
+    this.live = new Live({ changed: (topic) => this.view?.changed(topic), state: (name) => this.showState(name) });
+    this.context = { go: (to) => this.go(to), live: this.live, me, title: (text) => (document.title = `${text} · Plaudit`) };
+    this.show();
+  }
+
+  showState(name) {
+    if (this.state === name) return;
+    this.state = name;
+    const [text, explained] = STATES[name];
+    this.dot.dataset.state = name;
+    this.dot.title = explained;
+    this.dot.textContent = text;
+  }
+
+  showNav(name) {
+    const links = [["", "Content"], ["people", "People"], ["spaces", "Spaces"]];
+    if (this.isAdmin) links.push(["admin", "Admin"]);
+    replace(this.nav, links.map(([path, text]) => h("a", { href: path ? `/dashboard/${path}` : "/dashboard", "data-route": "", "aria-current": path === name ? "page" : null }, text)));
+  }
+
+  async show() {
+    const [, , name = "", ...rest] = location.pathname.split("/");
+    if (this.name !== name) {
+      this.view?.stop();
+      this.view = null;
+      this.name = name;
+      this.showNav(name);
+      this.live.follow([]);
+      const View = await this.viewNamed(name);
+      if (this.name !== name) return; // somebody was quicker
+      this.view = View ? new View(this.main, this.context) : null;
+    }
+    if (this.view) this.view.show(new URLSearchParams(location.search), rest.join("/"));
+    else replace(this.main, h("div", { class: "card empty" }, h("p", { class: "strong" }, "There is nothing at this address"), h("p", {}, h("a", { href: "/dashboard", "data-route": "" }, "To the content"))));
+  }
+
+  async viewNamed(name) {
+    if (name === "admin" && this.isAdmin) return (await import("./admin.js")).AdminView;
+    return { "": ContentView, people: PeopleView, spaces: SpacesView }[name];
+  }
+
+  go(to) {
+    const query = to.includes("?") ? to : `${to}?`;
+    history.pushState(null, "", query.endsWith("?") ? query.slice(0, -1) : query);
+    this.show();
+  }
+
+  async signOut() {
+    try {
+      await send("POST", "/dashboard/logout");
+    } finally {
+      this.leave();
+      askToSignIn();
+    }
+  }
+
+  leave() {
+    this.view?.stop();
+    this.live.stop();
+    frame = null;
+  }
+}
+
+function switchTheme() {
+  const dark = getComputedStyle(document.documentElement).colorScheme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("plaudit-theme", document.documentElement.dataset.theme);
+}
+
+function askToSignIn(said) {
+  document.title = "Sign in · Plaudit";
+  signIn(root, { signedIn: begin, said });
+}
+
+async function begin() {
+  try {
+    frame = new Frame(await get("/api/v1/me"));
+  } catch (error) {
+    if (error.status === 401) askToSignIn();
+    else replace(root, h("main", { class: "signin" }, h("div", { class: "card" }, failure(error, begin))));
+  }
+}
+
+onSignedOut(() => {
+  if (!frame) return;
+  frame.leave();
+  askToSignIn("Your session has ended. Sign in again to go on.");
+});
+if (root.dataset.wasHere === undefined) askToSignIn();
+else begin();
+addEventListener("popstate", () => frame?.show());
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[data-route]");
+  if (!link || !frame || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  frame.go(link.pathname + link.search);
+});
