@@ -11,7 +11,7 @@ from analytics.ingest import GroupCommit
 from analytics.tokens import Mint
 from analytics.visitors import Visitors
 from analytics.wake import Waker
-from app import api, body, dashboard, edge, errors
+from app import api, assets, body, dashboard, edge, embed, errors
 from app.board_shelf import BoardShelf
 from app.fast_lane import FastLane
 from app.settings import Settings, SettingsError
@@ -44,6 +44,8 @@ def create_app(settings: Settings) -> Flask:
     app.extensions["plaudit-boards"] = BoardShelf()
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
     dashboard.install(app, api.install(app))
+    app.register_blueprint(assets.blueprint)
+    app.register_blueprint(embed.blueprint)
     app.wsgi_app = FastLane(app, app.wsgi_app)  # type: ignore[method-assign]
     return app
 

@@ -137,7 +137,7 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
 
     def make() -> Answer:
         if reader.public_only:  # anybody may have the key: what costs something has a limit
-            _limit(reader, "boards", READS_PER_MINUTE)
+            limit_reader(reader, "boards", READS_PER_MINUTE)
         return _now(reader, board, query["limit"], after, explain=query["explain"])
 
     # What a key is shown is not all that others are.
@@ -179,7 +179,7 @@ def export(query: dict[str, Any]) -> Response:
     """The whole board as CSV, streamed; safe to open in a spreadsheet."""
     reader = current_reader()
     board = board_for(reader, query)
-    _limit(reader, "export", EXPORTS_PER_MINUTE)
+    limit_reader(reader, "export", EXPORTS_PER_MINUTE)
     first = leaderboards.page(board, limit=EXPORT_CHUNK, now=utcnow())  # what goes wrong is an answer, not half a file
     name = board.topic.replace(":", "-")
     return Response(
@@ -189,7 +189,7 @@ def export(query: dict[str, Any]) -> Response:
     )
 
 
-def _limit(reader: Reader, name: str, per_minute: int) -> None:
+def limit_reader(reader: Reader, name: str, per_minute: int) -> None:
     """For a tenant's own callers together; with a publishable key for each address."""
     whose = (reader.tenant_id, caller_address() or "") if reader.public_only else (reader.tenant_id,)
     throttle.require(name, throttle.per_minute(per_minute), *whose, detail="Too many in a minute: try again later")

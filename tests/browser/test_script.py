@@ -1,14 +1,12 @@
 """`plaudit.js` on a page, in a real browser: one view per navigation, none for those who do not want to be counted."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
 
 import pytest
 import requests
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from tests.browser.site import Site
 from tests.service import Service, eventually
 
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130.0 Safari/537.36"  # headless ones are robots
@@ -20,40 +18,9 @@ def service(demo_service: Service) -> Service:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator["Site"]:
+def site() -> Iterator[Site]:
     with Site() as running:
         yield running
-
-
-class Site(ThreadingHTTPServer):
-    """A wiki of somebody's: every path is a page with the script on it."""
-
-    html = ""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), self.Handler)
-        self.origin = f"http://127.0.0.1:{self.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.shutdown()
-        self.server_close()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert isinstance(self.server, Site)
-            body = self.server.html.encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_args: Any) -> None:
-            return
 
 
 class Wiki:

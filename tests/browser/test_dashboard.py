@@ -1,0 +1,401 @@
+"""The dashboard in a real browser: what an admin sees, and what moves while they look."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Page,
+    StorageState,
+    WebSocketRoute,
+    expect,
+)
+
+from tests.browser.site import Site
+from tests.service import Service, eventually
+
+SHOTS = Path(__file__).parents[2] / ".build" / "screenshots"
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+NASTY = {
+    "script": '<script>alert("x")</script><img src=x onerror=alert(1)>',
+    "rtl": "\u202egnp.exe \u2067\u05e2\u05d1\u05e8\u05d9\u05ea\u2069",
+    "long": "averylongwordwithoutanyspace" * 12,
+}
+
+
+class Wiki:
+    """The tenant's side."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.headers = {"Authorization": f"Bearer {service.token()}"}
+
+    def put(self, name: str, *, space: str, likes: int = 0, **fields: str) -> None:
+        body = {"space": space, "title": f"Title of {name}", "url": f"https://wiki.example/{name}", **fields}
+        answer = requests.put(f"{self.service.url}/api/v1/pages/{name}", json=body, headers=self.headers, timeout=10)
+        assert answer.ok, answer.text
+        for number in range(likes):
+            self.like(name, f"u{number}")
+
+    def like(self, name: str, user: str) -> None:
+        address = f"{self.service.url}/api/v1/pages/{name}/likes/{user}"
+        assert requests.put(address, headers=self.headers, timeout=10).ok
+
+    def likes_on(self, space: str) -> list[int]:
+        query = {"scope": f"space:{space}", "window": "7d", "metric": "likes"}
+        answer = self.service.get("/api/v1/leaderboards", params=query, headers=self.headers).json()
+        return [row["value"] for row in answer["items"]]
+
+
+@pytest.fixture(scope="module")
+def wiki(demo_service: Service) -> Wiki:
+    return Wiki(demo_service)
+
+
+class Watched:
+    """A browser of which everything that goes wrong is kept."""
+
+    def __init__(self, browser: Browser, service: Service, **options: Any) -> None:
+        self.service = service
+        self.context: BrowserContext = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        self.wrong: list[str] = []
+        self.hosts: set[str] = set()
+        self.context.on("console", self._look_at)
+        self.context.on("weberror", lambda error: self.wrong.append(str(error.error)))
+        self.context.on("dialog", self._dismiss)
+        self.context.on("request", lambda request: self.hosts.add(origin_of(request.url)))
+        self.page: Page = self.context.new_page()
+        self.page.on("websocket", lambda socket: self.hosts.add(origin_of(socket.url)))
+
+    def _look_at(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.wrong.append(message.text)
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.wrong.append(dialog.message)
+        dialog.dismiss()
+
+    def open(self, path: str = "/dashboard") -> Page:
+        """As somebody who has signed in before."""
+        self.page.goto(self.service.url + path)
+        expect(self.page.locator(".top nav")).to_be_visible()
+        return self.page
+
+    def sign_in(self, path: str = "/dashboard") -> Page:
+        self.page.goto(self.service.url + path)
+        self.page.get_by_label("Tenant").fill(self.service.ready["tenant"])
+        self.page.get_by_label("Username").fill(self.service.ready["admin_username"])
+        self.page.get_by_label("Password").fill(self.service.ready["admin_password"])
+        self.page.get_by_role("button", name="Sign in").click()
+        expect(self.page.locator(".top nav")).to_be_visible()
+        return self.page
+
+    def shoot(self, name: str) -> None:
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SHOTS / f"{name}.png")
+
+    def all_is_well(self) -> None:
+        assert self.wrong == []
+        assert self.hosts <= {self.service.url, self.service.ready["live_url"]}
+
+
+def origin_of(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme.replace('ws', 'http')}://{parts.netloc}"
+
+
+@pytest.fixture(scope="module")
+def signed_in(browser: Browser, demo_service: Service) -> StorageState:
+    one = Watched(browser, demo_service)
+    one.sign_in()
+    state = one.context.storage_state()
+    one.context.close()
+    return state
+
+
+@pytest.fixture
+def watched(browser: Browser, demo_service: Service, signed_in: StorageState) -> Iterator[Watched]:
+    one = Watched(browser, demo_service, storage_state=signed_in)
+    yield one
+    one.context.close()
+
+
+@pytest.fixture
+def stranger(browser: Browser, demo_service: Service) -> Iterator[Watched]:
+    one = Watched(browser, demo_service)
+    yield one
+    one.context.close()
+
+
+def names(page: Page) -> list[str]:
+    return page.locator(".board tbody .name a[data-route]").all_inner_texts()
+
+
+def test_a_like_sent_through_the_api_moves_its_row_without_a_reload(stranger: Watched, wiki: Wiki) -> None:
+    wiki.put("slow", space="race", likes=1)
+    wiki.put("quick", space="race", likes=2)
+    page = stranger.sign_in()
+    page.get_by_label("Space").select_option("race")
+    page.get_by_role("button", name="Likes", exact=True).first.click()
+    expect(page.locator(".board tbody tr")).to_have_count(2)
+    expect(page.locator(".live")).to_have_text("Live")
+    assert names(page) == ["Title of quick", "Title of slow"]
+    assert "space=race" in page.url
+    assert "metric=likes" in page.url
+    page.evaluate("window.isStillThisPage = true")
+    stranger.shoot("content")
+    for number in range(5, 8):
+        wiki.like("slow", f"u{number}")
+    expect(page.locator(".board tbody tr").first.locator(".name")).to_contain_text("slow")
+    expect(page.locator(".board tbody tr").first.locator("td.value")).to_have_text("4")
+    assert names(page) == ["Title of slow", "Title of quick"]
+    assert page.evaluate("window.isStillThisPage") is True
+    expect(page.locator(".figure", has_text="Likes").locator(".big")).to_have_text("6")
+    stranger.all_is_well()
+
+
+def test_a_page_opens_with_its_series_and_has_an_address_of_its_own(watched: Watched, wiki: Wiki) -> None:
+    wiki.put("seen", space="series", likes=3)
+    eventually(lambda: wiki.likes_on("series") == [3])
+    page = watched.open("/dashboard?space=series")
+    page.locator(".board .name a[data-route]").first.click()
+    sheet = page.get_by_role("dialog")
+    expect(sheet.get_by_role("heading")).to_have_text("Title of seen")
+    expect(sheet.locator("table.grid tbody tr", has_text="Likes").locator("td").nth(1)).to_have_text("3")
+    sheet.get_by_role("button", name="Likes").click()
+    expect(sheet.get_by_text("3 likes in this time")).to_be_visible()
+    sheet.get_by_role("button", name="Hourly").click()
+    expect(sheet.get_by_role("button", name="Hourly")).to_have_attribute("aria-pressed", "true")
+    chart = sheet.locator(".chart")
+    expect(chart.locator("svg")).to_be_visible()
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] - 9, box["y"] + 60)
+    expect(sheet.locator(".tip")).to_contain_text("3 likes")
+    watched.shoot("page")
+    assert "page=seen" in page.url
+    address = page.url
+    page.keyboard.press("Escape")
+    expect(sheet).to_have_count(0)
+    assert "page=seen" not in page.url
+    page.go_back()
+    expect(sheet.get_by_role("heading")).to_have_text("Title of seen")
+    page.goto(address)
+    expect(sheet.get_by_role("heading")).to_have_text("Title of seen")
+    page.goto(f"{watched.service.url}/dashboard?page=nosuch")
+    expect(sheet.get_by_text("There is no such page")).to_be_visible()
+    watched.wrong = [text for text in watched.wrong if "404" not in text]
+    watched.all_is_well()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_holds_on_a_phone(
+    browser: Browser, demo_service: Service, signed_in: StorageState, wiki: Wiki, scheme: str
+) -> None:
+    for name, title in NASTY.items():
+        wiki.put(f"phone-{name}", space="phone", likes=2, title=title)
+    watched = Watched(browser, demo_service, **PHONE, color_scheme=scheme, storage_state=signed_in)
+    page = watched.open("/dashboard?space=phone")
+    expect(page.locator(".board tbody tr")).to_have_count(len(NASTY))
+    for path in (
+        "?space=phone",
+        "?space=phone&page=phone-long",
+        "/people",
+        "/spaces",
+        "/admin/access",
+        "/admin/weights",
+    ):
+        page.goto(f"{demo_service.url}/dashboard{path}")
+        page.wait_for_load_state("networkidle")
+        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow <= 0, path
+        watched.shoot(f"phone-{scheme}{re.sub('[^a-z]+', '-', path)}")
+    dark = page.evaluate("getComputedStyle(document.body).color") == "rgb(232, 234, 240)"
+    assert dark is (scheme == "dark")
+    watched.all_is_well()
+    watched.context.close()
+
+
+def test_it_works_by_keyboard_alone(watched: Watched, wiki: Wiki) -> None:
+    wiki.put("first", space="keys", likes=2)
+    wiki.put("second", space="keys", likes=1)
+    eventually(lambda: wiki.likes_on("keys") == [2, 1])
+    page = watched.open("/dashboard?space=keys&metric=likes")
+    expect(page.locator(".board tbody tr")).to_have_count(2)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.closest('.board') !== null"):
+            break
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("link", name="Title of second")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("heading")).to_have_text("Title of second")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    watched.all_is_well()
+
+
+def test_without_a_socket_it_asks_again_and_says_so(watched: Watched, wiki: Wiki) -> None:
+    wiki.put("asked", space="polling", likes=1)
+    eventually(lambda: wiki.likes_on("polling") == [1])
+
+    def refuse(socket: WebSocketRoute) -> None:
+        socket.close()
+
+    watched.context.route_web_socket(re.compile(".*"), refuse)
+    page = watched.open("/dashboard?space=polling&metric=likes")
+    expect(page.locator(".live")).to_have_text("Polling")
+    expect(page.locator(".board td.value")).to_have_text("1")
+    with page.expect_response(lambda answer: "/leaderboards" in answer.url and answer.status == 304):
+        pass
+    wiki.like("asked", "later")
+    expect(page.locator(".board td.value")).to_have_text("2", timeout=15_000)
+    expect(page.locator(".live")).to_have_text("Polling")
+    watched.all_is_well()
+
+
+def test_titles_and_addresses_are_words_and_nothing_more(watched: Watched, wiki: Wiki) -> None:
+    for name, title in NASTY.items():
+        wiki.put(f"nasty-{name}", space="nasty", likes=1, title=title)
+    eventually(lambda: len(wiki.likes_on("nasty")) == len(NASTY))
+    page = watched.open("/dashboard?space=nasty&metric=likes")
+    expect(page.locator(".board tbody tr")).to_have_count(len(NASTY))
+    assert set(names(page)) == set(NASTY.values())
+    for name, title in NASTY.items():
+        page.goto(f"{watched.service.url}/dashboard?page=nasty-{name}")
+        expect(page.get_by_role("dialog").get_by_role("heading")).to_have_text(title)
+    refused = page.evaluate(
+        "fetch('/api/v1/pages/x', {method: 'PUT', headers: {'X-Plaudit-Dashboard': '1',"
+        " 'Content-Type': 'application/json'}, body: JSON.stringify({space: 's', title: 't',"
+        " url: 'javascript:alert(1)'})}).then((answer) => answer.status)"
+    )
+    assert refused == 422
+    watched.shoot("nasty")
+    watched.wrong = [text for text in watched.wrong if "422" not in text]
+    watched.all_is_well()
+
+
+def test_the_theme_can_be_switched_and_is_remembered(watched: Watched) -> None:
+    page = watched.open()
+    before = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    page.get_by_role("button", name="Switch between light and dark").click()
+    after = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert before != after
+    page.reload()
+    expect(page.locator(".top nav")).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == after
+    watched.all_is_well()
+
+
+def test_signing_out_and_a_session_that_ends(stranger: Watched) -> None:
+    page = stranger.sign_in("/dashboard/people?window=30d")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("button", name="Sign in")).to_be_visible()
+    assert "plaudit_session" not in {cookie.get("name") for cookie in stranger.context.cookies()}
+    stranger.sign_in("/dashboard/people?window=30d")
+    expect(page.get_by_role("button", name="30 days")).to_have_attribute("aria-pressed", "true")
+    stranger.context.clear_cookies()
+    page.get_by_role("button", name="7 days").click()
+    expect(page.get_by_text("Your session has ended")).to_be_visible()
+    stranger.wrong = [text for text in stranger.wrong if "401" not in text]
+    stranger.all_is_well()
+
+
+def test_a_wrong_password_is_said_in_words(stranger: Watched) -> None:
+    page = stranger.page
+    page.goto(f"{stranger.service.url}/dashboard")
+    stranger.shoot("sign-in")
+    page.get_by_label("Tenant").fill("demo")
+    page.get_by_label("Username").fill("admin")
+    page.get_by_label("Password").fill("not the password")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("not right")
+
+
+def test_the_admins_corner(watched: Watched, wiki: Wiki) -> None:
+    wiki.put("weighed", space="weights", likes=2)
+    bad = {"events": [{"type": "view", "page": "no-such-page"}]}
+    wiki.service.post("/api/v1/events", json=bad, headers=wiki.headers)
+    page = watched.open("/dashboard/admin/access")
+    page.get_by_text("New key").click()
+    page.get_by_label("Origins").fill("wiki.example")
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.locator("form .wrong").filter(has_text="origins such as").first).to_be_visible()
+    page.get_by_label("Origins").fill("https://wiki.example")
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.locator(".list code", has_text="pk_demo_").first).to_be_visible()
+    watched.shoot("admin-access")
+    page.get_by_role("button", name="Action catalog").click()
+    page.get_by_text("New action").click()
+    form = page.locator(".card > details form")
+    form.get_by_label("Type").fill("helped")
+    form.get_by_label("Points", exact=True).fill("7")
+    form.get_by_role("button", name="Add the action").click()
+    expect(page.locator(".list tr", has_text="helped")).to_contain_text("7")
+    watched.shoot("admin-actions")
+    page.get_by_role("button", name="Weights").click()
+    page.get_by_label("A like counts").fill("100")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text(re.compile("would move on the 7-day board"))).to_be_visible()
+    watched.shoot("admin-weights")
+    page.get_by_role("button", name="Suspicious scores").click()
+    expect(page.get_by_text("Nothing suspicious")).to_be_visible()
+    page.get_by_role("button", name="Refused events").click()
+    expect(page.locator(".list code", has_text="unknown_page")).to_be_visible()
+    watched.wrong = [text for text in watched.wrong if "422" not in text]
+    watched.all_is_well()
+
+
+def test_the_first_view_is_small(watched: Watched) -> None:
+    watched.open()
+    session = watched.context.new_cdp_session(watched.page)
+    session.send("Network.enable")
+    session.send("Network.clearBrowserCache")
+    sizes: list[float] = []
+    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    watched.page.reload()
+    watched.page.wait_for_load_state("networkidle")
+    assert len(sizes) > 10
+    assert sum(sizes) < 150_000
+
+
+def test_a_list_stands_on_a_page_of_the_tenants_and_on_no_other(browser: Browser, wiki: Wiki) -> None:
+    for name, title in NASTY.items():
+        wiki.put(f"embed-{name}", space="embed", likes=1, title=title, visibility="public")
+    with Site() as site, Site() as elsewhere:
+        body = {"origins": [site.origin]}
+        key = wiki.service.post("/api/v1/keys", json=body, headers=wiki.headers).json()["key"]
+        script = (
+            f'<script async src="{wiki.service.url}/embed/popular.js" data-key="{key}" data-space="embed"></script>'
+        )
+        badge = f'<img alt="badge" src="{wiki.service.url}/embed/badge/embed-script.svg?key={key}&metric=likes">'
+        site.html = elsewhere.html = f"<!doctype html><title>w</title>{badge}{script}"
+        eventually(lambda: "onerror" in wiki.service.get(f"/embed/popular?key={key}&space=embed").text)
+        context = browser.new_context()
+        wrong: list[str] = []
+        context.on("dialog", lambda dialog: wrong.append(dialog.message))
+        page = context.new_page()
+        page.goto(site.origin)
+        rows = page.frame_locator("iframe").locator("li")
+        expect(rows).to_have_count(len(NASTY))
+        expect(rows.filter(has_text="<script>")).to_have_count(1)
+        height = page.locator("iframe").evaluate("(frame) => frame.clientHeight")
+        assert 80 < height < 400
+        assert page.evaluate("document.images[0].naturalWidth") > 40
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SHOTS / "embed.png")
+        page.goto(elsewhere.origin)
+        page.wait_for_timeout(1000)
+        expect(page.frame_locator("iframe").locator("li")).to_have_count(0)
+        assert wrong == []
+        context.close()
