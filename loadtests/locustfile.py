@@ -3,12 +3,16 @@
 Credentials come from PLAUDIT_CLIENT_ID and PLAUDIT_CLIENT_SECRET. Loopback only.
 """
 
+import json
 import os
 import random
+import time
 import uuid
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+import gevent
+import websocket
 from locust import FastHttpUser, between, events, task
 
 PAGES = 500
@@ -152,3 +156,52 @@ class BoardReader(Client):
             answer = self.client.get(path, headers=self.headers, name="GET board, page by page")
             following = answer.json()["next_cursor"] if answer.status_code == 200 else None
             path = f"{first}&cursor={following}" if following else ""
+
+
+class Watcher(Client):
+    """An open dashboard: a socket that follows a few boards, and says now and then that it is still there."""
+
+    wait_time = between(1, 3)
+
+    def on_start(self) -> None:
+        super().on_start()
+        self.open()
+        self.reading = gevent.spawn(self.read)
+
+    def on_stop(self) -> None:
+        self.reading.kill()
+        self.socket.close()
+
+    def open(self) -> None:
+        answer = self.client.post("/api/v1/live/tickets", headers=self.headers, name="POST ticket").json()
+        began = time.perf_counter()
+        address = answer["live_url"].replace("http", "ws", 1)
+        self.socket = websocket.create_connection(f"{address}/ws/leaderboards?ticket={answer['ticket']}", timeout=30)
+        self.told("open", began)
+        self.pinged: float | None = None
+        for scope in ("tenant", f"space:space-{random.randrange(5)}"):
+            board = {"scope": scope, "window": random.choice(WINDOWS), "metric": random.choice(METRICS)}
+            self.socket.send(json.dumps({"op": "subscribe", **board}))
+
+    def read(self) -> None:
+        """Sequence numbers without a gap: nothing that was told is lost."""
+        last = 0
+        while True:
+            message = json.loads(self.socket.recv())
+            gap = None if message["seq"] == last + 1 else RuntimeError(f"{last} was followed by {message['seq']}")
+            last = message["seq"]
+            if message["type"] == "pong" and self.pinged is not None:
+                self.told("ping to pong", self.pinged, gap)
+            elif message["type"] == "error":
+                self.told("error", time.perf_counter(), RuntimeError(message["code"]))
+            elif gap is not None:
+                self.told("gap", time.perf_counter(), gap)
+
+    @task
+    def ping(self) -> None:
+        self.pinged = time.perf_counter()
+        self.socket.send('{"op": "ping"}')
+
+    def told(self, name: str, began: float, error: Exception | None = None) -> None:
+        took_ms = (time.perf_counter() - began) * 1000
+        events.request.fire(request_type="WS", name=name, response_time=took_ms, response_length=0, exception=error)
