@@ -111,13 +111,17 @@ def _checked(guest: Guest) -> Guest:
 
 
 def own_origins() -> set[str]:
-    """Where our own pages are from. A machine is the same by each of its names for itself."""
+    """Where our own pages are from, and where the sockets are. A machine is the same by each name it has for itself."""
     settings: Settings = current_app.config["SETTINGS"]
-    parts = urlsplit(settings.public_url)
-    if f"[{parts.hostname}]" in LOOPBACK or parts.hostname in LOOPBACK:
+    found = set()
+    for url in (settings.public_url, settings.live_url):
+        parts = urlsplit(url)
+        scheme = parts.scheme.replace("ws", "http")
         port = f":{parts.port}" if parts.port is not None else ""
-        return {f"{parts.scheme}://{name}{port}" for name in LOOPBACK}
-    return {f"{parts.scheme}://{parts.netloc}"}
+        is_loopback = parts.hostname in LOOPBACK or f"[{parts.hostname}]" in LOOPBACK
+        hosts = [name + port for name in LOOPBACK] if is_loopback else [parts.netloc]
+        found |= {f"{scheme}://{host}" for host in hosts}
+    return found
 
 
 def _origins_of(guest: Guest) -> frozenset[str] | set[str]:

@@ -2,7 +2,7 @@
 
 const whole = new Intl.NumberFormat();
 const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
-const decimal = new Intl.NumberFormat(undefined, { maximumFractionDigits: 2 });
+const decimal = new Intl.NumberFormat(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 
 export const number = (value) => (Number.isInteger(value) ? whole : decimal).format(value);
 export const compact = (value) => (Math.abs(value) < 10000 ? number(value) : short.format(value));
