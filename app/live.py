@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import flask
@@ -150,31 +151,30 @@ def stream() -> Response:
         raise
     word = admission.word_for(guest.holder) if guest.holder is not None else ""
     headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    return Response(_events(hub, follower, word), mimetype="text/event-stream", headers=headers)
+    response = Response(_events(follower, word), mimetype="text/event-stream", headers=headers)
+    response.call_on_close(partial(hub.leave, follower))  # also of a HEAD, which never starts the generator
+    return response
 
 
-def _events(hub: Hub, follower: Follower, word: str) -> Iterator[bytes]:
+def _events(follower: Follower, word: str) -> Iterator[bytes]:
     spoke_at = time.monotonic()
-    try:
-        yield b"retry: 2000\n\n"
-        while follower.close_code is None:
-            follower.wake.clear()
-            for frame in follower.frames():
-                follower.sending_since = spoke_at = time.monotonic()
-                yield b"id: %d.%s\ndata: %s\n\n" % (follower.seq, word.encode(), frame)
-                follower.sending_since = None
-            if time.monotonic() - spoke_at >= COMMENT_EVERY_S:
-                follower.sending_since = spoke_at = time.monotonic()
-                yield b": still here\n\n"
-                follower.sending_since = None
-            follower.wake.wait(COMMENT_EVERY_S)
-            time.sleep(live_socket.PACE_S)
-        # A browser would come back by itself with a session that has ended: tell it why it should not.
-        if follower.close_code == NO_LONGER_VALID:
-            said = "What this stream was opened with does not count any more"
-            yield b"data: %s\n\n" % follower.frame("error", code="invalid_ticket", detail=said)
-    finally:
-        hub.leave(follower)
+    yield b"retry: 2000\n\n"
+    while follower.close_code is None:
+        follower.wake.clear()
+        for frame in follower.frames():
+            follower.sending_since = spoke_at = time.monotonic()
+            yield b"id: %d.%s\ndata: %s\n\n" % (follower.seq, word.encode(), frame)
+            follower.sending_since = None
+        if time.monotonic() - spoke_at >= COMMENT_EVERY_S:
+            follower.sending_since = spoke_at = time.monotonic()
+            yield b": still here\n\n"
+            follower.sending_since = None
+        follower.wake.wait(COMMENT_EVERY_S)
+        time.sleep(live_socket.PACE_S)
+    # A browser would come back by itself with a session that has ended: tell it why it should not.
+    if follower.close_code == NO_LONGER_VALID:
+        said = "What this stream was opened with does not count any more"
+        yield b"data: %s\n\n" % follower.frame("error", code="invalid_ticket", detail=said)
 
 
 class _Conversation:

@@ -50,15 +50,57 @@ def make_ticket(_query: dict[str, Any]) -> Any:
     return {"ticket": ticket, "expires_in": expires_in, "live_url": settings.live_url}
 
 
+# What the live process serves, described here. On this process's own address it is only where a proxy joins both.
+UPGRADED = {"responses": {"101": {"description": "a websocket, of JSON messages"}}}
+STREAMED = {"responses": {"200": {"description": "text/event-stream; each event's data is a message in JSON"}}}
+
+
+class SocketIn(Schema):
+    class Meta:
+        unknown = ma.EXCLUDE
+
+    ticket = ma.fields.String()
+
+
+class ScoreboardIn(SocketIn):
+    tenant = ma.fields.String(metadata={"description": "instead of a ticket, where the scoreboard is public"})
+
+
+class StreamIn(SocketIn):
+    topic = ma.fields.List(ma.fields.String(), metadata={"description": "<scope>:<window>:<metric>, once or more"})
+    top = ma.fields.Integer(metadata={"description": "rows to send with each change; else only its version"})
+
+
 @blueprint.get("/ws/leaderboards")
-@blueprint.get("/ws/scoreboard/top10")
-@blueprint.get("/api/v1/live/events")
-@blueprint.doc(responses={"404": {"description": "this process does not serve it: see `live_url` of a ticket"}})
 @public
-def elsewhere() -> None:
-    """On this address only where a proxy joins both processes."""
+@blueprint.arguments(SocketIn, location="query")
+@blueprint.doc(**UPGRADED)
+def boards_socket(_query: dict[str, Any]) -> None:
+    """WebSocket: send `{"op": "subscribe", "scope", "window", "metric", "top"?}`, `unsubscribe` or `ping`."""
+    raise _elsewhere()
+
+
+@blueprint.get("/ws/scoreboard/top10")
+@public
+@blueprint.arguments(ScoreboardIn, location="query")
+@blueprint.doc(**UPGRADED)
+def scoreboard_socket(_query: dict[str, Any]) -> None:
+    """WebSocket: the ten best users, at once and whenever they change, with `changed_positions`."""
+    raise _elsewhere()
+
+
+@blueprint.get("/api/v1/live/events")
+@public
+@blueprint.arguments(StreamIn, location="query")
+@blueprint.doc(**STREAMED)
+def stream(_query: dict[str, Any]) -> None:
+    """Server-Sent Events: the same messages. `Last-Event-ID` goes on with a stream that broke off."""
+    raise _elsewhere()
+
+
+def _elsewhere() -> Elsewhere:
     settings: Settings = current_app.config["SETTINGS"]
-    raise Elsewhere(f"Open it at {settings.live_url}, with a ticket from POST /api/v1/live/tickets")
+    return Elsewhere(f"Open it at {settings.live_url}, with a ticket from POST /api/v1/live/tickets")
 
 
 def _holder() -> Holder:

@@ -351,6 +351,13 @@ def test_logging_out_ends_the_stream_and_it_does_not_go_on(live: Live, client: F
     assert requests.get(url, headers={"Last-Event-ID": last_id}, timeout=5).status_code == 401
 
 
+def test_a_stream_that_is_only_asked_about_leaves_nothing_open(live: Live, wiki: Caller) -> None:
+    wiki("PATCH", "/api/v1/settings", json={"limits": {"live_connections": 1}})
+    for _ in range(3):
+        address = f"{live.url}/api/v1/live/events?topic={TOPIC}&ticket={ticket_for(wiki)}"
+        assert requests.head(address, timeout=5).status_code == 200
+
+
 @pytest.mark.parametrize("query", ["", "topic=x", "topic=tenant:7d:nonsense", "topic=tenant:7d:likes&top=0"])
 def test_a_stream_of_nothing_is_refused(live: Live, wiki: Caller, query: str) -> None:
     answer = requests.get(f"{live.url}/api/v1/live/events?{query}&ticket={ticket_for(wiki)}", timeout=5)
