@@ -318,6 +318,12 @@ def publish(redis: "Redis", versions: Mapping[Board, Version]) -> None:
         redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "versions": topics}))
 
 
+def published(redis: "Redis", board: Board) -> int:
+    """The version that Redis has of it; 0 if it has none."""
+    marker = redis.get(board.marker)
+    return Version.load(marker).number if marker is not None else 0
+
+
 def without_marker(redis: "Redis", boards: Sequence[Board]) -> list[Board]:
     with redis.pipeline(transaction=False) as pipe:
         for board in boards:

@@ -121,7 +121,7 @@ _OVERVIEW = {
         WHERE tenant_id = :tenant AND bucket_hour >= :start AND bucket_hour < :end AND {_IN_SPACE} GROUP BY 1
     """),  # noqa: S608  constants
     Counted.LIKES: text(f"""
-        SELECT floor((extract(epoch FROM :end - date_trunc('hour', created_at)) - 1) / :step)::int AS bin,
+        SELECT floor((extract(epoch FROM :end - date_trunc('hour', created_at, 'UTC')) - 1) / :step)::int AS bin,
                count(*) AS value
         FROM page_likes c
         WHERE tenant_id = :tenant AND created_at >= :start AND created_at < :end AND {_IN_SPACE} GROUP BY 1

@@ -26,6 +26,7 @@ from tenants.signing import Signer
 from tenants.tickets import BadTicket, Holder
 
 RESUMES_FOR_S = 24 * 3600
+USUAL_PORTS = {"http": 80, "https": 443}
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -37,9 +38,7 @@ class Guest:
     holder: Holder | None
 
     def still_counts(self) -> bool:
-        if self.holder is not None:
-            return self.holder.still_counts()
-        return tenant_settings.recent(self.reader.tenant_id).public_scoreboard
+        return self.holder.still_counts() if self.holder is not None else _is_public(self.reader.tenant_id)
 
 
 def by_ticket() -> Guest:
@@ -116,11 +115,10 @@ def own_origins() -> set[str]:
     found = set()
     for url in (settings.public_url, settings.live_url):
         parts = urlsplit(url)
-        scheme = parts.scheme.replace("ws", "http")
-        port = f":{parts.port}" if parts.port is not None else ""
-        is_loopback = parts.hostname in LOOPBACK or f"[{parts.hostname}]" in LOOPBACK
-        hosts = [name + port for name in LOOPBACK] if is_loopback else [parts.netloc]
-        found |= {f"{scheme}://{host}" for host in hosts}
+        scheme, host = parts.scheme.replace("ws", "http"), parts.hostname or ""
+        host = f"[{host}]" if ":" in host else host
+        port = f":{parts.port}" if parts.port not in {None, USUAL_PORTS[scheme]} else ""
+        found |= {f"{scheme}://{name}{port}" for name in (LOOPBACK if host in LOOPBACK else (host,))}
     return found
 
 

@@ -82,8 +82,9 @@ class Actor:
     scopes: frozenset[str] = frozenset()
     role: Role | None = None
     session_id: UUID | None = None
-    # The id of a client's token.
+    # The id of a client's token, and when it runs out.
     token_id: str = ""
+    token_until: int | None = None
     # A client's token that is to be checked in the transaction of what it is used for.
     unchecked_token: ClientToken | None = None
 
@@ -332,7 +333,7 @@ def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
             return Actor("client", tenant_id, subject, scopes, unchecked_token=ClientToken(subject, jti))
         if not credentials.client_token_counts(tenant_id, subject, jti):
             raise BadToken
-        return Actor("client", tenant_id, subject, scopes, token_id=jti)
+        return Actor("client", tenant_id, subject, scopes, token_id=jti, token_until=int(claims["exp"]))
     raise BadToken
 
 

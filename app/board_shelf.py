@@ -11,6 +11,8 @@ from analytics.boards import CHANNEL, Board
 from analytics.invalidations import Listener
 
 KEPT_S = 1.0
+# For an answer that is kept for that moment whatever versions are heard of.
+OF_ANY_VERSION = 2**62
 MOST_BOARDS = 1_000
 MOST_OF_A_BOARD = 50
 MOST_BYTES = 32 * 1024 * 1024

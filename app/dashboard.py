@@ -88,4 +88,4 @@ def policy() -> str:
 def _set(response: Response, value: str, max_age: int) -> None:
     settings: Settings = current_app.config["SETTINGS"]
     https = settings.public_url.startswith("https://")
-    response.set_cookie(cookie_name(), value, max_age=max_age, path="/", secure=https, httponly=True, samesite="Strict")
+    response.set_cookie(cookie_name(), value, max_age=max_age, path="/", secure=https, httponly=True, samesite="Lax")

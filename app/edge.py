@@ -102,7 +102,7 @@ def begin() -> Response | None:
 
 
 def answer_preflight(req: Request) -> Response | None:
-    """Any page may ask (no cookie is ever sent along); what a publishable key may do depends on its origins."""
+    """Any page may ask (never with a cookie, nor for our own header); a publishable key depends on its origins."""
     if "Access-Control-Request-Method" not in req.headers:
         return None
     response = Response(status=204)

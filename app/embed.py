@@ -16,11 +16,11 @@ from analytics.leaderboards import page as board_page
 from analytics.pages import Visibility
 from analytics.windows import Window
 from app import errors
-from app.api.blueprint import Schema
+from app.api.blueprint import Schema, load
 from app.api.leaderboards import READS_PER_MINUTE, limit_reader
 from app.assets import assets, serve
 from app.auth import current_key, current_reader, public, publishable_key
-from app.board_shelf import Answer, BoardShelf
+from app.board_shelf import OF_ANY_VERSION, Answer, BoardShelf
 from app.conditional import if_changed
 from app.shown_boards import Rows, board_for
 from tenants.db import tenant_tx, utcnow
@@ -58,7 +58,7 @@ class BadgeIn(Schema):
 @publishable_key
 def popular() -> Response:
     """A list of the most popular public pages, to be shown in a frame."""
-    query, reader = _query(PopularIn()), current_reader()
+    query, reader = load(PopularIn(), request.args), current_reader()
     scope = f"public:{query['space']}" if "space" in query else "public"
     board = board_for(reader, {"scope": scope, "window": query["window"], "metric": query["metric"]})
     base = query.get("base")
@@ -67,10 +67,10 @@ def popular() -> Response:
 
     def make() -> Answer:
         limit_reader(reader, "boards", READS_PER_MINUTE)
-        return Answer.of(_list(board, query, base).encode(), version=2**62)
+        return Answer.of(_list(board, query, base).encode(), version=OF_ANY_VERSION)
 
     shelf: BoardShelf = current_app.extensions["plaudit-boards"]
-    what = ("embed", current_key().key_id, request.query_string)
+    what = ("embed", current_key().key_id, *(query.get(name) for name in ("limit", "title", "base", "theme")))
     response = if_changed(shelf.get(board, what, make))
     return _page(response, ancestors=" ".join(sorted(current_key().origins)))
 
@@ -86,7 +86,7 @@ def popular_script() -> Response:
 @publishable_key
 def badge(external_id: str) -> Response:
     """How often a public page was viewed or liked, as a small picture."""
-    query, now = _query(BadgeIn()), utcnow()
+    query, now = load(BadgeIn(), request.args), utcnow()
     limit_reader(current_reader(), "boards", READS_PER_MINUTE)
     if query["metric"] not in PAGE_METRICS:
         raise Invalid("metric: likes, views or score", errors={"metric": ["likes, views or score"]})
@@ -117,15 +117,6 @@ def refuse(error: DomainError) -> Response:
         if name in told.headers:
             shown.headers[name] = told.headers[name]
     return shown
-
-
-def _query(schema: Schema) -> dict[str, Any]:
-    try:
-        loaded: dict[str, Any] = schema.load(request.args.to_dict())
-    except ma.ValidationError as error:
-        said = {name: [str(text) for text in texts] for name, texts in error.messages_dict.items()}
-        raise Invalid("; ".join(f"{name}: {texts[0]}" for name, texts in said.items()), errors=said) from None
-    return loaded
 
 
 def _list(board: Board, query: dict[str, Any], base: str | None) -> str:

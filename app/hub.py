@@ -10,6 +10,7 @@ seconds; and when it hears again after a silence, every follower is told to `res
 
 import threading
 import time
+from collections import Counter as Counted
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,16 +21,17 @@ import orjson
 import structlog
 from prometheus_client import Counter, Gauge
 
-from analytics import boards, leaderboards, versions
+from analytics import boards, versions
 from analytics.boards import Board
 from analytics.invalidations import Listener
 from analytics.leaderboards import inside
 from app.auth import Reader
-from app.shown_boards import Rows
-from tenants import liveness
+from app.live_tops import Top, Tops
+from tenants import liveness, redis
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
-from tenants.errors import Forbidden, Limited
+from tenants.errors import Forbidden, Limited, Unavailable
+from tenants.redis import RedisUnavailable
 from tenants.tickets import Holder
 
 PROTOCOL = 1
@@ -40,13 +42,18 @@ WATCH_EVERY_S = 0.5
 STUCK_AFTER_S = 8.0
 # How often it is asked whether somebody still counts, one after the other.
 CHECK_EVERY_S = 20.0
+# Soon after they came in too: what was revoked in that moment was not heard here.
+CHECK_FIRST_AFTER_S = 1.0
 # Rows that were read from where a change has not arrived yet are read again, ever more seldom.
 REMIND_FIRST_S = 0.5
-REMIND_LAST_S = 60.0
+REMIND_LAST_S = 32.0
 MOST_FOLLOWED = 50
-MOST_TOPS = 1_000
+# Of those without a ticket, from one address.
+MOST_ANONYMOUS = 20
 
 # Codes of RFC 6455's registry, and one of ours: what 401 is to HTTP.
+GONE = 1001
+TOO_MUCH = 1008
 RESTARTING = 1012
 NO_LONGER_VALID = 4401
 
@@ -66,18 +73,14 @@ class TooManyConnections(Limited):
     title = "This tenant has as many open connections as it may"
 
 
+class Restarting(Unavailable):
+    code = "restarting"
+    title = "This process is going: come back in a moment"
+
+
 class TooManyFollowed(Forbidden):
     code = "too_many_subscriptions"
     title = f"A connection follows at most {MOST_FOLLOWED} boards"
-
-
-@dataclass(frozen=True, slots=True)
-class Top:
-    """The first rows of a board, as frames carry them."""
-
-    version: int
-    items: list[dict[str, Any]]
-    body: orjson.Fragment
 
 
 @dataclass(slots=True)
@@ -107,13 +110,16 @@ class Follower:
     still_counts: Callable[["Follower"], bool]
     # How to end the connection under a write that does not come to its end.
     cut: Callable[[], None]
+    # Whether the other side has gone, where no reader would notice.
+    is_gone: Callable[[], bool]
+    address: str = ""
     seq: int = 0
     wake: threading.Event = field(default_factory=threading.Event)
     follows: dict[Key, Followed] = field(default_factory=dict)
     sending_since: float | None = None
     close_code: int | None = None
     greets: bool = True
-    check_at: float = field(default_factory=lambda: time.monotonic() + CHECK_EVERY_S)
+    check_at: float = field(default_factory=lambda: time.monotonic() + CHECK_FIRST_AFTER_S)
     _due: dict[Key, _Due] = field(default_factory=dict)
 
     def follow(self, board: Board, top: int | None = None) -> None:
@@ -128,10 +134,12 @@ class Follower:
         self._due[key] = _Due(max(version, heard.version if heard is not None else 0), "subscribed")
 
     def unfollow(self, board: Board) -> None:
+        """Nothing more of it, but that it is over."""
         key = (board.tenant_id, board.topic)
         self.follows.pop(key, None)
-        self._due.pop(key, None)
         self.hub.remove(key, self)
+        self._due[key] = _Due(0, "unsubscribed")
+        self.wake.set()
 
     def leave_word(self, key: Key, version: int, kind: str) -> None:
         """Something to tell, by whoever heard of it. A greeting or a resync says a newer version just as well."""
@@ -152,6 +160,8 @@ class Follower:
         due, self._due = self._due, {}
         for key, one in due.items():
             followed = self.follows.get(key)
+            if one.kind == "unsubscribed":
+                yield self.frame(one.kind, topic=key[1])
             if followed is None or (one.kind == "invalidated" and one.version <= followed.told):
                 continue
             yield from self._about(key[1], followed, one)
@@ -169,9 +179,8 @@ class Follower:
         if followed.top is None:
             return
         try:
-            top = self.hub.top(board, followed.top, version, public_only=self.reader.public_only)
-        except Exception as error:  # noqa: BLE001  an outage, of whatever kind
-            log.warning("cannot read a board", action="live.top", data={"error": type(error).__name__})
+            top = self.hub.tops.get(board, followed.top, version, public_only=self.reader.public_only)
+        except Unavailable:
             followed.told = -1
             self._try_again(followed, version)
             return
@@ -185,10 +194,9 @@ class Follower:
         followed.shown = top.items
 
     def _try_again(self, followed: Followed, version: int) -> None:
-        if followed.remind_in_s <= REMIND_LAST_S:
-            key = (followed.board.tenant_id, followed.board.topic)
-            self.hub.remind(self, key, version, in_s=followed.remind_in_s)
-            followed.remind_in_s *= 2
+        key = (followed.board.tenant_id, followed.board.topic)
+        self.hub.remind(self, key, version, in_s=followed.remind_in_s)
+        followed.remind_in_s = min(2 * followed.remind_in_s, REMIND_LAST_S)
 
     def top_frames(self, followed: Followed, top: Top) -> Iterable[bytes]:
         yield self.frame("top", topic=followed.board.topic, version=top.version, items=top.body)
@@ -199,17 +207,16 @@ class Hub:
         self._lock = threading.Lock()
         self._everyone: set[Follower] = set()
         self._followers: dict[Key, set[Follower]] = {}
-        self._of_tenant: dict[str, int] = {}
+        self._open: Counted[tuple[str, str]] = Counted()
+        self._ending: int | None = None
         # The newest version of each board that somebody follows, while we hear of every change.
         self._newest: dict[Key, int] = {}
-        self._tops: dict[tuple[Key, int, bool], Top] = {}
-        self._reading: dict[tuple[Key, int, bool], threading.Lock] = {}
+        self.tops = Tops()
         self._reminders: list[tuple[float, Follower, Key, int]] = []
         handlers = {boards.CHANNEL: self._heard, liveness.CHANNEL: self._revoked}
         self._listener = Listener(handlers, self._missed)
         self._look = threading.Event()
         self._resync = False
-        self._stopped = False
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -223,19 +230,16 @@ class Hub:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        self._stopped = True
-        self._listener.stop()
-        self._look.set()
-
     def join(self, follower: Follower) -> None:
         self.start()
-        tenant_id = follower.reader.tenant_id
-        most = tenant_settings.recent(tenant_id).limits.live_connections
+        most = tenant_settings.recent(follower.reader.tenant_id).limits.live_connections
         with self._lock:
-            if self._of_tenant.get(tenant_id, 0) >= most:
-                raise TooManyConnections(f"At most {most} at once; a setting says how many", retry_after_s=5)
-            self._of_tenant[tenant_id] = self._of_tenant.get(tenant_id, 0) + 1
+            if self._ending is not None:
+                raise Restarting
+            for counted, limit in self._limits(follower, most).items():
+                if self._open.get(counted, 0) >= limit:
+                    raise TooManyConnections(f"At most {limit} at once", retry_after_s=5)
+            self._open.update(self._limits(follower, most).keys())
             self._everyone.add(follower)
         CONNECTIONS.labels(follower.kind).inc()
 
@@ -246,12 +250,16 @@ class Hub:
             if follower not in self._everyone:
                 return
             self._everyone.discard(follower)
-            left = self._of_tenant.get(follower.reader.tenant_id, 1) - 1
-            if left:
-                self._of_tenant[follower.reader.tenant_id] = left
-            else:
-                self._of_tenant.pop(follower.reader.tenant_id, None)
+            self._open.subtract(self._limits(follower, 0).keys())
+            self._open = +self._open
         CONNECTIONS.labels(follower.kind).dec()
+
+    def _limits(self, follower: Follower, most: int) -> dict[tuple[str, str], int]:
+        """What a connection counts among, and how many there may be. Who has no ticket locks out nobody who has."""
+        tenant_id = follower.reader.tenant_id
+        if follower.holder is not None:
+            return {(tenant_id, ""): most}
+        return {(tenant_id, "anonymous"): most, (tenant_id, f"from {follower.address}"): min(most, MOST_ANONYMOUS)}
 
     def add(self, key: Key, follower: Follower) -> None:
         with self._lock:
@@ -274,25 +282,10 @@ class Hub:
             return known
         with inside(board) as tx:
             number = versions.read(tx, [board], now=utcnow())[board].number
+        with suppress(RedisUnavailable), redis.boards().client() as client:  # which is told before PostgreSQL commits
+            number = max(number, boards.published(client, board))
         self._moved(key, number)
         return self._newest.get(key, number)
-
-    def top(self, board: Board, limit: int, version: int, *, public_only: bool) -> Top:
-        """The first rows, at this version or a newer one if there is: read once, however many ask."""
-        asked = ((board.tenant_id, board.topic), limit, public_only)
-        with self._lock:
-            reading = self._reading.setdefault(asked, threading.Lock())
-        with reading:
-            kept = self._tops.get(asked)
-            if kept is not None and kept.version >= version:
-                return kept
-            top = _read_top(board, limit, public_only=public_only)
-            with self._lock:
-                if len(self._tops) >= MOST_TOPS:
-                    self._tops.clear()
-                    self._reading.clear()
-                self._tops[asked] = top
-            return top
 
     def remind(self, follower: Follower, key: Key, version: int, *, in_s: float) -> None:
         """Leave word again in a while."""
@@ -300,6 +293,7 @@ class Hub:
 
     def end_all(self, code: int) -> None:
         """Before the process goes: every connection ends cleanly, and its client comes back elsewhere."""
+        self._ending = code
         for follower in list(self._everyone):
             follower.end(code)
 
@@ -316,9 +310,9 @@ class Hub:
             return
         if version <= self._newest.get(key, -1) and kind == "invalidated":
             return
-        self._newest[key] = max(version, self._newest.get(key, -1))
+        newest = self._newest[key] = max(version, self._newest.get(key, -1))
         for follower in list(followers):
-            follower.leave_word(key, version, kind)
+            follower.leave_word(key, newest, kind)
 
     def _missed(self) -> None:
         self._resync = True
@@ -333,7 +327,7 @@ class Hub:
 
     def _keep_looking(self) -> None:
         """The versions in PostgreSQL: what pub/sub lost, and what changes while Redis is away."""
-        while not self._stopped:
+        while True:
             self._look.wait(LOOK_EVERY_S if self._listener.is_hearing else LOOK_WITHOUT_REDIS_EVERY_S)
             self._look.clear()
             resync, self._resync = self._resync, False
@@ -359,7 +353,7 @@ class Hub:
 
     def _keep_checking(self) -> None:
         """Whether everybody still counts, one after the other: a revocation is heard of at once, or found here."""
-        while not self._stopped:
+        while True:
             time.sleep(WATCH_EVERY_S)
             now = time.monotonic()
             for follower in [one for one in list(self._everyone) if one.check_at < now]:
@@ -372,11 +366,13 @@ class Hub:
 
     def _keep_watching(self) -> None:
         """Ends the connections of those who do not read."""
-        while not self._stopped:
+        while True:
             time.sleep(WATCH_EVERY_S)
             now = time.monotonic()
             for follower in list(self._everyone):
                 since = follower.sending_since
+                if follower.is_gone():
+                    follower.end(GONE)
                 if since is not None and now - since > STUCK_AFTER_S:
                     follower.sending_since = None
                     DROPPED.labels("does not read").inc()
@@ -388,10 +384,3 @@ class Hub:
                     self._reminders.append((at, follower, key, version))
                 elif key in follower.follows:
                     follower.leave_word(key, version, "invalidated")
-
-
-def _read_top(board: Board, limit: int, *, public_only: bool) -> Top:
-    now = utcnow()
-    listing = leaderboards.page(board, limit=limit, after=None, now=now)
-    items = Rows(board, listing, today=now.date(), public_only=public_only).items()
-    return Top(listing.version.number, items, orjson.Fragment(orjson.dumps(items, option=orjson.OPT_UTC_Z)))

@@ -17,6 +17,8 @@ import structlog
 from flask import Flask, Response, current_app, g, request
 from flask_sock import Sock
 from simple_websocket import Server
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from wsproto.utilities import RemoteProtocolError
 
 from analytics.boards import Board, Metric, board_of
@@ -24,15 +26,16 @@ from analytics.windows import Window
 from app import admission, errors, live_socket
 from app.admission import Guest
 from app.api import docs, health, metrics
-from app.api.blueprint import PlauditApi, Schema
-from app.auth import public
-from app.hub import NO_LONGER_VALID, Followed, Follower, Hub, Top
+from app.api.blueprint import PlauditApi, Schema, load
+from app.auth import caller_address, public
+from app.hub import NO_LONGER_VALID, TOO_MUCH, Followed, Follower, Hub
+from app.live_tops import Top
 from app.settings import Settings
 from app.shown_boards import board_for
 from app.web import connect, new_flask, secret_key
 from tenants import logs
 from tenants.db import utcnow
-from tenants.errors import DomainError, Forbidden, Invalid, Malformed
+from tenants.errors import DomainError, Forbidden, Invalid, Malformed, Unavailable
 from tenants.signing import Signer
 
 MOST_TOP = 100
@@ -43,6 +46,8 @@ COMMENT_EVERY_S = 15.0
 # Small, so that whoever does not read is noticed, and costs little until then.
 KERNEL_BUFFER_BYTES = 64 * 1024
 GONE_AFTER_MS = 10_000
+# The first byte of TCP_INFO: established.
+OPEN = b"\x01"
 
 sock = Sock()
 blueprint = flask.Blueprint("live", __name__)
@@ -103,7 +108,7 @@ def admit() -> None:
         request.environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)  # compressing would cost memory for each connection
         raw = request.environ.get("gunicorn.socket")
         if raw is not None:
-            request.environ["gunicorn.socket"] = live_socket.Outlet(raw)
+            request.environ["gunicorn.socket"] = live_socket.GuardedSocket(raw)
 
 
 @blueprint.teardown_request
@@ -140,7 +145,7 @@ def stream() -> Response:
     wanted = [_board_named(follower, topic) for topic in dict.fromkeys(request.args.getlist("topic"))]
     if not wanted:
         raise Invalid("topic: name at least one", errors={"topic": ["<scope>:<window>:<metric>, once or more"]})
-    top = _load({"top": request.args.get("top", type=int)}).get("top") if "top" in request.args else None
+    top = load(FollowIn(), {"top": request.args.get("top", type=int)}).get("top") if "top" in request.args else None
     hub = _hub()
     hub.join(follower)
     try:
@@ -159,8 +164,10 @@ def stream() -> Response:
 def _events(follower: Follower, word: str) -> Iterator[bytes]:
     spoke_at = time.monotonic()
     yield b"retry: 2000\n\n"
-    while follower.close_code is None:
+    while True:
         follower.wake.clear()
+        if follower.close_code is not None:
+            break
         for frame in follower.frames():
             follower.sending_since = spoke_at = time.monotonic()
             yield b"id: %d.%s\ndata: %s\n\n" % (follower.seq, word.encode(), frame)
@@ -192,6 +199,8 @@ class _Conversation:
         except DomainError as error:
             fields = {"errors": error.errors} if error.errors else {}
             yield self._follower.frame("error", code=error.code, detail=error.detail, **fields)
+            if isinstance(error, TooManyMessages):
+                self._follower.end(TOO_MUCH)
 
     def _count(self) -> None:
         now = time.monotonic()
@@ -203,19 +212,22 @@ class _Conversation:
 
     def _obey(self, said: dict[str, Any]) -> Iterator[bytes]:
         op = said.get("op")
-        if op not in self._ops:
+        if not isinstance(op, str) or op not in self._ops:
             allowed = " or ".join(sorted(self._ops))
             raise UnknownOp(f"op: {allowed}", errors={"op": [allowed]})
         if op == "ping":
             yield self._follower.frame("pong", timestamp=utcnow())
             return
-        wanted = _load(said)
+        wanted = load(FollowIn(), said)
         board = board_for(self._follower.reader, wanted)
         if op == "subscribe":
-            self._follower.follow(board, wanted.get("top"))
+            try:
+                self._follower.follow(board, wanted.get("top"))
+            except (DBAPIError, PoolTimeoutError):
+                self._follower.unfollow(board)
+                raise Unavailable("The board's version cannot be read at the moment: try again") from None
         else:
             self._follower.unfollow(board)
-            yield self._follower.frame("unsubscribed", topic=board.topic)
 
 
 @dataclass(eq=False)
@@ -245,6 +257,10 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
         if raw is not None:
             raw.shutdown(socket.SHUT_RDWR)
 
+    def is_gone() -> bool:
+        """A stream is never read from, so nobody but the kernel knows that its client has closed it."""
+        return raw is not None and kind == "stream" and raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != OPEN
+
     def still_counts(follower: Follower) -> bool:
         """What they may not read any more they no longer follow."""
         if guest.reader.public_only and guest.holder is not None:
@@ -257,14 +273,15 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
         return guest.still_counts()
 
     made = _Scoreboard if request.endpoint == "live.scoreboard" else Follower
-    return made(_hub(), kind, guest.reader, guest.holder, still_counts, cut, seq=seq)
+    who = (guest.reader, guest.holder, still_counts)
+    return made(_hub(), kind, *who, cut, is_gone, address=caller_address() or "", seq=seq)
 
 
 def _board_named(follower: Follower, topic: str) -> Board:
     scope, _, rest = topic.rpartition(":")
     scope, _, window = scope.rpartition(":")
     try:
-        return board_for(follower.reader, _load({"scope": scope, "window": window, "metric": rest}))
+        return board_for(follower.reader, load(FollowIn(), {"scope": scope, "window": window, "metric": rest}))
     except Invalid as error:
         raise Invalid(f"topic: {error.detail}", errors={"topic": [error.detail]}) from None
 
@@ -277,15 +294,6 @@ def _read(message: str | bytes) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise Malformed("Send a JSON object")
     return said
-
-
-def _load(said: dict[str, Any]) -> dict[str, Any]:
-    try:
-        loaded: dict[str, Any] = FollowIn().load(said)
-    except ma.ValidationError as error:
-        messages = {name: [str(text) for text in texts] for name, texts in error.messages_dict.items()}
-        raise Invalid("; ".join(f"{name}: {texts[0]}" for name, texts in messages.items()), errors=messages) from None
-    return loaded
 
 
 def _hub() -> Hub:

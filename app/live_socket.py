@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 from simple_websocket import ConnectionClosed, Server
-from wsproto.events import CloseConnection, Ping
+from wsproto.events import CloseConnection, Event, Ping, TextMessage
 from wsproto.utilities import LocalProtocolError
 
 from app.hub import DROPPED, Follower
@@ -21,21 +21,34 @@ PING_AFTER_TELLING_S = 2.0
 PONG_WITHIN_S = 7.0
 SAY_GOODBYE_WITHIN_S = 1.0
 FAILED = 1011
+# What a client may send: so much at once, and so much each second.
+MOST_BYTES, BYTES_PER_S = 32 * 1024, 8 * 1024
 
 log = structlog.get_logger()
 
 Answer = Callable[[str | bytes], Iterable[bytes]]
 
 
-class Outlet:
-    """The socket as flask-sock's library uses it: sends whole frames, one at a time.
+class GuardedSocket:
+    """The socket as flask-sock's library uses it: sends whole frames, one at a time, and receives at a bounded pace.
 
-    That library sends from two greenlets without a lock, and may send only a part of a frame.
+    That library sends from two greenlets without a lock, may send only a part of a frame, and takes in whatever comes
+    without ever letting another greenlet run.
     """
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
         self._lock = threading.Lock()
+        self._may_take, self._at = float(MOST_BYTES), time.monotonic()
+
+    def recv(self, size: int) -> bytes:
+        now = time.monotonic()
+        self._may_take = min(float(MOST_BYTES), self._may_take + (now - self._at) * BYTES_PER_S)
+        self._at = now
+        time.sleep(max(0.0, -self._may_take / BYTES_PER_S))  # at least once around: others have their turn
+        data: bytes = self._sock.recv(size)
+        self._may_take -= len(data)
+        return data
 
     def send(self, data: bytes) -> int:
         with self._lock:
@@ -52,8 +65,8 @@ def serve(ws: Server, follower: Follower, answer: Answer) -> None:
     """Until either side ends it. No error leaves this: its HTTP answer would go out on the socket."""
     try:
         _serve(ws, follower, answer)
-    except ConnectionClosed:
-        pass
+    except (ConnectionClosed, LocalProtocolError):
+        pass  # the other side ended it
     except OSError as error:
         log.info("a socket broke off", action="live.broken", data={"error": type(error).__name__})
     except Exception:
@@ -64,16 +77,16 @@ def serve(ws: Server, follower: Follower, answer: Answer) -> None:
 
 def _serve(ws: Server, follower: Follower, answer: Answer) -> None:
     follower.wake = ws.event  # so that what is heard and what is received wake the same wait
-    heart = _Heart(ws)
-    while follower.close_code is None:
+    heart = _Heart(ws, follower)
+    while True:
         ws.event.clear()
-        if not ws.connected:
-            return
-        while ws.input_buffer:
+        if not ws.connected or follower.close_code is not None:
+            break
+        while ws.input_buffer and follower.close_code is None:
             for frame in answer(ws.input_buffer.pop(0)):
-                _send(ws, follower, frame)
+                _send(ws, follower, TextMessage(frame.decode()))
         for frame in follower.frames():
-            _send(ws, follower, frame)
+            _send(ws, follower, TextMessage(frame.decode()))
             heart.has_told = True
         if not heart.beat():
             DROPPED.labels("does not answer").inc()
@@ -81,14 +94,16 @@ def _serve(ws: Server, follower: Follower, answer: Answer) -> None:
         ws.event.wait(heart.rests_s())
         if (pause := heart.pace_s()) > 0:
             time.sleep(pause)
-    _say_goodbye(ws, follower.close_code)
+    if ws.connected and follower.close_code is not None:
+        _say_goodbye(ws, follower, follower.close_code)
 
 
 class _Heart:
     """Pings an idle connection now and then, and a busy one soon after each telling."""
 
-    def __init__(self, ws: Server) -> None:
+    def __init__(self, ws: Server, follower: Follower) -> None:
         self._ws = ws
+        self._follower = follower
         self._pinged_at = self._told_at = time.monotonic()
         self.has_told = False
 
@@ -102,7 +117,7 @@ class _Heart:
             return now - self._pinged_at < PONG_WITHIN_S
         if self.is_due():
             self._ws.pong_received, self._pinged_at, self.has_told = False, now, False
-            self._ws.sock.send(self._ws.ws.send(Ping()))
+            _send(self._ws, self._follower, Ping())
         return True
 
     def rests_s(self) -> float:
@@ -118,17 +133,17 @@ class _Heart:
         return wait
 
 
-def _send(ws: Server, follower: Follower, frame: bytes) -> None:
+def _send(ws: Server, follower: Follower, event: Event) -> None:
     follower.sending_since = time.monotonic()
     try:
-        ws.send(frame.decode())
+        ws.sock.send(ws.ws.send(event))
     finally:
         follower.sending_since = None
 
 
-def _say_goodbye(ws: Server, code: int) -> None:
+def _say_goodbye(ws: Server, follower: Follower, code: int) -> None:
     """The close frame, and a moment for the other side's: ending the connection at once could outrun it."""
-    ws.sock.send(ws.ws.send(CloseConnection(code)))
+    _send(ws, follower, CloseConnection(code))
     deadline = time.monotonic() + SAY_GOODBYE_WITHIN_S
     while ws.connected and (left := deadline - time.monotonic()) > 0:
         ws.event.clear()

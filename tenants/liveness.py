@@ -60,9 +60,9 @@ def look_up(tenant_id: str, names: Sequence[str], ask: Callable[[], str | None])
 def revoked(tenant_id: str, names: Iterable[str]) -> None:
     """Tell every process, after the revocation was committed."""
     names = list(names)
-    _write({key("cred", tenant_id, name): (_REVOKED, REVOKED_FOR_S) for name in names})
-    with contextlib.suppress(RedisError, OSError):
-        boards().redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "names": names}))
+    if names and _write({key("cred", tenant_id, name): (_REVOKED, REVOKED_FOR_S) for name in names}):
+        with contextlib.suppress(RedisError, OSError):
+            boards().redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "names": names}))
 
 
 def changed(tenant_id: str, answers: Mapping[str, str]) -> None:
@@ -79,12 +79,15 @@ def forget(tenant_id: str, names: Iterable[str]) -> None:
 _unwritten: dict[str, tuple[bytes, int]] = {}
 
 
-def _write(values: dict[str, tuple[bytes, int]]) -> None:
+def _write(values: dict[str, tuple[bytes, int]]) -> bool:
     if len(_unwritten) < MOST_UNWRITTEN:  # beyond, what is left is GOOD_FOR_S
         _unwritten.update(values)
     # Past the breaker: a revocation is worth a try, and half a second.
-    with contextlib.suppress(RedisError, OSError):
+    try:
         _write_unwritten(boards().redis)
+    except (RedisError, OSError):
+        return False
+    return True
 
 
 def _write_unwritten(redis: "Redis") -> None:

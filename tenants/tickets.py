@@ -6,6 +6,7 @@ A socket outlives its ticket by far, so it remembers who holds it and asks again
 
 import hashlib
 import secrets
+import time
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -46,8 +47,9 @@ class Holder:
     tenant_id: str
     kind: Literal["user", "client", "key"]
     id: str
-    # A user's session, or the id of a client's token.
+    # A user's session, or the id of a client's token, and when (in seconds of UNIX) that runs out.
     proof: str = ""
+    until: int | None = None
 
     def names(self) -> set[str]:
         """The credentials that must not be revoked, by their names in `liveness`."""
@@ -60,6 +62,8 @@ class Holder:
                 return {f"key:{self.id}", TENANT}
 
     def still_counts(self) -> bool:
+        if self.until is not None and time.time() >= self.until:
+            return False
         match self.kind:
             case "user":
                 return sessions.role_of(self.tenant_id, self.proof) is not None

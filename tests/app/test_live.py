@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from analytics import projection
 from app.datadir import Addresses
 from app.settings import Settings
 from tenants import tickets
-from tenants.db import owner_tx, utcnow
+from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.live import Live, events, ticket_for
 from tests.people import Caller, client_of, user_of
 from tests.service import eventually
@@ -82,6 +83,8 @@ def test_only_what_is_followed_is_told(live: Live, wiki: Caller) -> None:
         ("[]", "malformed"),
         ("{}", "unknown_op"),
         ('{"op": "drop"}', "unknown_op"),
+        ('{"op": []}', "unknown_op"),
+        ('{"op": {"x": 1}}', "unknown_op"),
         ('{"op": "subscribe", "scope": "tenant", "window": "2d"}', "invalid"),
         ('{"op": "subscribe", "scope": "tenant", "top": 1000}', "invalid"),
         ('{"op": "subscribe", "scope": "tenant", "top": "3"}', "invalid"),
@@ -115,8 +118,8 @@ def test_who_talks_too_much_or_follows_too_many_is_refused(live: Live, wiki: Cal
     assert socket.read_until("error")["code"] == "too_many_subscriptions"
     for _ in range(30):
         socket.send(op="ping")
-    assert socket.read_until("error")["code"] == "rate_limited"
-    socket.close()
+    assert socket.read_until("error", code="rate_limited")
+    assert socket.close_code() == 1008
 
 
 # --- Who may come in -------------------------------------------------------------------------------------------------
@@ -137,6 +140,21 @@ def test_no_ticket_no_socket(live: Live, ticket: str) -> None:
     for path in ("/ws/leaderboards", "/ws/scoreboard/top10"):
         assert live.refusal(f"{path}?ticket={ticket}")[0] == 401
     assert requests.get(f"{live.url}/api/v1/live/events?topic={TOPIC}&ticket={ticket}", timeout=5).status_code == 401
+
+
+def test_what_a_client_opened_ends_with_its_token(live: Live, wiki: Caller) -> None:
+    holder = tickets.spend(ticket_for(wiki), now=utcnow())
+    assert holder.until is not None
+    assert 3500 < holder.until - time.time() <= 3600
+    with tenant_tx(wiki.tenant) as tx:
+        soon, _ = tickets.issue(tx, replace(holder, until=int(time.time()) + 2), now=utcnow())
+        over, _ = tickets.issue(tx, replace(holder, until=int(time.time())), now=utcnow())
+    assert live.refusal(f"/ws/leaderboards?ticket={over}") == (401, "invalid_ticket")
+    stream = events(opened(live, f"topic={TOPIC}&ticket={soon}"))
+    last_id, _ = next(stream)
+    time.sleep(2)
+    address = f"{live.url}/api/v1/live/events?topic={TOPIC}&ticket={soon}"
+    assert requests.get(address, headers={"Last-Event-ID": last_id}, timeout=5).status_code == 401
 
 
 def test_a_ticket_of_one_tenant_shows_nothing_of_another(
@@ -293,7 +311,12 @@ def test_a_scoreboard_is_public_only_if_the_tenant_says_so(live: Live, client: F
     assert socket.read()["type"] == "top"
     socket.send(op="subscribe", **BOARD)
     assert socket.read()["code"] == "unknown_op"
-    socket.close()
+    # From one address only so many; and they take nothing from who has a ticket.
+    crowd = [live.connect(path) for _ in range(19)]
+    assert live.refusal(path) == (429, "too_many_connections")
+    live.follow(wiki, **BOARD).close()
+    for one in (socket, *crowd):
+        one.close()
 
 
 # --- The stream ------------------------------------------------------------------------------------------------------
@@ -356,6 +379,15 @@ def test_a_stream_that_is_only_asked_about_leaves_nothing_open(live: Live, wiki:
     for _ in range(3):
         address = f"{live.url}/api/v1/live/events?topic={TOPIC}&ticket={ticket_for(wiki)}"
         assert requests.head(address, timeout=5).status_code == 200
+    live.follow(wiki, **BOARD).close()
+
+
+def test_a_stream_that_its_client_closed_is_closed_here(live: Live, wiki: Caller) -> None:
+    wiki("PATCH", "/api/v1/settings", json={"limits": {"live_connections": 1}})
+    answer = opened(live, f"topic={TOPIC}&ticket={ticket_for(wiki)}")
+    next(events(answer))
+    answer.close()
+    eventually(lambda: live.refusal(f"/ws/leaderboards?ticket={ticket_for(wiki)}")[0] == 101, within_s=4)
 
 
 @pytest.mark.parametrize("query", ["", "topic=x", "topic=tenant:7d:nonsense", "topic=tenant:7d:likes&top=0"])

@@ -1,11 +1,13 @@
 """The dashboard in a real browser: what an admin sees, and what moves while they look."""
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import requests
 from playwright.sync_api import (
@@ -14,11 +16,13 @@ from playwright.sync_api import (
     ConsoleMessage,
     Dialog,
     Page,
+    Route,
     StorageState,
     WebSocketRoute,
     expect,
 )
 
+from app.datadir import read_state
 from tests.browser.site import Site
 from tests.service import Service, eventually
 
@@ -53,6 +57,19 @@ class Wiki:
         query = {"scope": f"space:{space}", "window": "7d", "metric": "likes"}
         answer = self.service.get("/api/v1/leaderboards", params=query, headers=self.headers).json()
         return [row["value"] for row in answer["items"]]
+
+    def pay(self, user: str, points: int) -> None:
+        """By an action of its own."""
+        catalog = f"{self.service.url}/api/v1/actions/catalog/pays-{points}"
+        assert requests.put(catalog, json={"points": points}, headers=self.headers, timeout=10).ok
+        event = {"type": "action", "action_type": f"pays-{points}", "user": user}
+        answer = self.service.post("/api/v1/events", json={"events": [event]}, headers=self.headers)
+        assert answer.json()["accepted"] == 1, answer.text
+
+    def database(self) -> "psycopg.Connection[Any]":
+        state = read_state(self.service.data_dir)
+        assert state is not None
+        return psycopg.connect(state["addresses"]["database_url"])
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +202,7 @@ def test_a_page_opens_with_its_series_and_has_an_address_of_its_own(watched: Wat
     address = page.url
     page.keyboard.press("Escape")
     expect(sheet).to_have_count(0)
-    assert "page=seen" not in page.url
+    expect(page).not_to_have_url(re.compile("page=seen"))
     page.go_back()
     expect(sheet.get_by_role("heading")).to_have_text("Title of seen")
     page.goto(address)
@@ -274,6 +291,11 @@ def test_titles_and_addresses_are_words_and_nothing_more(watched: Watched, wiki:
     for name, title in NASTY.items():
         page.goto(f"{watched.service.url}/dashboard?page=nasty-{name}")
         expect(page.get_by_role("dialog").get_by_role("heading")).to_have_text(title)
+    with wiki.database() as database:  # the API would not take it
+        database.execute("UPDATE pages SET url = 'javascript:alert(1)' WHERE external_id = 'nasty-rtl'")
+    page.goto(f"{watched.service.url}/dashboard?page=nasty-rtl")
+    expect(page.get_by_role("dialog").get_by_text("javascript:alert(1)")).to_be_visible()
+    assert page.locator("a[href^=javascript]").count() == 0
     refused = page.evaluate(
         "fetch('/api/v1/pages/x', {method: 'PUT', headers: {'X-Plaudit-Dashboard': '1',"
         " 'Content-Type': 'application/json'}, body: JSON.stringify({space: 's', title: 't',"
@@ -348,11 +370,64 @@ def test_the_admins_corner(watched: Watched, wiki: Wiki) -> None:
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_text(re.compile("would move on the 7-day board"))).to_be_visible()
     watched.shoot("admin-weights")
+    page.get_by_label("A like counts").fill("3")
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_role("button", name="Apply these weights").click()
+    expect(page.get_by_role("heading", name="History")).to_be_visible()
     page.get_by_role("button", name="Suspicious scores").click()
     expect(page.get_by_text("Nothing suspicious")).to_be_visible()
     page.get_by_role("button", name="Refused events").click()
     expect(page.locator(".list code", has_text="unknown_page")).to_be_visible()
     watched.wrong = [text for text in watched.wrong if "422" not in text]
+    watched.all_is_well()
+
+
+def test_a_suspicious_score_is_looked_at_and_judged(watched: Watched, wiki: Wiki) -> None:
+    wiki.pay("quick-fingers", 20_000)
+    watched.context.add_init_script("window.confirm = () => true")
+    page = watched.open("/dashboard/admin/integrity")
+    page.get_by_role("link", name="quick-fingers").click()
+    expect(page.get_by_role("dialog").get_by_role("heading")).to_have_text("quick-fingers")
+    expect(page.get_by_role("dialog").locator(".list tbody tr")).to_have_count(1)
+    watched.shoot("person")
+    page.go_back()
+    expect(page).to_have_url(re.compile("admin/integrity$"))
+    page.get_by_role("button", name="Reverse").click()
+    expect(page.locator(".badge")).to_have_text("reversed")
+    watched.shoot("admin-integrity")
+    watched.all_is_well()
+
+
+def test_the_scoreboard_moves_as_people_are_paid(watched: Watched, wiki: Wiki) -> None:
+    wiki.pay("ann", 5)
+    wiki.pay("ben", 6)
+    page = watched.open("/dashboard/people?window=1d")
+    rows = page.locator(".board tbody tr")
+    expect(rows.first.locator(".name")).to_have_text("ben")
+    rows.first.locator("a").focus()
+    for _ in range(2):
+        wiki.pay("ann", 5)
+    expect(rows.first.locator(".name")).to_have_text("ann")
+    expect(page.get_by_role("link", name="ben")).to_be_focused()
+    watched.all_is_well()
+
+
+def test_on_a_slow_network_a_busy_board_is_still_shown(watched: Watched, wiki: Wiki) -> None:
+    wiki.put("busy", space="busy", likes=1)
+    eventually(lambda: wiki.likes_on("busy") == [1])
+
+    def slowly(route: Route) -> None:
+        time.sleep(0.6)
+        route.continue_()
+
+    page = watched.open("/dashboard?space=busy&metric=likes")
+    expect(page.locator(".board td.value")).to_have_text("1")
+    page.route("**/api/v1/leaderboards?*", slowly)
+    for number in range(20, 30):
+        wiki.like("busy", f"u{number}")
+        page.wait_for_timeout(250)
+    assert int(page.locator(".board td.value").inner_text()) > 1
+    expect(page.locator(".board td.value")).to_have_text("11")
     watched.all_is_well()
 
 
@@ -394,8 +469,16 @@ def test_a_list_stands_on_a_page_of_the_tenants_and_on_no_other(browser: Browser
         assert page.evaluate("document.images[0].naturalWidth") > 40
         SHOTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SHOTS / "embed.png")
+        # On another origin the frame stays empty, even where it is asked for as here.
+        frame = f'<iframe src="{wiki.service.url}/embed/popular?key={key}&space=embed"></iframe>'
+        site.html = elsewhere.html = f"<!doctype html><title>w</title>{frame}"
+        page.goto(site.origin)
+        expect(page.frame_locator("iframe").locator("li")).to_have_count(len(NASTY))
+        refused: list[str] = []
+        page.on("console", lambda message: refused.append(message.text))
         page.goto(elsewhere.origin)
-        page.wait_for_timeout(1000)
+        page.wait_for_timeout(500)
         expect(page.frame_locator("iframe").locator("li")).to_have_count(0)
+        assert any("frame-ancestors" in text for text in refused)
         assert wrong == []
         context.close()

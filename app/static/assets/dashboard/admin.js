@@ -28,10 +28,14 @@ export class AdminView {
   }
 
   show(_query, name) {
-    const tabs = { access: ["Clients and keys", access], actions: ["Action catalog", catalog], weights: ["Weights", weights], integrity: ["Suspicious scores", integrity], rejections: ["Refused events", rejections] };
+    const tabs = { __proto__: null, access: ["Clients and keys", access], actions: ["Action catalog", catalog], weights: ["Weights", weights], integrity: ["Suspicious scores", integrity], rejections: ["Refused events", rejections] };
     const chosen = tabs[name] ? name : "access";
     this.context.title(tabs[chosen][0]);
-    replace(this.tabs, choice("Part", Object.entries(tabs).map(([value, [text]]) => [value, text]), chosen, (value) => this.context.go(`/dashboard/admin/${value}`)));
+    if (!this.parts) {
+      this.parts = choice("Part", Object.entries(tabs).map(([value, [text]]) => [value, text]), (value) => this.context.go(`/dashboard/admin/${value}`));
+      replace(this.tabs, this.parts);
+    }
+    this.parts.select(chosen);
     replace(this.body, h("section", { class: "card" }, loading(5)));
     this.open(tabs[chosen][1]);
   }
@@ -192,14 +196,15 @@ async function integrity(again) {
 async function rejections() {
   let window = "1d";
   const body = h("div", {});
-  const choices = h("div", { class: "filters" });
+  const windows = choice("Window", WINDOWS.slice(0, 3), (value) => {
+    window = value;
+    show();
+  });
   const show = async () => {
-    replace(choices, choice("Window", WINDOWS.slice(0, 3), window, (value) => {
-      window = value;
-      show();
-    }));
+    windows.select(window);
     try {
       const found = await get(address("/api/v1/ingest/rejections", { window }));
+      if (found.window !== window) return; // another was chosen meanwhile
       const reasons = Object.entries(found.reasons).sort((a, b) => b[1] - a[1]);
       replace(body, reasons.length ? list(["Reason", "An event that…", "Events"], reasons.map(([code, count]) => h("tr", {}, h("td", {}, h("code", {}, code)), h("td", {}, REASONS[code] ?? ""), h("td", { class: "number" }, number(count))))) : empty("No event was refused in this time", "Whatever is refused is counted here, with its reason."));
     } catch (error) {
@@ -207,5 +212,5 @@ async function rejections() {
     }
   };
   await show();
-  return card("Refused events", "Nothing is dropped silently", choices, body);
+  return card("Refused events", "Nothing is dropped silently", h("div", { class: "filters" }, windows), body);
 }

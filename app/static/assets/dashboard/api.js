@@ -21,13 +21,6 @@ export function onSignedOut(act) {
 export const get = (path, options) => call("GET", path, undefined, options);
 export const send = (method, path, body) => call(method, path, body);
 
-/** Like `get`, and says whether the answer is another than the last time. */
-export async function getIfChanged(path, options) {
-  const before = kept.get(path)?.body;
-  const body = await get(path, options);
-  return { body, changed: body !== before };
-}
-
 export function address(path, query) {
   const search = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) if (value !== undefined && value !== null && value !== "") search.set(name, value);

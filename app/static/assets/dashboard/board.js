@@ -8,7 +8,7 @@ const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const GLIDE = { duration: 450, easing: "cubic-bezier(.2,.7,.2,1)" };
 
 export class BoardTable {
-  /** `columns`: the heads of the middle and last column; `open(item)`: the address of a row's own view. */
+  /** `second`: a column between, as {name, cell(item)}; `open(item)`: the address of a row's own view. */
   constructor({ caption, what, metric, open, second }) {
     this.open = open;
     this.second = second;
@@ -36,12 +36,14 @@ export class BoardTable {
     }
     for (const [key, row] of this.rows) if (!rows.has(key)) row.element.remove();
     const isFirst = this.rows.size === 0;
+    const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
     this.rows = rows;
     let place = this.body.firstElementChild;
     for (const row of rows.values()) {
       if (row.element === place) place = place.nextElementSibling;
       else this.body.insertBefore(row.element, place);
     }
+    if (focused && focused !== document.activeElement) focused.focus({ preventScroll: true }); // a row that is moved loses it
     if (!isFirst && !calm.matches) this.glide(before);
   }
 
@@ -63,7 +65,10 @@ export class BoardTable {
       replace(row.name, address ? h("a", { href: address, "data-route": "" }, words(text)) : words(text));
       if (item.page) append(row.name, [outsideLink(item.page.url, { class: "outside", "aria-label": "Open the page itself" }, /^https?:/i.test(item.page.url) ? icons.out() : "")]);
     }
-    if (row.second) replace(row.second, this.second.cell(item));
+    if (row.second && row.space !== item.page?.space) {
+      row.space = item.page?.space;
+      replace(row.second, this.second.cell(item));
+    }
     const value = compact(item.value);
     if (row.value.textContent && row.value.textContent !== value && !calm.matches) {
       row.value.animate([{ color: "var(--accent)", fontWeight: 700 }, {}], { duration: 1500, easing: "ease-in" });
@@ -98,8 +103,11 @@ export class BoardTable {
   }
 }
 
-export const FIRST_ROWS = 20;
-export const MOST_ROWS = 1000;
+const FIRST_ROWS = 20;
+const MOST_ROWS = 1000;
+
+/** How many rows an address asks for. */
+export const rowsOf = (query) => Math.min(MOST_ROWS, Math.max(1, Math.trunc(Number(query.get("rows"))) || FIRST_ROWS));
 
 /** A board in its card: what it is called, how many there are, its file, its rows, and more of them. */
 export class BoardCard {
@@ -109,9 +117,9 @@ export class BoardCard {
     this.askForMore = more;
     this.table = new BoardTable({ caption: `${title} by ${board.metric}, ${windowName(board.window)}`, what, metric: metricName(board.metric), second, open });
     this.count = h("span", { class: "quiet", role: "status" });
-    this.more = h("div", { class: "more" });
+    this.more = h("button", { type: "button", onclick: () => this.askForMore(Math.min(MOST_ROWS, this.rows + (this.rows < 100 ? 30 : 100))) });
     const csv = h("a", { class: "button", href: address("/api/v1/leaderboards/export.csv", board), download: "" }, icons.download(), "CSV");
-    replace(card, h("div", { class: "head" }, h("h2", {}, title), this.count, csv), this.table.element, this.more);
+    replace(card, h("div", { class: "head" }, h("h2", {}, title), this.count, csv), this.table.element, h("div", { class: "more" }, this.more));
   }
 
   show(found) {
@@ -119,9 +127,10 @@ export class BoardCard {
     const noun = this.nouns[found.total === 1 ? 0 : 1];
     const source = found.source === "redis" ? "" : " · from the database, while the boards are filled";
     this.count.textContent = `${number(found.total)} ${noun}${source}`;
-    const rows = found.items.length;
-    const left = Math.min(found.total, MOST_ROWS) - rows;
-    replace(this.more, left > 0 && h("button", { type: "button", onclick: () => this.askForMore(Math.min(MOST_ROWS, rows + (rows < 100 ? 30 : 100))) }, `Show more (${number(left)} left)`));
+    this.rows = found.items.length;
+    const left = Math.min(found.total, MOST_ROWS) - this.rows;
+    this.more.hidden = left <= 0;
+    this.more.textContent = `Show more (${number(left)} left)`;
   }
 }
 

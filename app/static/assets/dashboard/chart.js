@@ -7,71 +7,96 @@ const HEIGHT = 200;
 const TOP = 12;
 const BOTTOM = 24;
 
-/** `points`: [{at, value}], each of `stepS` seconds; `name`: of what, such as "views". */
-export function lineChart({ points, stepS, name, height = HEIGHT }) {
-  const holder = h("div", { class: "chart" });
-  const draw = () => drawInto(holder, { points, stepS, name, height });
-  let width = 0;
-  new ResizeObserver(([entry]) => {
-    if (Math.abs(entry.contentRect.width - width) < 1) return;
-    width = entry.contentRect.width;
-    draw();
-  }).observe(holder);
-  return holder;
+/** `update({points, stepS, name, isUtcDay})` draws it: points are [{at, value}], `name` is of what, such as "views". */
+export function lineChart({ height = HEIGHT } = {}) {
+  const chart = new Chart(height);
+  chart.holder.update = (data) => {
+    chart.data = data;
+    chart.draw();
+    return chart.holder;
+  };
+  return chart.holder;
 }
 
-function drawInto(holder, { points, stepS, name, height }) {
-  const width = holder.clientWidth;
-  if (!width || !points.length) return;
-  const top = niceTop(Math.max(...points.map((point) => point.value)));
-  const left = 8 + 7 * compact(top).length;
-  const x = (place) => left + (points.length === 1 ? 0 : (place * (width - left - 8)) / (points.length - 1));
-  const y = (value) => TOP + (1 - value / top) * (height - TOP - BOTTOM);
-  const line = points.map((point, place) => `${x(place).toFixed(1)} ${y(point.value).toFixed(1)}`).join("L");
-  const floor = height - BOTTOM;
-  const picture = s(
-    "svg",
-    { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": summary(points, name) },
-    [0, 0.5, 1].map((share) => grid(top * share, { left, width, y })),
-    ticks(points, stepS, { x, width, height }),
-    s("path", { class: "area", d: `M${x(0)} ${floor}L${line}L${x(points.length - 1)} ${floor}Z` }),
-    s("path", { class: "line", d: `M${line}` }),
-  );
-  const marker = s("g", { class: "marker", hidden: true }, s("line", { y1: TOP, y2: floor }), s("circle", { r: 4 }));
-  picture.append(marker);
-  const tip = h("div", { class: "tip", role: "status", hidden: true });
-  replace(holder, picture, tip);
-  holder.tabIndex = 0;
-  let at = points.length;
-  const show = (place) => {
-    at = Math.max(0, Math.min(points.length - 1, place));
-    const point = points[at];
-    marker.removeAttribute("hidden");
-    marker.setAttribute("transform", `translate(${x(at)} 0)`);
-    marker.lastChild.setAttribute("cy", y(point.value));
-    tip.hidden = false;
-    replace(tip, h("strong", {}, `${number(point.value)} ${name}`), h("span", {}, span(point.at, stepS)));
-    tip.style.left = `${Math.max(4, Math.min(width - tip.offsetWidth - 4, x(at) - tip.offsetWidth / 2))}px`;
-  };
-  const hide = () => {
-    marker.setAttribute("hidden", "");
-    tip.hidden = true;
-    at = points.length;
-  };
-  const under = (event) => {
-    const inside = event.clientX - picture.getBoundingClientRect().left - left;
-    return Math.round((inside / Math.max(1, width - left - 8)) * (points.length - 1));
-  };
-  holder.onpointermove = (event) => show(under(event));
-  holder.onpointerdown = holder.onpointermove;
-  holder.onpointerleave = hide;
-  holder.onblur = hide;
-  holder.onkeydown = (event) => {
-    if (event.key === "ArrowLeft") show(at - 1);
-    else if (event.key === "ArrowRight") show(at + 1);
-    else return;
-    event.preventDefault();
-  };
+class Chart {
+  constructor(height) {
+    this.height = height;
+    this.holder = h("div", { class: "chart", tabindex: "0" });
+    this.tip = h("div", { class: "tip", role: "status", hidden: true });
+    this.at = null; // the point that is looked at, which stays so when new numbers come
+    let width = 0;
+    new ResizeObserver(([entry]) => {
+      if (Math.abs(entry.contentRect.width - width) < 1) return;
+      width = entry.contentRect.width;
+      this.draw();
+    }).observe(this.holder);
+    this.holder.onpointermove = (event) => this.show(this.under(event));
+    this.holder.onpointerdown = this.holder.onpointermove;
+    this.holder.onpointerleave = () => this.show(null);
+    this.holder.onblur = () => this.show(null);
+    this.holder.onkeydown = (event) => {
+      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!step || !this.data) return;
+      this.show((this.at ?? this.data.points.length) + step);
+      event.preventDefault();
+    };
+  }
+
+  draw() {
+    this.width = this.holder.clientWidth;
+    if (!this.width || !this.data?.points.length) return;
+    const { points, stepS, name, isUtcDay } = this.data;
+    const { width, height } = this;
+    this.top = niceTop(Math.max(...points.map((point) => point.value)));
+    this.left = 8 + 7 * compact(this.top).length;
+    const x = (place) => this.x(place);
+    const line = points.map((point, place) => `${x(place).toFixed(1)} ${this.y(point.value).toFixed(1)}`).join("L");
+    const floor = height - BOTTOM;
+    this.marker = s("g", { class: "marker", hidden: true }, s("line", { y1: TOP, y2: floor }), s("circle", { r: 4 }));
+    this.picture = s(
+      "svg",
+      { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": summary(points, name) },
+      [0, 0.5, 1].map((share) => grid(this.top * share, { left: this.left, width, y: (value) => this.y(value) })),
+      ticks(points, stepS, { x, width, height, isUtcDay }),
+      s("path", { class: "area", d: `M${x(0)} ${floor}L${line}L${x(points.length - 1)} ${floor}Z` }),
+      s("path", { class: "line", d: `M${line}` }),
+      this.marker,
+    );
+    replace(this.holder, this.picture, this.tip);
+    this.show(this.at);
+  }
+
+  x(place) {
+    const { points } = this.data;
+    return this.left + (points.length === 1 ? 0 : (place * (this.width - this.left - 8)) / (points.length - 1));
+  }
+
+  y(value) {
+    return TOP + (1 - value / this.top) * (this.height - TOP - BOTTOM);
+  }
+
+  under(event) {
+    if (!this.data || !this.picture) return null;
+    const inside = event.clientX - this.picture.getBoundingClientRect().left - this.left;
+    return Math.round((inside / Math.max(1, this.width - this.left - 8)) * (this.data.points.length - 1));
+  }
+
+  /** The value of one point; null: of none. */
+  show(place) {
+    if (!this.picture) return;
+    this.tip.hidden = place === null;
+    this.marker.toggleAttribute("hidden", place === null);
+    this.at = place;
+    if (place === null) return;
+    const { points, stepS, name, isUtcDay } = this.data;
+    this.at = Math.max(0, Math.min(points.length - 1, place));
+    const point = points[this.at];
+    const x = this.x(this.at);
+    this.marker.setAttribute("transform", `translate(${x} 0)`);
+    this.marker.lastChild.setAttribute("cy", this.y(point.value));
+    replace(this.tip, h("strong", {}, `${number(point.value)} ${name}`), h("span", {}, span(point.at, stepS, isUtcDay)));
+    this.tip.style.left = `${Math.max(4, Math.min(this.width - this.tip.offsetWidth - 4, x - this.tip.offsetWidth / 2))}px`;
+  }
 }
 
 function grid(value, { left, width, y }) {
@@ -82,14 +107,14 @@ function grid(value, { left, width, y }) {
   ];
 }
 
-function ticks(points, stepS, { x, width, height }) {
+function ticks(points, stepS, { x, width, height, isUtcDay }) {
   const fit = Math.max(2, Math.min(7, Math.floor(width / 110)));
   const every = Math.max(1, Math.ceil(points.length / fit));
   return points
     .map((point, place) => [point, place])
     .filter(([, place]) => place % every === Math.floor(every / 2))
     .map(([point, place]) =>
-      s("text", { class: "axis", x: x(place), y: height - 6, "text-anchor": "middle" }, tick(point.at, stepS * points.length)));
+      s("text", { class: "axis", x: x(place), y: height - 6, "text-anchor": "middle" }, tick(point.at, stepS * points.length, isUtcDay)));
 }
 
 /** A round number at or above the largest, which halves well too. */

@@ -1,7 +1,7 @@
 // Content: totals and trend, and the ranked pages of a space over a window, by a metric.
 
 import { address, get } from "./api.js";
-import { BoardCard, FIRST_ROWS, MOST_ROWS } from "./board.js";
+import { BoardCard, rowsOf } from "./board.js";
 import { lineChart } from "./chart.js";
 import { h, icons, replace, words } from "./dom.js";
 import { METRICS, WINDOWS, compact, number, windowName } from "./format.js";
@@ -12,33 +12,47 @@ export class ContentView {
   constructor(root, context) {
     this.context = context;
     this.again = paced(() => this.read(), 1000);
-    this.filters = h("div", { class: "filters" });
+    this.space = h("select", { "aria-label": "Space", onchange: () => this.go({ space: this.space.value, page: null, rows: null }) });
+    this.windows = choice("Window", WINDOWS, (window) => this.go({ window, rows: null }));
+    this.metrics = choice("Metric", METRICS, (metric) => this.go({ metric, rows: null, trend: null }));
     this.totals = h("section", { class: "card totals", "aria-label": "Totals" }, loading(4));
     this.board = h("section", { class: "card", "aria-label": "Ranking" }, loading(10));
-    replace(root, this.filters, this.totals, this.board);
-    this.spaces = [];
+    replace(root, h("div", { class: "filters" }, this.space, this.windows, this.metrics), this.totals, this.board);
+    this.showSpaces([]);
     this.readSpaces();
   }
 
   show(query) {
-    const before = this.query;
-    this.query = { space: query.get("space") ?? "", window: query.get("window") ?? "7d", metric: query.get("metric") ?? "score", rows: Math.min(MOST_ROWS, Number(query.get("rows")) || FIRST_ROWS), trend: query.get("trend") };
-    if (!windowName(this.query.window)) this.query.window = "7d";
-    if (!METRICS.some(([name]) => name === this.query.metric)) this.query.metric = "score";
-    this.context.title(this.query.space || "All spaces");
-    this.showFilters();
-    const { space, window, metric } = this.query;
-    this.shown = { scope: space ? `space:${space}` : "tenant", window, metric };
-    this.context.live.follow([this.shown]);
-    const key = JSON.stringify(this.shown);
-    if (key !== this.key || before?.rows !== this.query.rows || before?.trend !== this.query.trend) {
-      if (key !== this.key) this.card = null;
-      this.key = key;
+    const space = query.get("space") ?? "";
+    const window = windowName(query.get("window")) ? query.get("window") : "7d";
+    const metric = METRICS.some(([name]) => name === query.get("metric")) ? query.get("metric") : "score";
+    const scope = space ? `space:${space}` : "tenant";
+    this.context.title(space || "All spaces");
+    this.windows.select(window);
+    this.metrics.select(metric);
+    this.trend = ["views", "likes"].includes(query.get("trend")) ? query.get("trend") : metric === "likes" ? "likes" : "views";
+    this.rows = rowsOf(query);
+    if (scope !== this.shown?.scope || window !== this.shown.window || metric !== this.shown.metric) {
+      this.shown = { scope, window, metric };
+      this.card = null;
+      this.version = -1;
+      this.space.value = space;
+      if (this.space.value !== space) this.showSpaces(this.spaces);
+      // The totals are of views and likes, whatever the ranking is by.
+      this.context.live.follow(["views", "likes", metric].map((one) => ({ scope, window, metric: one })));
+    }
+    const asked = JSON.stringify([this.shown, this.rows, this.trend]);
+    if (asked !== this.asked) {
+      this.asked = asked;
+      this.reading?.abort();
+      this.reading = new AbortController();
       this.read();
     }
     const page = query.get("page");
-    if (page !== this.opened?.id) {
-      this.opened?.close();
+    if (page !== (this.opened?.id ?? null)) {
+      const before = this.opened;
+      this.opened = null;
+      before?.close();
       this.opened = page ? openPage(page, { closed: () => this.closed(page) }) : null;
     }
   }
@@ -57,7 +71,9 @@ export class ContentView {
     return address("/dashboard", { ...Object.fromEntries(new URLSearchParams(location.search)), ...change });
   }
 
-  changed() {
+  changed(topic, version) {
+    const { scope, window, metric } = this.shown;
+    if (topic === `${scope}:${window}:${metric}` && version <= this.version) return;
     this.again();
     this.opened?.changed();
   }
@@ -65,46 +81,40 @@ export class ContentView {
   stop() {
     this.again.cancel();
     this.reading?.abort();
-    this.opened?.close();
+    const opened = this.opened;
+    this.opened = null;
+    opened?.close();
   }
 
   async readSpaces() {
+    const found = [];
     let cursor;
     try {
       for (let turn = 0; turn < 10 && cursor !== null; turn += 1) {
         const part = await get(address("/api/v1/spaces", { limit: 100, cursor }));
-        this.spaces.push(...part.items.map((one) => one.space));
+        found.push(...part.items.map((one) => one.space));
         cursor = part.next_cursor;
       }
     } catch {
       return; // the board says what is wrong
     }
-    if (this.query) this.showFilters();
+    this.showSpaces(found);
   }
 
-  showFilters() {
-    const { space, window, metric } = this.query;
-    const known = this.spaces.includes(space) || !space ? this.spaces : [space, ...this.spaces];
-    const select = h("select", { "aria-label": "Space", onchange: (event) => this.go({ space: event.target.value, page: null, rows: null }) }, h("option", { value: "" }, "All spaces"), known.map((name) => h("option", { value: name }, name)));
-    select.value = space;
-    const focused = this.filters.contains(document.activeElement) ? document.activeElement.dataset.value : undefined;
-    replace(
-      this.filters,
-      select,
-      choice("Window", WINDOWS, window, (value) => this.go({ window: value, rows: null })),
-      choice("Metric", METRICS, metric, (value) => this.go({ metric: value, rows: null, trend: null })),
-    );
-    if (focused) this.filters.querySelector(`[data-value="${CSS.escape(focused)}"]`)?.focus();
+  showSpaces(spaces) {
+    this.spaces = spaces;
+    const chosen = this.shown?.scope.replace(/^(space:|tenant$)/, "") ?? "";
+    const known = spaces.includes(chosen) || !chosen ? spaces : [chosen, ...spaces];
+    replace(this.space, h("option", { value: "" }, "All spaces"), known.map((name) => h("option", { value: name }, name)));
+    this.space.value = chosen;
   }
 
   async read() {
-    this.reading?.abort();
-    this.reading = new AbortController();
     const { signal } = this.reading;
     const { scope, window } = this.shown;
     await Promise.all([
-      this.part(this.totals, async () => this.showTotals(await get(address("/api/v1/overview", { scope, window }), { signal }))),
-      this.part(this.board, async () => this.showBoard(await get(address("/api/v1/leaderboards", { ...this.shown, limit: this.query.rows }), { signal }))),
+      this.part(this.totals, async () => this.showTotals(await get(address("/api/v1/overview", { scope, window }), { signal }), signal)),
+      this.part(this.board, async () => this.showBoard(await get(address("/api/v1/leaderboards", { ...this.shown, limit: this.rows }), { signal }), signal)),
     ]);
   }
 
@@ -114,41 +124,29 @@ export class ContentView {
     } catch (error) {
       if (error.name === "AbortError" || error.status === 401) return;
       if (element === this.board) this.card = null;
-      else this.overview = null;
+      else this.chart = null;
       replace(element, failure(error, () => this.read()));
     }
   }
 
-  showTotals(found) {
-    if (this.overview === found && this.overviewTrend === this.trend) return;
-    this.overview = found;
-    this.overviewTrend = this.trend;
-    const { window } = this.query;
-    const shown = found[this.trend];
-    const figure = ([name, text]) =>
-      h(
-        "button",
-        { type: "button", class: "figure", "aria-pressed": String(name === this.trend), "data-value": name, onclick: () => this.go({ trend: name }) },
-        h("span", { class: "label" }, text),
-        h("span", { class: "big", title: number(found[name].total) }, compact(found[name].total)),
-        change(found[name]),
-      );
-    const focused = this.totals.contains(document.activeElement) ? document.activeElement.dataset.value : undefined;
-    const before = window === "all" ? h("p", { class: "quiet" }, "The last 90 days") : h("p", { class: "quiet" }, `compared with the ${windowName(window)} before`);
-    replace(
-      this.totals,
-      h("div", { class: "figures" }, [["views", "Views"], ["likes", "Likes"]].map(figure), before),
-      lineChart({ points: shown.points, stepS: found.step_s, name: this.trend }),
-    );
-    if (focused) this.totals.querySelector(`[data-value="${CSS.escape(focused)}"]`)?.focus();
+  showTotals(found, signal) {
+    if (signal.aborted) return;
+    if (!this.chart) {
+      this.chart = lineChart();
+      this.figures = Object.fromEntries([["views", "Views"], ["likes", "Likes"]].map(([name, text]) => [name, new Figure(text, () => this.go({ trend: name }))]));
+      this.compared = h("p", { class: "quiet" });
+      replace(this.totals, h("div", { class: "figures" }, Object.values(this.figures).map((one) => one.element), this.compared), this.chart);
+    }
+    for (const [name, figure] of Object.entries(this.figures)) figure.show(found[name], name === this.trend);
+    const { window } = this.shown;
+    this.compared.textContent = window === "all" ? "The last 90 days" : `compared with the ${windowName(window)} before`;
+    this.chart.update({ points: found[this.trend].points, stepS: found.step_s, name: this.trend });
   }
 
-  get trend() {
-    return this.query.trend ?? (this.query.metric === "likes" ? "likes" : "views");
-  }
-
-  showBoard(found) {
-    const { space } = this.query;
+  showBoard(found, signal) {
+    if (signal.aborted || found.version < this.version) return;
+    const space = this.space.value;
+    this.version = found.version;
     if (!found.items.length) {
       this.card = null;
       const text = space ? `Nothing in ${space} was viewed or liked` : "Nothing was viewed or liked";
@@ -169,11 +167,24 @@ export class ContentView {
   }
 }
 
-function change({ total, previous }) {
-  if (previous === null) return h("span", { class: "change" }, " ");
-  if (!previous) return h("span", { class: "change" }, total ? "none before" : " ");
-  const share = (100 * (total - previous)) / previous;
-  const text = `${Math.abs(share) < 10 ? Math.abs(share).toFixed(1) : Math.round(Math.abs(share))}%`;
-  if (Math.abs(share) < 0.05) return h("span", { class: "change", title: `${number(previous)} before` }, "as before");
-  return h("span", { class: `change ${share > 0 ? "up" : "down"}`, title: `${number(previous)} before` }, share > 0 ? icons.up() : icons.down(), h("span", { class: "hidden" }, share > 0 ? "up" : "down"), text);
+/** A number with its name and how it changed, which is also the button that shows its trend. */
+class Figure {
+  constructor(text, choose) {
+    this.big = h("span", { class: "big" });
+    this.change = h("span", {});
+    this.element = h("button", { type: "button", class: "figure", onclick: choose }, h("span", { class: "label" }, text), this.big, this.change);
+  }
+
+  show({ total, previous }, isChosen) {
+    this.element.setAttribute("aria-pressed", String(isChosen));
+    this.big.textContent = compact(total);
+    this.big.title = number(total);
+    const share = previous ? (100 * (total - previous)) / previous : 0;
+    const isSame = Math.abs(share) < 0.05;
+    this.change.className = `change ${isSame ? "" : share > 0 ? "up" : "down"}`;
+    this.change.title = previous === null ? "" : `${number(previous)} before`;
+    if (!previous) replace(this.change, previous === 0 && total ? "none before" : "\u00a0");
+    else if (isSame) replace(this.change, "as before");
+    else replace(this.change, share > 0 ? icons.up() : icons.down(), h("span", { class: "hidden" }, share > 0 ? "up" : "down"), `${Math.abs(share) < 10 ? Math.abs(share).toFixed(1) : Math.round(Math.abs(share))}%`);
+  }
 }

@@ -21,24 +21,29 @@ export const METRICS = [
 ];
 export const metricName = (metric) => ({ ...Object.fromEntries(METRICS), points: "Points" })[metric];
 
-const day = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
-const shortDay = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const dayOf = (timeZone) => new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", timeZone });
+const shortDayOf = (timeZone) => new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone });
+const day = dayOf(undefined);
+const shortDay = shortDayOf(undefined);
+const utcDay = dayOf("UTC");
+const utcShortDay = shortDayOf("UTC");
 const time = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const both = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
 export const dateTime = (text) => both.format(new Date(text));
 
-/** When a point of a series was: an hour, some hours, or some days. */
-export function span(at, seconds) {
+/** When a point of a series was. Days of a page are days of UTC, whatever the reader's are; hours are the reader's. */
+export function span(at, seconds, isUtcDay) {
   const start = new Date(at);
   const end = new Date(start.getTime() + seconds * 1000);
+  if (isUtcDay) return `${utcDay.format(start)} (UTC)`;
   if (seconds < 86400) return `${day.format(start)}, ${time.format(start)} – ${time.format(end)}`;
-  if (seconds === 86400) return day.format(start);
-  return `${shortDay.format(start)} – ${shortDay.format(end)}`;
+  return `${shortDay.format(start)}, ${time.format(start)} – ${shortDay.format(end)}, ${time.format(end)}`;
 }
 
-export function tick(at, whole) {
-  return whole <= 2 * 86400 ? time.format(new Date(at)) : shortDay.format(new Date(at));
+export function tick(at, wholeS, isUtcDay) {
+  if (isUtcDay) return utcShortDay.format(new Date(at));
+  return wholeS <= 2 * 86400 ? time.format(new Date(at)) : shortDay.format(new Date(at));
 }
 
 export function ago(text) {

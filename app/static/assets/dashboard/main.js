@@ -4,7 +4,8 @@ import { get, onSignedOut, send } from "./api.js";
 import { ContentView } from "./content.js";
 import { h, icons, replace } from "./dom.js";
 import { Live } from "./live.js";
-import { failure } from "./parts.js";
+import { remember } from "./memory.js";
+import { failure, loading } from "./parts.js";
 import { PeopleView } from "./people.js";
 import { signIn } from "./signin.js";
 import { SpacesView } from "./spaces.js";
@@ -23,20 +24,21 @@ class Frame {
     this.isAdmin = me.roles.includes("admin");
     this.main = h("main", { id: "main", tabindex: "-1" });
     this.dot = h("span", { class: "live", role: "status" });
-    this.nav = h("nav", { "aria-label": "Views" });
+    const views = [["", "Content"], ["people", "People"], ["spaces", "Spaces"], ...(this.isAdmin ? [["admin", "Admin"]] : [])];
+    this.links = new Map(views.map(([path, text]) => [path, h("a", { href: path ? `/dashboard/${path}` : "/dashboard", "data-route": "" }, text)]));
     replace(
       root,
       h(
         "header",
         { class: "top" },
         h("a", { class: "brand", href: "/dashboard", "data-route": "" }, h("span", { class: "mark", "aria-hidden": "true" }), h("bdi", {}, me.tenant_name ?? me.tenant)),
-        this.nav,
+        h("nav", { "aria-label": "Views" }, ...this.links.values()),
         h("div", { class: "tools" }, this.dot, h("button", { type: "button", class: "bare", "aria-label": "Switch between light and dark", title: "Light or dark", onclick: switchTheme }, icons.theme()), h("button", { type: "button", class: "bare", title: `Signed in as ${me.user.username}`, onclick: () => this.signOut() }, "Sign out")),
       ),
       this.main,
       h("footer", {}, h("span", {}, "Plaudit"), h("a", { href: "/api/docs" }, "API")),
     );
-    this.live = new Live({ changed: (topic) => this.view?.changed(topic), state: (name) => this.showState(name) });
+    this.live = new Live({ changed: (topic, version) => this.view?.changed(topic, version), state: (name) => this.showState(name) });
     this.context = { go: (to) => this.go(to), live: this.live, me, title: (text) => (document.title = `${text} · Plaudit`) };
     this.show();
   }
@@ -50,23 +52,25 @@ class Frame {
     this.dot.textContent = text;
   }
 
-  showNav(name) {
-    const links = [["", "Content"], ["people", "People"], ["spaces", "Spaces"]];
-    if (this.isAdmin) links.push(["admin", "Admin"]);
-    replace(this.nav, links.map(([path, text]) => h("a", { href: path ? `/dashboard/${path}` : "/dashboard", "data-route": "", "aria-current": path === name ? "page" : null }, text)));
-  }
-
   async show() {
     const [, , name = "", ...rest] = location.pathname.split("/");
     if (this.name !== name) {
       this.view?.stop();
       this.view = null;
       this.name = name;
-      this.showNav(name);
+      for (const [path, link] of this.links) link.toggleAttribute("aria-current", path === name);
+      this.links.get(name)?.setAttribute("aria-current", "page");
       this.live.follow([]);
-      const View = await this.viewNamed(name);
-      if (this.name !== name) return; // somebody was quicker
-      this.view = View ? new View(this.main, this.context) : null;
+      replace(this.main, h("section", { class: "card" }, loading(6)));
+      try {
+        const View = await this.viewNamed(name);
+        if (this.name !== name) return; // somebody was quicker
+        this.view = View ? new View(this.main, this.context) : null;
+      } catch {
+        this.name = null;
+        replace(this.main, h("section", { class: "card" }, failure(new Error("A part of the dashboard did not come. Is the network there?"), () => this.show())));
+        return;
+      }
     }
     if (this.view) this.view.show(new URLSearchParams(location.search), rest.join("/"));
     else replace(this.main, h("div", { class: "card empty" }, h("p", { class: "strong" }, "There is nothing at this address"), h("p", {}, h("a", { href: "/dashboard", "data-route": "" }, "To the content"))));
@@ -74,22 +78,24 @@ class Frame {
 
   async viewNamed(name) {
     if (name === "admin" && this.isAdmin) return (await import("./admin.js")).AdminView;
-    return { "": ContentView, people: PeopleView, spaces: SpacesView }[name];
+    return new Map([["", ContentView], ["people", PeopleView], ["spaces", SpacesView]]).get(name);
   }
 
   go(to) {
-    const query = to.includes("?") ? to : `${to}?`;
-    history.pushState(null, "", query.endsWith("?") ? query.slice(0, -1) : query);
+    history.pushState(null, "", to.endsWith("?") ? to.slice(0, -1) : to);
     this.show();
   }
 
   async signOut() {
     try {
       await send("POST", "/dashboard/logout");
-    } finally {
-      this.leave();
-      askToSignIn();
+    } catch (error) {
+      if (error.status !== 401) alert(`You are still signed in: ${error.message}`);
+      return; // of a session that had ended, the frame has heard
     }
+    this.leave();
+    history.replaceState(null, "", "/dashboard");
+    askToSignIn();
   }
 
   leave() {
@@ -102,7 +108,7 @@ class Frame {
 function switchTheme() {
   const dark = getComputedStyle(document.documentElement).colorScheme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
   document.documentElement.dataset.theme = dark ? "light" : "dark";
-  localStorage.setItem("plaudit-theme", document.documentElement.dataset.theme);
+  remember("theme", document.documentElement.dataset.theme);
 }
 
 function askToSignIn(said) {

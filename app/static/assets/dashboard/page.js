@@ -20,8 +20,19 @@ class PageSheet {
     this.dialog = dialog;
     this.head = h("div", {}, loading(2));
     this.stats = h("div", {});
-    this.series = h("div", { class: "series" });
+    this.metrics = choice("Series", METRICS.slice(1), (metric) => this.choose({ metric }));
+    this.steps = choice("Step", [["hour", "Hourly, 7 days"], ["day", "Daily, 30 days"]], (step) => this.choose({ step }));
+    this.total = h("p", { class: "quiet", role: "status" });
+    this.chart = lineChart({ height: 180 });
+    this.series = h("div", { class: "series", hidden: true }, h("div", { class: "filters" }, this.metrics, this.steps), this.total, this.chart);
     replace(content, h("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => dialog.close() }, icons.close()), this.head, this.series, this.stats);
+    this.choose({});
+  }
+
+  choose(change) {
+    Object.assign(this, change);
+    this.metrics.select(this.metric);
+    this.steps.select(this.step);
     this.read();
   }
 
@@ -38,15 +49,18 @@ class PageSheet {
   }
 
   async read() {
+    const { metric, step } = this;
     try {
-      const [page, stats, series] = await Promise.all([get(this.path), get(`${this.path}/stats`), get(address(`${this.path}/series`, { metric: this.metric, step: this.step }))]);
+      const [page, stats, series] = await Promise.all([get(this.path), get(`${this.path}/stats`), get(address(`${this.path}/series`, { metric, step }))]);
+      if (metric !== this.metric || step !== this.step) return; // another was chosen meanwhile
+      this.series.hidden = false;
       this.showHead(page);
       this.showSeries(series);
       this.showStats(stats);
     } catch (error) {
-      replace(this.series);
+      this.series.hidden = true;
       replace(this.stats);
-      if (error.code === "page_not_found" || error.status === 404) replace(this.head, empty("There is no such page", "It may have been deleted since."));
+      if (error.status === 404) replace(this.head, empty("There is no such page", "It may have been deleted since."));
       else replace(this.head, failure(error, () => this.read()));
     }
   }
@@ -56,23 +70,10 @@ class PageSheet {
     replace(this.head, h("h2", {}, words(page.title || page.external_id)), h("p", { class: "quiet url" }, outsideLink(page.url, {}, words(page.url), " ", icons.out())), h("p", { class: "quiet" }, facts.filter(Boolean).map((fact, place) => [place ? " · " : "", h("bdi", {}, fact)])));
   }
 
-  showSeries(series) {
-    const shown = JSON.stringify(series);
-    if (this.shown === shown) return;
-    this.shown = shown;
-    const total = series.points.reduce((sum, point) => sum + point.value, 0);
-    const choose = (name) => (value) => {
-      this[name] = value;
-      this.read();
-    };
-    const focused = this.series.contains(document.activeElement) ? document.activeElement.dataset.value : undefined;
-    replace(
-      this.series,
-      h("div", { class: "filters" }, choice("Series", METRICS.slice(1), this.metric, choose("metric")), choice("Step", [["hour", "Hourly, 7 days"], ["day", "Daily, 30 days"]], this.step, choose("step"))),
-      h("p", { class: "quiet" }, `${number(total)} ${this.metric} in this time`),
-      lineChart({ points: series.points, stepS: this.step === "hour" ? 3600 : 86400, name: this.metric, height: 180 }),
-    );
-    if (focused) this.series.querySelector(`[data-value="${CSS.escape(focused)}"]`)?.focus();
+  showSeries({ metric, step, points }) {
+    const total = points.reduce((sum, point) => sum + point.value, 0);
+    this.total.textContent = `${number(total)} ${metric} in this time`;
+    this.chart.update({ points, stepS: step === "hour" ? 3600 : 86400, name: metric, isUtcDay: step === "day" });
   }
 
   showStats(stats) {

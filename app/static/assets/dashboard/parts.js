@@ -2,13 +2,15 @@
 
 import { h, replace } from "./dom.js";
 
-/** A row of buttons of which one is chosen. */
-export function choice(name, options, chosen, choose) {
-  return h(
-    "div",
-    { class: "choice", role: "group", "aria-label": name },
-    options.map(([value, text]) => h("button", { type: "button", "aria-pressed": String(value === chosen), "data-value": value, onclick: () => choose(value) }, text)),
-  );
+/** A row of buttons of which one is chosen; `select` says which. */
+export function choice(name, options, choose) {
+  const buttons = options.map(([value, text]) => h("button", { type: "button", onclick: () => choose(value) }, text));
+  const element = h("div", { class: "choice", role: "group", "aria-label": name }, buttons);
+  element.select = (chosen) => {
+    options.forEach(([value], place) => buttons[place].setAttribute("aria-pressed", String(value === chosen)));
+    return element;
+  };
+  return element;
 }
 
 export function loading(lines = 6) {
@@ -24,21 +26,31 @@ export function failure(error, again) {
   return h("div", { class: "empty failure", role: "alert" }, h("p", { class: "strong" }, "This could not be loaded"), h("p", {}, error.message), id, again && h("button", { type: "button", onclick: again }, "Try again"));
 }
 
-/** Runs `act` soon, and then not again for a while: many changes are one reading. */
+/** Runs `act` soon, and once more if it is asked for meanwhile, but not too often: many changes are one reading. */
 export function paced(act, milliseconds) {
   let timer = null;
-  let ran = 0;
-  const run = () => {
+  let endedAt = 0;
+  let isRunning = false;
+  let isAsked = false;
+  const run = async () => {
     timer = null;
-    ran = Date.now();
-    act();
+    isRunning = true;
+    try {
+      await act();
+    } finally {
+      isRunning = false;
+      endedAt = Date.now();
+      if (isAsked) soon();
+    }
   };
   const soon = () => {
-    timer ??= setTimeout(run, Math.max(0, ran + milliseconds - Date.now()));
+    isAsked = isRunning;
+    if (!isRunning) timer ??= setTimeout(run, Math.max(0, endedAt + milliseconds - Date.now()));
   };
   soon.cancel = () => {
     clearTimeout(timer);
     timer = null;
+    isAsked = false;
   };
   return soon;
 }

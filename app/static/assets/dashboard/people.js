@@ -1,7 +1,7 @@
 // People: the scoreboard, over a window, of all or of one segment.
 
 import { address, get } from "./api.js";
-import { BoardCard, FIRST_ROWS, MOST_ROWS, nameOf } from "./board.js";
+import { BoardCard, nameOf, rowsOf } from "./board.js";
 import { h, icons, replace, words } from "./dom.js";
 import { WINDOWS, ago, number, windowName } from "./format.js";
 import { choice, empty, failure, loading, paced, sheet } from "./parts.js";
@@ -10,32 +10,51 @@ export class PeopleView {
   constructor(root, context) {
     this.context = context;
     this.again = paced(() => this.read(), 1000);
-    this.filters = h("div", { class: "filters" });
+    this.segment = h("input", { type: "search", placeholder: "All segments", "aria-label": "Segment", onchange: () => this.go({ segment: this.segment.value.trim(), rows: null }) });
+    this.windows = choice("Window", WINDOWS, (window) => this.go({ window, rows: null }));
     this.board = h("section", { class: "card", "aria-label": "Scoreboard" }, loading(10));
-    replace(root, this.filters, this.board);
+    replace(root, h("div", { class: "filters" }, this.segment, this.windows), this.board);
     context.title("People");
   }
 
   show(query) {
-    this.query = { window: query.get("window") ?? "7d", segment: query.get("segment") ?? "", rows: Math.min(MOST_ROWS, Number(query.get("rows")) || FIRST_ROWS) };
-    if (!windowName(this.query.window)) this.query.window = "7d";
-    const { window, segment, rows } = this.query;
-    this.shown = { scope: segment ? `users:${segment}` : "users", window, metric: "points" };
-    this.context.live.follow([this.shown]);
-    this.showFilters();
-    const key = JSON.stringify(this.shown);
-    if (key !== this.key || rows !== this.rows) {
-      if (key !== this.key) this.card = null;
-      this.key = key;
-      this.rows = rows;
+    const window = windowName(query.get("window")) ? query.get("window") : "7d";
+    const segment = query.get("segment") ?? "";
+    this.rows = rowsOf(query);
+    this.windows.select(window);
+    if (this.segment !== document.activeElement) this.segment.value = segment;
+    const shown = { scope: segment ? `users:${segment}` : "users", window, metric: "points" };
+    if (JSON.stringify(shown) !== JSON.stringify(this.shown)) {
+      this.shown = shown;
+      this.card = null;
+      this.version = -1;
+      this.context.live.follow([shown]);
+    }
+    const asked = JSON.stringify([shown, this.rows]);
+    if (asked !== this.asked) {
+      this.asked = asked;
+      this.reading?.abort();
+      this.reading = new AbortController();
       this.read();
     }
     const user = query.get("user");
-    if (user !== this.opened) {
-      this.sheet?.close();
-      this.opened = user;
-      this.sheet = user ? openUser(user, () => this.opened === user && this.go({ user: null })) : null;
+    if (user !== (this.opened?.id ?? null)) {
+      this.close();
+      this.opened = user ? { id: user, dialog: openUser(user, () => this.closed(user)) } : null;
     }
+  }
+
+  closed(user) {
+    if (this.opened?.id !== user) return;
+    this.opened = null;
+    this.go({ user: null });
+  }
+
+  /** Without going to another address. */
+  close() {
+    const opened = this.opened;
+    this.opened = null;
+    opened?.dialog.close();
   }
 
   go(change) {
@@ -46,37 +65,33 @@ export class PeopleView {
     return address("/dashboard/people", { ...Object.fromEntries(new URLSearchParams(location.search)), ...change });
   }
 
-  changed() {
-    this.again();
+  changed(_topic, version) {
+    if (version === undefined || version > this.version) this.again();
   }
 
   stop() {
     this.again.cancel();
-    this.sheet?.close();
-  }
-
-  showFilters() {
-    if (this.filters.contains(document.activeElement) && document.activeElement.tagName === "INPUT") return;
-    const segment = h("input", { type: "search", value: this.query.segment, placeholder: "All segments", "aria-label": "Segment", onchange: (event) => this.go({ segment: event.target.value.trim() }) });
-    const focused = this.filters.contains(document.activeElement) ? document.activeElement.dataset.value : undefined;
-    replace(this.filters, segment, choice("Window", WINDOWS, this.query.window, (value) => this.go({ window: value, rows: null })));
-    if (focused) this.filters.querySelector(`[data-value="${CSS.escape(focused)}"]`)?.focus();
+    this.reading?.abort();
+    this.close();
   }
 
   async read() {
+    const { signal } = this.reading;
     try {
-      this.showBoard(await get(address("/api/v1/leaderboards", { ...this.shown, limit: this.query.rows })));
+      const found = await get(address("/api/v1/leaderboards", { ...this.shown, limit: this.rows }), { signal });
+      if (!signal.aborted && found.version >= this.version) this.showBoard(found);
     } catch (error) {
-      if (error.status === 401) return;
+      if (error.name === "AbortError" || error.status === 401) return;
       this.card = null;
       replace(this.board, failure(error, () => this.read()));
     }
   }
 
   showBoard(found) {
+    this.version = found.version;
     if (!found.items.length) {
       this.card = null;
-      const whose = this.query.segment ? `in the segment ${this.query.segment} ` : "";
+      const whose = this.shown.scope.includes(":") ? `in the segment ${this.shown.scope.slice(6)} ` : "";
       replace(this.board, empty(`Nobody ${whose}got points in this time`, "Points come from actions: an admin says in the catalog what each is worth."));
       return;
     }

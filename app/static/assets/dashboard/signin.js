@@ -2,10 +2,11 @@
 
 import { send } from "./api.js";
 import { h, replace } from "./dom.js";
+import { recall, remember } from "./memory.js";
 import { form } from "./parts.js";
 
 export function signIn(root, { signedIn, said }) {
-  const remembered = localStorage.getItem("plaudit-tenant") ?? "";
+  const remembered = recall("tenant") ?? "";
   const fields = [
     { name: "tenant", label: "Tenant", value: remembered, required: true, autocomplete: "organization" },
     { name: "username", label: "Username", required: true, autocomplete: "username" },
@@ -13,7 +14,7 @@ export function signIn(root, { signedIn, said }) {
   ];
   const submit = async (values) => {
     await send("POST", "/dashboard/login", { ...values, tenant: values.tenant.trim(), username: values.username.trim() });
-    localStorage.setItem("plaudit-tenant", values.tenant.trim());
+    remember("tenant", values.tenant.trim());
     signedIn();
   };
   const card = form({ fields, submit, action: "Sign in" });

@@ -58,11 +58,13 @@ export class SpacesView {
       return h("tr", {}, h("td", { class: "what" }, bar, h("span", { class: "name" }, h("a", { href: to, "data-route": "" }, words(one.space)))), h("td", { class: "value second" }, number(one.pages)), h("td", { class: "value" }, compact(one.likes_7d)), h("td", { class: "value" }, compact(one.views_7d)));
     };
     const heads = [["Space", ""], ["Pages", "value second"], ["Likes", "value"], ["Views", "value"]];
+    const focused = this.card.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     replace(
       this.card,
       h("div", { class: "head" }, h("h2", {}, "Spaces"), h("span", { class: "quiet" }, "in the last 7 days")),
       h("table", { class: "board" }, h("caption", { class: "hidden" }, "Spaces by views in the last 7 days"), h("thead", {}, h("tr", {}, heads.map(([name, kind]) => h("th", { scope: "col", class: kind }, name)))), h("tbody", {}, items.map(row))),
       cursor && h("div", { class: "more" }, h("button", { type: "button", onclick: () => { this.most += 400; this.read(); } }, "Show more")),
     );
+    if (focused) this.card.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 }
