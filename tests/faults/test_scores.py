@@ -22,7 +22,7 @@ from tests.conftest import reachable_folder
 from tests.service import Service, eventually, plaudit, running_service
 
 # The promise is about ten thousand; a few thousand find the same mistakes in a third of the time.
-USERS, ACTIONS, THREADS = 100, int(os.environ.get("PLAUDIT_TEST_ACTIONS", "3000")), 16
+USERS, ACTIONS, THREADS = 100, int(os.environ.get("PLAUDIT_TEST_ACTIONS", "1200")), 16
 
 
 @pytest.fixture(scope="module")

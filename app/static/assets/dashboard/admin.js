@@ -8,6 +8,9 @@ import { choice, empty, failure, form, loading } from "./parts.js";
 
 const SCOPES = ["pages:write", "events:write", "events:backfill", "stats:read", "users:write", "actions:write", "quests:write", "admin"];
 
+// Columns of numbers, which stand at the right.
+const NUMBERS = new Set(["Points", "Events", "Rank", "Score", "Likes", "Views"]);
+
 const REASONS = {
   unknown_page: "names a page that does not exist",
   unknown_type: "is of an unknown type",
@@ -60,7 +63,7 @@ export class AdminView {
 
 const card = (title, explained, ...children) => h("section", { class: "card" }, h("div", { class: "head" }, h("h2", {}, title), h("p", { class: "quiet" }, explained)), ...children);
 
-const list = (heads, rows) => h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows)));
+const list = (heads, rows) => h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads.map((name) => h("th", { scope: "col", class: NUMBERS.has(name) ? "number" : null }, name)))), h("tbody", {}, rows)));
 
 const unfold = (title, ...children) => h("details", {}, h("summary", {}, title), ...children);
 
@@ -150,7 +153,7 @@ async function catalog(again) {
   const { items } = await get("/api/v1/actions/catalog");
   const terms = (one) => [one.daily_cap && `at most ${number(one.daily_cap)} a day`, one.cooldown_s && `every ${number(one.cooldown_s)} s`, one.once_per_object && "once for each object", one.requires_token && "with a token"].filter(Boolean).join(", ");
   const rows = items.map((one) =>
-    h("tr", {}, h("td", {}, h("code", {}, one.type), " ", !one.enabled && h("span", { class: "badge" }, "off")), h("td", {}, number(one.points)), h("td", {}, terms(one) || "no limits", unfold("Change", actionForm(one, again))), h("td", { class: "acts" }, sure("Delete", `Delete ${one.type}? What it paid stays.`, () => send("DELETE", `/api/v1/actions/catalog/${encodeURIComponent(one.type)}`), again))));
+    h("tr", {}, h("td", {}, h("code", {}, one.type), " ", !one.enabled && h("span", { class: "badge" }, "off")), h("td", { class: "number" }, number(one.points)), h("td", {}, terms(one) || "no limits", unfold("Change", actionForm(one, again))), h("td", { class: "acts" }, sure("Delete", `Delete ${one.type}? What it paid stays.`, () => send("DELETE", `/api/v1/actions/catalog/${encodeURIComponent(one.type)}`), again))));
   return card("Action catalog", "What people are paid for; the server decides the points", items.length ? list(["Action", "Points", "Limits", ""], rows) : empty("The catalog is empty", "An action that is not in it pays nothing."), unfold("New action", actionForm({}, again)));
 }
 
@@ -180,6 +183,11 @@ async function weights(again) {
   return [card("Weights of the score", h("code", {}, now.formula), done, chosen, preview), history.length ? card("History", "", list(["Version", "", "Likes", "Views", "From"], history)) : null].filter(Boolean);
 }
 
+function why({ rule, details }) {
+  if (rule === "points_per_hour") return `${number(details.points)} points within an hour; more than ${number(details.most)} are looked at`;
+  return `${rule} ${Object.entries(details ?? {}).map(([name, value]) => `${name}: ${value}`).join(", ")}`;
+}
+
 async function integrity(again) {
   const { items } = await get("/api/v1/integrity/flags?limit=100");
   const names = new Map();
@@ -188,7 +196,7 @@ async function integrity(again) {
   const row = (one) => {
     const isOpen = one.state === "open" || one.state === "suspended";
     const to = address("/dashboard/people", { user: one.user_id });
-    return h("tr", {}, h("td", {}, h("a", { href: to, "data-route": "" }, words(names.get(one.user_id)))), h("td", {}, one.rule, h("div", { class: "quiet" }, Object.entries(one.details ?? {}).map(([name, value]) => `${name}: ${value}`).join(", "))), h("td", {}, ago(one.created_at)), h("td", {}, h("span", { class: "badge" }, one.state)), h("td", { class: "acts" }, isOpen && verdicts.map(([action, text, question]) => sure(text, question, () => send("POST", `/api/v1/integrity/flags/${one.id}/resolve`, { action }), again))));
+    return h("tr", {}, h("td", {}, h("a", { href: to, "data-route": "" }, words(names.get(one.user_id)))), h("td", {}, why(one)), h("td", {}, ago(one.created_at)), h("td", {}, h("span", { class: "badge" }, one.state)), h("td", { class: "acts" }, isOpen && verdicts.map(([action, text, question]) => sure(text, question, () => send("POST", `/api/v1/integrity/flags/${one.id}/resolve`, { action }), again))));
   };
   return card("Suspicious scores", "Flagged by what people got in an hour", items.length ? list(["Person", "Why", "When", "State", ""], items.map(row)) : empty("Nothing suspicious", "Whoever gets more points in an hour than your settings allow is listed here."));
 }

@@ -116,7 +116,7 @@ function openUser(id, closed) {
     try {
       const user = await get(path);
       const ledger = await get(`${path}/ledger?limit=20`).catch(() => null); // others' ledgers are for admins
-      const facts = [user.role, user.segment && `segment ${user.segment}`, user.suspended && "suspended", `since ${ago(user.created_at)}`];
+      const facts = [user.role, user.segment && `segment ${user.segment}`, user.suspended && "suspended", `joined ${ago(user.created_at)}`];
       replace(
         body,
         h("h2", {}, words(nameOf({ user }))),
@@ -138,7 +138,7 @@ function entries(items) {
     "table",
     { class: "list" },
     h("caption", {}, "Latest in the ledger"),
-    h("thead", {}, h("tr", {}, ["When", "What", "Points", "Score"].map((name) => h("th", { scope: "col" }, name)))),
+    h("thead", {}, h("tr", {}, [["When"], ["What"], ["Points", "number"], ["Score", "number"]].map(([name, kind]) => h("th", { scope: "col", class: kind }, name)))),
     h("tbody", {}, items.map((one) => h("tr", {}, h("td", {}, ago(one.at)), h("td", {}, words(one.reverses ? `${one.action_type ?? one.source}, taken back` : (one.action_type ?? one.source))), h("td", { class: "number" }, `${one.delta > 0 ? "+" : ""}${number(one.delta)}`), h("td", { class: "number" }, number(one.score))))),
   );
 }
