@@ -99,7 +99,7 @@ def _is_public(tenant_id: str) -> bool:
             registry.get(tx, tenant_id)
         except NotFound:
             return False
-    return tenant_settings.recent(tenant_id).public_scoreboard
+        return tenant_settings.read(tx)[0].public_scoreboard
 
 
 def _checked(guest: Guest) -> Guest:

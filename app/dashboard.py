@@ -46,6 +46,7 @@ def page(_view: str = "") -> Response:
     shown = make_response(render_template("dashboard.html", **told))
     shown.headers["Content-Security-Policy"] = policy()
     shown.headers["Cache-Control"] = "no-cache"
+    shown.headers["Vary"] = "Cookie"
     return shown
 
 

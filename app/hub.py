@@ -48,8 +48,8 @@ CHECK_FIRST_AFTER_S = 1.0
 REMIND_FIRST_S = 0.5
 REMIND_LAST_S = 32.0
 MOST_FOLLOWED = 50
-# Of those without a ticket, from one address.
-MOST_ANONYMOUS = 20
+# Of those who read only what is public.
+MOST_FROM_AN_ADDRESS = 50
 
 # Codes of RFC 6455's registry, and one of ours: what 401 is to HTTP.
 GONE = 1001
@@ -255,11 +255,11 @@ class Hub:
         CONNECTIONS.labels(follower.kind).dec()
 
     def _limits(self, follower: Follower, most: int) -> dict[tuple[str, str], int]:
-        """What a connection counts among, and how many there may be. Who has no ticket locks out nobody who has."""
+        """What a connection counts among, and how many there may be. Who reads what is public takes nobody's place."""
         tenant_id = follower.reader.tenant_id
-        if follower.holder is not None:
+        if not follower.reader.public_only:
             return {(tenant_id, ""): most}
-        return {(tenant_id, "anonymous"): most, (tenant_id, f"from {follower.address}"): min(most, MOST_ANONYMOUS)}
+        return {(tenant_id, "public"): most, (tenant_id, f"from {follower.address}"): min(most, MOST_FROM_AN_ADDRESS)}
 
     def add(self, key: Key, follower: Follower) -> None:
         with self._lock:
@@ -320,10 +320,13 @@ class Hub:
 
     def _revoked(self, said: dict[str, Any]) -> None:
         names = set(said["names"])
-        for follower in list(self._everyone):
-            holder = follower.holder
-            if holder is not None and holder.tenant_id == said["tenant"] and names & holder.names():
+        if liveness.SETTINGS in names:
+            tenant_settings.forget(said["tenant"])
+        for follower in [one for one in list(self._everyone) if one.reader.tenant_id == said["tenant"]]:
+            if names & (follower.holder.names() if follower.holder is not None else {liveness.TENANT}):
                 follower.end(NO_LONGER_VALID)
+            elif liveness.SETTINGS in names:
+                follower.check_at = 0  # what is public may have changed
 
     def _keep_looking(self) -> None:
         """The versions in PostgreSQL: what pub/sub lost, and what changes while Redis is away."""

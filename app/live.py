@@ -3,6 +3,8 @@
 Each connection is a `Follower` of the Hub with one writer. The sockets and the stream say the same, in the same words.
 """
 
+import contextlib
+import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -21,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from wsproto.utilities import RemoteProtocolError
 
-from analytics.boards import Board, Metric, board_of
+from analytics.boards import Board, Metric
 from analytics.windows import Window
 from app import admission, errors, live_socket
 from app.admission import Guest
@@ -63,6 +65,8 @@ def create_live_app(settings: Settings | None = None) -> Flask:
     app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
     app.extensions["plaudit-hub"] = Hub()
     app.register_error_handler(RemoteProtocolError, _answer_bad_handshake)
+    # One connection may send many requests at once: the others have their turn between them.
+    app.before_request(lambda: time.sleep(0))
     api = PlauditApi(app)
     for module in (health, metrics):
         api.register_blueprint(module.blueprint)
@@ -96,6 +100,7 @@ def admit() -> None:
     match request.endpoint:
         case "live.scoreboard":
             g.guest = admission.to_scoreboard()
+            top10 = board_for(g.guest.reader, {"scope": "users", "window": Window.ALL, "metric": Metric.POINTS})
         case "live.stream":
             g.guest, g.seq = admission.by_ticket_or_resumed()
         case _:
@@ -103,8 +108,12 @@ def admit() -> None:
     guest: Guest = g.guest
     logs.bind(tenant_id=guest.reader.tenant_id, user_id=guest.holder.id if guest.holder else None)
     if request.endpoint != "live.stream":
+        if request.method != "GET":
+            raise Malformed("A websocket is opened with GET")
         g.follower = _follower("socket")
         _hub().join(g.follower)
+        if request.endpoint == "live.scoreboard":
+            g.follower.follow(top10, top=10)
         request.environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)  # compressing would cost memory for each connection
         raw = request.environ.get("gunicorn.socket")
         if raw is not None:
@@ -132,7 +141,6 @@ def boards(ws: Server) -> None:
 def scoreboard(ws: Server) -> None:
     """The tenant's ten best users, at once and whenever they change."""
     follower: Follower = g.follower
-    follower.follow(board_of(follower.reader.tenant_id, "users", Window.ALL, Metric.POINTS), top=10)
     live_socket.serve(ws, follower, _Conversation(follower, ops={"ping"}).answer)
 
 
@@ -255,7 +263,9 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
 
     def cut() -> None:
         if raw is not None:
-            raw.shutdown(socket.SHUT_RDWR)
+            # By another handle: gevent would break off a wait on this one with an error of its own, and a traceback.
+            with contextlib.closing(socket.socket(fileno=os.dup(raw.fileno()))) as same:
+                same.shutdown(socket.SHUT_RDWR)
 
     def is_gone() -> bool:
         """A stream is never read from, so nobody but the kernel knows that its client has closed it."""
@@ -302,4 +312,12 @@ def _hub() -> Hub:
 
 
 def _answer_bad_handshake(_error: RemoteProtocolError) -> Response:
+    if request.headers.get("Sec-WebSocket-Version") != "13":
+        return errors.problem(
+            426,
+            code="upgrade_required",
+            title="Another version of the websocket protocol is needed",
+            detail="Version 13 is spoken here",
+            headers={"Sec-WebSocket-Version": "13"},
+        )
     return errors.answer_domain_error(Malformed("This is not a websocket handshake that can be answered"))

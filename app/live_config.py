@@ -1,5 +1,6 @@
 """Gunicorn's hooks for the live process. Read before gevent has patched: hooks import what they need when they run."""
 
+import logging
 import threading
 import time
 from typing import Any
@@ -27,3 +28,7 @@ def post_worker_init(worker: Any) -> None:
 def post_fork(server: Any, _worker: Any) -> None:
     die_with_parent(server.pid)
     logs.configure(service="live", log_format=Settings.from_env().log_format)
+    # Its own handler would write addresses, and so tickets, past our mask.
+    gunicorn = logging.getLogger("gunicorn.error")
+    gunicorn.handlers.clear()
+    gunicorn.propagate = True

@@ -24,8 +24,9 @@ REVOKED_FOR_S = 2 * 3600
 MOST_UNWRITTEN = 100_000
 # Where whoever keeps a connection open hears of revocations at once: {"tenant", "names"}.
 CHANNEL = "cred-revoked"
-# The name that stands for the tenant itself.
+# The names that stand for the tenant itself, and for what it has decided (which is changed, never revoked).
 TENANT = "tenant"
+SETTINGS = "settings"
 _REVOKED = b"-"
 
 
@@ -61,8 +62,13 @@ def revoked(tenant_id: str, names: Iterable[str]) -> None:
     """Tell every process, after the revocation was committed."""
     names = list(names)
     if names and _write({key("cred", tenant_id, name): (_REVOKED, REVOKED_FOR_S) for name in names}):
-        with contextlib.suppress(RedisError, OSError):
-            boards().redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "names": names}))
+        tell(tenant_id, names)
+
+
+def tell(tenant_id: str, names: Iterable[str]) -> None:
+    """Those who keep connections open: that these are to be looked at again."""
+    with contextlib.suppress(RedisError, OSError):
+        boards().redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "names": list(names)}))
 
 
 def changed(tenant_id: str, answers: Mapping[str, str]) -> None:

@@ -105,6 +105,11 @@ def recent(tenant_id: str) -> TenantSettings:
     return known[1]
 
 
+def forget(tenant_id: str) -> None:
+    """Read them anew the next time, in this process: they were changed."""
+    _recent.pop(tenant_id, None)
+
+
 def change(
     tx: Tx, changes: Mapping[str, Any], *, now: datetime, expected_version: int | None = None
 ) -> tuple[TenantSettings, int]:

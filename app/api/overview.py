@@ -19,11 +19,14 @@ from app.auth import May, current_actor, requires
 from app.board_shelf import Answer
 from app.conditional import if_changed
 from app.transactions import actor_tx
+from tenants import throttle
 from tenants.db import utcnow
 from tenants.errors import Invalid
 
 blueprint = Blueprint("overview", __name__, url_prefix="/api/v1/overview", description="Totals and trends")
 
+# Of those that have to be made, for each caller.
+READS_PER_MINUTE = 300
 KEPT_S = 0.5
 # A tenth of one core at most goes into any one of them.
 TIMES_ITS_COST = 10
@@ -62,7 +65,9 @@ def read_overview(query: dict[str, Any]) -> Response:
         raise Invalid("scope: tenant or space:<key>", errors={"scope": ["tenant or space:<key>"]})
 
     def make() -> Answer:
-        now = utcnow()
+        actor, now = current_actor(), utcnow()
+        limit = throttle.per_minute(READS_PER_MINUTE)
+        throttle.require("overview", limit, actor.tenant_id, actor.id, detail="Too many in a minute: try again later")
         with actor_tx() as tx:
             found = {
                 counted.value: series.overview(tx, counted, board.window, space=board.part, now=now)

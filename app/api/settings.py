@@ -11,6 +11,7 @@ from app.api.blueprint import Blueprint, Schema
 from app.auth import May, current_actor, requires
 from app.conditional import expected_version
 from app.transactions import actor_tx, after_commit, audit, idempotent
+from tenants import liveness
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
 from tenants.settings import TenantSettings
@@ -84,6 +85,7 @@ def change_settings(changes: dict[str, Any]) -> Any:
             pages.mark_public_stale(tx)
     tenant_id = current_actor().tenant_id
     after_commit(lambda: wake([tenant_id]))
+    after_commit(lambda: liveness.tell(tenant_id, [liveness.SETTINGS]))
     audit("settings.changed", changed=changes)
     return _answer(*changed)
 

@@ -157,6 +157,16 @@ def test_another_tenants_key_shows_nothing_of_this_one(client: FlaskClient, wiki
     assert client.get(f"/embed/badge/open.svg?key={theirs}").status_code == 404
 
 
+def test_only_the_key_in_the_address_counts_since_caches_go_by_it(
+    client: FlaskClient, wiki: Caller, key: str, other_tenant: str
+) -> None:
+    put(wiki, "open", title="Open page")
+    theirs = client_of(client, other_tenant)("POST", "/api/v1/keys", json={"origins": ["https://o.example"]}).get_json()
+    answer = client.get(f"/embed/popular?key={key}", headers={"X-Plaudit-Key": theirs["key"]})
+    assert "Open page" in answer.text
+    assert client.get("/embed/popular", headers={"X-Plaudit-Key": key}).status_code == 401
+
+
 @pytest.mark.parametrize("path", ["/embed/popular", "/embed/badge/x.svg"])
 @pytest.mark.parametrize(
     "query", ["", "key=pk_nobody_xxxxxxxxxxxx", "key=KEY&window=2d", "key=KEY&metric=points", "key=KEY&nonsense=1"]

@@ -1,5 +1,7 @@
 """Sockets and streams, on a real live process: who may come in, what they are told, and how it ends."""
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -199,6 +201,8 @@ def test_a_key_follows_public_boards_from_its_origins(live: Live, client: FlaskC
     assert socket.read()["code"] == "public_boards_only"
     socket.send(op="subscribe", scope="users", window="all")
     assert socket.read()["code"] == "public_boards_only"
+    another = client.post("/api/v1/live/tickets", headers=headers).get_json()["ticket"]
+    assert live.refusal(f"/ws/scoreboard/top10?ticket={another}") == (403, "public_boards_only")
     socket.send(op="subscribe", **BOARD | {"scope": "public"})
     assert socket.read()["type"] == "subscribed"
     socket.close()
@@ -209,7 +213,37 @@ def test_a_handshake_that_is_none_is_a_problem_and_not_an_error_of_ours(live: Li
     plain = requests.get(address, timeout=5)
     assert plain.status_code == 400
     half = requests.get(address, headers={"Connection": "Upgrade", "Upgrade": "websocket"}, timeout=5)
-    assert (half.status_code, half.json()["code"]) == (400, "malformed")
+    assert (half.status_code, half.json()["code"]) == (426, "upgrade_required")
+    address = f"{live.url}/ws/leaderboards?ticket={ticket_for(wiki)}"
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    keyless = requests.get(address, headers=upgrade, timeout=5)
+    assert (keyless.status_code, keyless.json()["code"]) == (400, "malformed")
+
+
+def test_a_ticket_in_a_request_that_cannot_be_read_is_in_no_log(live: Live, wiki: Caller) -> None:
+    ticket = ticket_for(wiki)
+    with socket.create_connection(("127.0.0.1", live.port), timeout=5) as raw:
+        raw.sendall(f"GET /ws/leaderboards?ticket={ticket}\r\n\r\n".encode())
+        assert b"400" in raw.recv(4096)
+    eventually(lambda: "Invalid HTTP request line" in live.said() and "tkt_" not in live.said())
+    assert ticket not in live.said()
+
+
+def test_requests_sent_all_at_once_hold_up_nobody(live: Live, wiki: Caller) -> None:
+    other = live.follow(wiki, **BOARD)
+    other.read_until("subscribed")
+    with socket.create_connection(("127.0.0.1", live.port), timeout=30) as raw:
+        sender = threading.Thread(target=lambda: raw.sendall(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n" * 4000))
+        reader = threading.Thread(target=lambda: [None for _ in iter(lambda: raw.recv(1 << 20), b"")])
+        sender.start()
+        reader.start()
+        time.sleep(0.2)
+        other.send(op="ping")
+        assert other.read_until("pong", within_s=1.5)
+        sender.join()
+        raw.shutdown(socket.SHUT_RDWR)
+        reader.join()
+    other.close()
 
 
 def test_a_tenant_has_so_many_connections_and_no_more(live: Live, wiki: Caller) -> None:
@@ -312,11 +346,13 @@ def test_a_scoreboard_is_public_only_if_the_tenant_says_so(live: Live, client: F
     socket.send(op="subscribe", **BOARD)
     assert socket.read()["code"] == "unknown_op"
     # From one address only so many; and they take nothing from who has a ticket.
-    crowd = [live.connect(path) for _ in range(19)]
+    crowd = [live.connect(path) for _ in range(49)]
     assert live.refusal(path) == (429, "too_many_connections")
     live.follow(wiki, **BOARD).close()
-    for one in (socket, *crowd):
+    for one in crowd:
         one.close()
+    wiki("PATCH", "/api/v1/settings", json={"public_scoreboard": False})
+    assert socket.close_code() == 4401, "and it ends as soon as it is public no more"
 
 
 # --- The stream ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ export const WINDOWS = [
   ["30d", "30 days"],
   ["all", "All time"],
 ];
-export const windowName = (window) => Object.fromEntries(WINDOWS)[window];
+export const windowName = (window) => new Map(WINDOWS).get(window);
 export const METRICS = [
   ["score", "Score"],
   ["views", "Views"],
