@@ -1,12 +1,13 @@
 """A page over time, and spaces at a glance: reads straight from the tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Row, select, text
+from sqlalchemy.exc import OperationalError
 
 from analytics.boards import CELLS, PAGE_METRICS, Metric
 from analytics.rollups import PageStats, column
@@ -79,11 +80,14 @@ _SERIES = {
 
 @dataclass(frozen=True)
 class Overview:
-    """What a tenant or a space got in a window: in all, in the window before, and over time."""
+    """What a tenant or a space got in a window: in all, in the window before, and over time.
+
+    Where there is too much to look through in time, there are no points and nothing before.
+    """
 
     total: int
-    previous: int | None
-    points: list[Point]
+    previous: int | None = None
+    points: list[Point] = field(default_factory=list)
 
 
 # How long each point of an overview is. The last ends with the current hour, so that they add up to the window.
@@ -94,27 +98,34 @@ OVERVIEW_STEP = {
     Window.ALL: timedelta(days=3),
 }
 OVERVIEW_OF_ALL = timedelta(days=90)
+TREND_WITHIN_MS = 3_000
 
 
 def overview(tx: Tx, counted: Counted, window: Window, *, space: str | None, now: datetime) -> Overview:
     """By the pages that are in the space now, and the likes that they still have."""
+    parameters = {"tenant": tx.tenant, "space": space}
+    total = int(tx.scalar(_TOTAL[counted, window], parameters) or 0)
     end, step = hour_of(now) + HOUR, OVERVIEW_STEP[window]
     length = window.length or OVERVIEW_OF_ALL
     start = end - (2 * length if window.length else length)
-    parameters = {"tenant": tx.tenant, "space": space, "start": start, "end": end, "step": step.total_seconds()}
-    counts = {row.bin: int(row.value) for row in tx.execute(_OVERVIEW[counted], parameters)}
+    try:
+        with tx.begin_nested():
+            tx.execute(text(f"SET LOCAL statement_timeout = {TREND_WITHIN_MS}"))
+            rows = tx.execute(_TREND[counted], {**parameters, "start": start, "end": end, "step": step.total_seconds()})
+            counts = {row.bin: int(row.value) for row in rows}
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "57014":
+            raise
+        return Overview(total)
     bins = int(length / step)
     points = [Point(end - (bin_ + 1) * step, counts.get(bin_, 0)) for bin_ in reversed(range(bins))]
-    total = sum(point.value for point in points)
-    if window.length is None:
-        everything = tx.scalar(_EVERYTHING[counted], {"tenant": tx.tenant, "space": space})
-        return Overview(int(everything or 0), None, points)
-    return Overview(total, sum(value for bin_, value in counts.items() if bin_ >= bins), points)
+    before = sum(value for bin_, value in counts.items() if bin_ >= bins)
+    return Overview(total, before if window.length else None, points)
 
 
 _IN_SPACE = """(CAST(:space AS text) IS NULL OR c.page_id IN
                (SELECT id FROM pages WHERE tenant_id = :tenant AND space_key = :space))"""
-_OVERVIEW = {
+_TREND = {
     Counted.VIEWS: text(f"""
         SELECT floor((extract(epoch FROM :end - bucket_hour) - 1) / :step)::int AS bin, sum(views) AS value
         FROM page_views_hour c
@@ -127,12 +138,13 @@ _OVERVIEW = {
         WHERE tenant_id = :tenant AND created_at >= :start AND created_at < :end AND {_IN_SPACE} GROUP BY 1
     """),  # noqa: S608  constants
 }
-_EVERYTHING = {
-    counted: text(f"""
-        SELECT sum({counted}_all) FROM page_stats
+_TOTAL = {
+    (counted, window): text(f"""
+        SELECT sum({column(Metric(counted), window)}) FROM page_stats
         WHERE tenant_id = :tenant AND (CAST(:space AS text) IS NULL OR space_key = :space)
     """)  # noqa: S608  constants
     for counted in Counted
+    for window in Window
 }
 
 

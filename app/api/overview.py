@@ -41,9 +41,9 @@ class OverviewIn(Schema):
 class CountedOut(Schema):
     total = ma.fields.Integer(required=True)
     previous = ma.fields.Integer(
-        allow_none=True, metadata={"description": "in the window before; null for `all`, which has none"}
+        allow_none=True, metadata={"description": "in the window before; null for `all`, or if it took too long"}
     )
-    points = ma.fields.List(ma.fields.Nested(PointOut))
+    points = ma.fields.List(ma.fields.Nested(PointOut), metadata={"description": "none if it took too long"})
 
 
 class OverviewOut(Schema):

@@ -10,7 +10,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics import projection
+from analytics import projection, series
 from app.settings import Settings
 from app.web import create_app
 from tenants.db import owner_tx, utcnow
@@ -218,6 +218,21 @@ def test_an_overview_adds_up_to_the_boards(client: FlaskClient, tenant: str) -> 
     week = wiki("GET", "/api/v1/overview?scope=space:docs&window=7d").get_json()
     assert (len(week["views"]["points"]), week["views"]["previous"]) == (28, 1)
     assert wiki("GET", "/api/v1/overview?window=all").get_json()["views"]["previous"] is None
+
+
+def test_where_a_trend_takes_too_long_the_totals_are_still_there(
+    client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wiki = client_of(client, tenant)
+    wiki("PUT", "/api/v1/pages/a", json={"space": "docs", "title": "a", "url": "/a"})
+    wiki("POST", "/api/v1/pages/a/views")
+    projection.run_all(tenant, now=utcnow)
+    with owner_tx() as blocking:
+        blocking.execute(text("LOCK TABLE page_views_hour IN ACCESS EXCLUSIVE MODE"))
+        monkeypatch.setattr(series, "TREND_WITHIN_MS", 200)
+        found = wiki("GET", "/api/v1/overview?window=7d").get_json()
+    assert found["views"] == {"total": 1, "previous": None, "points": []}
+    assert found["likes"]["points"]
 
 
 @pytest.mark.parametrize("query", ["scope=public", "scope=users", "scope=nonsense", "window=2d", "x=1"])

@@ -140,6 +140,8 @@ export class ContentView {
     for (const [name, figure] of Object.entries(this.figures)) figure.show(found[name], name === this.trend);
     const { window } = this.shown;
     this.compared.textContent = window === "all" ? "The last 90 days" : `compared with the ${windowName(window)} before`;
+    this.chart.hidden = !found[this.trend].points.length;
+    if (this.chart.hidden) this.compared.textContent = "There is too much to show a trend of";
     this.chart.update({ points: found[this.trend].points, stepS: found.step_s, name: this.trend });
   }
 
