@@ -1,0 +1,94 @@
+"""The Hub by itself: what a follower is told, whatever order things are heard in."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from analytics.boards import Board, Metric
+from analytics.windows import Window
+from app import live_tops
+from app.auth import Reader
+from app.hub import RESTARTING, Followed, Follower, Hub, Restarting
+from app.live_tops import Top, Tops
+from tenants.errors import Unavailable
+
+BOARD = Board("wiki", "tenant", Window.WEEK, Metric.LIKES)
+KEY = (BOARD.tenant_id, BOARD.topic)
+
+
+@pytest.fixture
+def hub(connected: None, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    made = Hub()
+    monkeypatch.setattr(made, "start", lambda: None)  # nothing is listened to here
+    return made
+
+
+def follower_of(hub: Hub) -> Follower:
+    reader = Reader(BOARD.tenant_id, public_only=False)
+    made = Follower(hub, "socket", reader, None, lambda _: True, lambda: None, lambda: False)
+    made.follows[KEY] = Followed(BOARD, None)
+    hub.add(KEY, made)
+    return made
+
+
+def told(follower: Follower) -> list[tuple[str, int]]:
+    return [(one["type"], one["version"]) for one in map(orjson.loads, follower.frames())]
+
+
+def heard(hub: Hub, version: int) -> None:
+    hub._heard({"tenant": BOARD.tenant_id, "versions": {BOARD.topic: version, "tenant:1d:views": 99}})
+
+
+def test_many_changes_are_told_as_one_and_none_twice(hub: Hub) -> None:
+    follower = follower_of(hub)
+    for version in (1, 2, 3):
+        heard(hub, version)
+    assert told(follower) == [("invalidated", 3)]
+    heard(hub, 3)
+    heard(hub, 2)
+    assert told(follower) == []
+
+
+def test_a_resync_never_tells_an_older_version_than_was_told(hub: Hub) -> None:
+    """PostgreSQL may be one behind what was published: a projection commits after it has told Redis."""
+    follower = follower_of(hub)
+    heard(hub, 6)
+    assert told(follower) == [("invalidated", 6)]
+    hub._moved(KEY, 5, "resync")
+    assert told(follower) == [("resync", 6)]
+    hub._moved(KEY, 5, "resync")
+    heard(hub, 7)
+    assert told(follower) == [("resync", 7)]
+
+
+def test_who_comes_while_the_process_goes_is_sent_elsewhere(hub: Hub, tenant: str) -> None:
+    follower = follower_of(hub)
+    follower.reader = Reader(tenant, public_only=False)
+    hub.join(follower)
+    hub.end_all(RESTARTING)
+    assert follower.close_code == RESTARTING
+    with pytest.raises(Restarting):
+        hub.join(follower)
+    hub.leave(follower)
+    hub.leave(follower)
+    assert not hub._open
+
+
+def test_rows_are_read_once_however_many_ask_also_where_they_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    answers: list[Top | None] = [Top(1, [], orjson.Fragment(b"[]")), None]
+
+    def read(*_args: Any, **_kwargs: Any) -> Top | None:
+        reads.append(1)
+        return answers[min(len(reads), len(answers)) - 1]
+
+    monkeypatch.setattr(live_tops, "_read", read)
+    tops = Tops()
+    for _ in range(100):
+        assert tops.get(BOARD, 10, 1, public_only=False).version == 1
+    assert len(reads) == 1
+    for _ in range(100):
+        with pytest.raises(Unavailable):
+            tops.get(BOARD, 10, 2, public_only=False)
+    assert len(reads) == 2
