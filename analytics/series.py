@@ -102,9 +102,11 @@ TREND_WITHIN_MS = 3_000
 
 
 def overview(tx: Tx, counted: Counted, window: Window, *, space: str | None, now: datetime) -> Overview:
-    """By the pages that are in the space now, and the likes that they still have."""
+    """By the pages that are in the space now, and the likes that they still have.
+
+    Read from what is counted and not from the projection, which commits only after it has told everybody to look.
+    """
     parameters = {"tenant": tx.tenant, "space": space}
-    total = int(tx.scalar(_TOTAL[counted, window], parameters) or 0)
     end, step = hour_of(now) + HOUR, OVERVIEW_STEP[window]
     length = window.length or OVERVIEW_OF_ALL
     start = end - (2 * length if window.length else length)
@@ -113,14 +115,17 @@ def overview(tx: Tx, counted: Counted, window: Window, *, space: str | None, now
             tx.execute(text(f"SET LOCAL statement_timeout = {TREND_WITHIN_MS}"))
             rows = tx.execute(_TREND[counted], {**parameters, "start": start, "end": end, "step": step.total_seconds()})
             counts = {row.bin: int(row.value) for row in rows}
+            ever = None if window.length else int(tx.scalar(_EVER[counted], parameters) or 0)
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", None) != "57014":
             raise
-        return Overview(total)
+        return Overview(int(tx.scalar(_PROJECTED[counted, window], parameters) or 0))
     bins = int(length / step)
     points = [Point(end - (bin_ + 1) * step, counts.get(bin_, 0)) for bin_ in reversed(range(bins))]
-    before = sum(value for bin_, value in counts.items() if bin_ >= bins)
-    return Overview(total, before if window.length else None, points)
+    if ever is not None:
+        return Overview(ever, None, points)
+    within = sum(point.value for point in points)
+    return Overview(within, sum(counts.values()) - within, points)
 
 
 _IN_SPACE = """(CAST(:space AS text) IS NULL OR c.page_id IN
@@ -138,7 +143,13 @@ _TREND = {
         WHERE tenant_id = :tenant AND created_at >= :start AND created_at < :end AND {_IN_SPACE} GROUP BY 1
     """),  # noqa: S608  constants
 }
-_TOTAL = {
+_EVER = {
+    counted: text(f"""
+        SELECT sum({counted}) FROM page_counters c WHERE tenant_id = :tenant AND {_IN_SPACE}
+    """)  # noqa: S608  constants
+    for counted in Counted
+}
+_PROJECTED = {
     (counted, window): text(f"""
         SELECT sum({column(Metric(counted), window)}) FROM page_stats
         WHERE tenant_id = :tenant AND (CAST(:space AS text) IS NULL OR space_key = :space)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 HISTORY_DAYS = 30
-VIEWS_A_DAY = 1500
+VIEWS_A_DAY = 4000
 READERS = 400
 SEED = "plaudit-demo"
 
@@ -163,7 +163,7 @@ def seed(api: Api, pages: list[DemoPage], marker: Path) -> None:
 
 
 def go_on(api: Api, pages: list[DemoPage]) -> None:
-    """People who read and sometimes like, a few each second, for ever."""
+    """People who read and sometimes like, about one each second, for ever."""
     rng = random.Random()  # noqa: S311
     weights = [page.weight * page.trend for page in pages]
     while True:
@@ -179,7 +179,7 @@ def go_on(api: Api, pages: list[DemoPage]) -> None:
                 api.call("POST", "/api/v1/events", {"events": [action]})
         except (urllib.error.URLError, OSError):
             time.sleep(1)
-        time.sleep(rng.expovariate(4))
+        time.sleep(rng.expovariate(1))
 
 
 def run(url: str, client_id: str, client_secret: str, *, marker: Path) -> None:

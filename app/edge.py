@@ -34,6 +34,13 @@ QUIET = frozenset(
         "leaderboards.read_rank",
         "scores.update_score",
         "scores.claim",
+        "live.make_ticket",
+        "overview.read_overview",
+        "assets.asset",
+        "dashboard.page",
+        "embed.popular",
+        "embed.popular_script",
+        "embed.badge",
     }
 )
 

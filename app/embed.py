@@ -44,7 +44,7 @@ class PopularIn(Schema):
     limit = ma.fields.Integer(load_default=5, validate=ma.validate.Range(1, 20))
     title = ma.fields.String(load_default="Popular", validate=ma.validate.Length(0, 80))
     base = ma.fields.String(validate=ma.validate.Length(1, 300), metadata={"description": "where relative links go"})
-    theme = ma.fields.String(load_default="auto", validate=ma.validate.OneOf(["auto", "light", "dark"]))
+    theme = ma.fields.String(load_default="light", validate=ma.validate.OneOf(["light", "dark", "auto"]))
 
 
 class BadgeIn(Schema):
@@ -115,7 +115,7 @@ def refuse(error: DomainError) -> Response:
     if request.endpoint == "embed.badge":
         shown = _picture("plaudit", "not found" if told.status_code == 404 else "not shown", title=error.detail)
     else:
-        text = render_template("popular.html", version=assets().version, theme="auto", problem=error.detail)
+        text = render_template("popular.html", version=assets().version, theme="light", problem=error.detail)
         shown = _page(Response(text), ancestors="*")
     shown.status_code = told.status_code
     shown.headers["Cache-Control"] = "no-store"

@@ -6,7 +6,16 @@ import { h, replace, words } from "./dom.js";
 import { WINDOWS, ago, dateTime, number } from "./format.js";
 import { choice, empty, failure, form, loading } from "./parts.js";
 
-const SCOPES = ["pages:write", "events:write", "events:backfill", "stats:read", "users:write", "actions:write", "quests:write", "admin"];
+const SCOPES = {
+  "pages:write": "make, change and delete pages",
+  "events:write": "send views, likes and actions",
+  "events:backfill": "send events of any age",
+  "stats:read": "read boards and numbers",
+  "users:write": "reset passwords, export and erase people",
+  "actions:write": "make action tokens",
+  "quests:write": "run quests",
+  admin: "everything an admin may do",
+};
 
 // Columns of numbers, which stand at the right.
 const NUMBERS = new Set(["Points", "Events", "Rank", "Score", "Likes", "Views"]);
@@ -98,51 +107,66 @@ async function every(path) {
   return items;
 }
 
+// The client that was just made: its secret stays until somebody says that they have saved it.
+let made = null;
+
+function secretOf(client, again) {
+  const saved = () => {
+    made = null;
+    again();
+  };
+  return h("div", { class: "secret", role: "status" }, h("strong", {}, "The secret is shown now and never again"), h("span", {}, "client_id ", h("code", {}, client.client_id)), h("span", {}, "client_secret ", h("code", {}, client.client_secret)), h("div", {}, h("button", { type: "button", onclick: saved }, "I have saved it")));
+}
+
+/** What to put on a page so that a key counts it. */
+function snippetOf(key) {
+  return unfold("How to use it", h("p", { class: "quiet" }, "On each of your pages, which you have made with the API before:"), h("p", {}, h("code", {}, `<script defer src="${location.origin}/plaudit.js" data-key="${key}"></script>`)));
+}
+
 async function access(again) {
   const [clients, keys] = await Promise.all([every("/api/v1/clients"), every("/api/v1/keys")]);
-  const made = h("div", { role: "status" });
-  const scopes = h("select", { multiple: true, size: SCOPES.length }, SCOPES.map((name) => h("option", { value: name }, name)));
   const newClient = form({
-    action: "Make the client",
+    action: "Create client",
     fields: [
       { name: "name", label: "Name", placeholder: "Our wiki’s server", required: true },
-      { name: "scopes", label: "Scopes", input: scopes, read: () => [...scopes.selectedOptions].map((one) => one.value), hint: "What it may do. Several with Ctrl or ⌘." },
+      ...Object.entries(SCOPES).map(([scope, what]) => ({ name: scope, label: `${scope}: ${what}`, type: "checkbox" })),
     ],
-    submit: async (values) => {
-      const client = await send("POST", "/api/v1/clients", values);
-      replace(made, h("div", { class: "secret" }, h("strong", {}, "Its secret is shown now and never again"), h("span", {}, "client_id ", h("code", {}, client.client_id)), h("span", {}, "client_secret ", h("code", {}, client.client_secret)), h("div", {}, h("button", { type: "button", onclick: again }, "I have kept it"))));
+    submit: async ({ name, ...chosen }) => {
+      made = await send("POST", "/api/v1/clients", { name, scopes: Object.keys(chosen).filter((scope) => chosen[scope]) });
+      again();
     },
   });
   const newKey = form({
-    action: "Make the key",
+    action: "Create key",
     fields: [
       { name: "name", label: "Name", value: "Browser", required: true },
-      { name: "origins", label: "Origins", placeholder: "https://wiki.example", hint: "From which pages it counts, with spaces between.", required: true },
+      { name: "origins", label: "Origins", placeholder: "https://wiki.example", hint: "Sites that may use this key, separated by spaces.", required: true },
     ],
     submit: async ({ name, origins }) => {
       await send("POST", "/api/v1/keys", { name, origins: origins.split(/[\s,]+/).filter(Boolean) });
       again();
     },
   });
-  const clientRows = clients.map((one) => h("tr", {}, h("td", {}, words(one.name), h("div", { class: "quiet" }, h("code", {}, one.client_id))), h("td", {}, one.scopes.join(", ")), h("td", {}, one.last_used_at ? ago(one.last_used_at) : "never"), h("td", { class: "acts" }, sure("Revoke", `Revoke ${one.name}? Its tokens stop working at once.`, () => send("DELETE", `/api/v1/clients/${encodeURIComponent(one.client_id)}`), again))));
-  const keyRows = keys.map((one) => h("tr", {}, h("td", {}, words(one.name), h("div", { class: "quiet" }, h("code", {}, one.key))), h("td", {}, one.origins.join(", ")), h("td", {}, ago(one.created_at)), h("td", { class: "acts" }, sure("Revoke", `Revoke ${one.name}? Pages that use it stop counting at once.`, () => send("DELETE", `/api/v1/keys/${encodeURIComponent(one.key)}`), again))));
+  const clientRows = clients.map((one) => h("tr", {}, h("td", {}, words(one.name), h("div", { class: "quiet" }, h("code", {}, one.client_id))), h("td", {}, one.scopes.join(", ")), h("td", {}, one.last_used_at ? ago(one.last_used_at) : "never"), h("td", { class: "acts" }, sure("Revoke", `Revoke the client ${one.name} (${one.client_id})? Its tokens stop working at once.`, () => send("DELETE", `/api/v1/clients/${encodeURIComponent(one.client_id)}`), again))));
+  const keyRows = keys.map((one) => h("tr", {}, h("td", {}, words(one.name), h("div", { class: "quiet" }, h("code", {}, one.key)), snippetOf(one.key)), h("td", {}, one.origins.join(", ")), h("td", {}, ago(one.created_at)), h("td", { class: "acts" }, sure("Revoke", `Revoke the key ${one.name} (${one.key})? Pages that use it stop counting at once.`, () => send("DELETE", `/api/v1/keys/${encodeURIComponent(one.key)}`), again))));
   return [
-    card("Clients", "Your servers, with a secret", clients.length ? list(["Client", "Scopes", "Last used", ""], clientRows) : empty("There are no clients yet", "A client sends events from your server."), made, unfold("New client", newClient)),
+    card("Clients", "Your servers, with a secret", clients.length ? list(["Client", "Scopes", "Last used", ""], clientRows) : empty("There are no clients yet", "A client sends events from your server."), made && secretOf(made, again), unfold("New client", newClient)),
     card("Publishable keys", "Your pages, in browsers", keys.length ? list(["Key", "Origins", "Made", ""], keyRows) : empty("There are no keys yet", "A key lets browsers send views and read public boards."), unfold("New key", newKey)),
   ];
 }
 
-function actionForm(known, again) {
+function actionForm(known, again, taken = []) {
   const fields = [
     ...(known.type ? [] : [{ name: "type", label: "Type", placeholder: "answer", required: true }]),
     { name: "points", label: "Points", type: "number", value: known.points ?? 10, min: 0 },
-    { name: "daily_cap", label: "Points a day at most", type: "number", value: known.daily_cap ?? "", placeholder: "no limit" },
-    { name: "cooldown_s", label: "Seconds between two", type: "number", value: known.cooldown_s ?? "", placeholder: "none" },
+    { name: "daily_cap", label: "At most so many points a day", type: "number", value: known.daily_cap ?? "", placeholder: "no limit" },
+    { name: "cooldown_s", label: "Wait between two (seconds)", type: "number", value: known.cooldown_s ?? "", placeholder: "none" },
     { name: "once_per_object", label: "Once for each object", type: "checkbox", value: known.once_per_object },
     { name: "requires_token", label: "Only with an action token", type: "checkbox", value: known.requires_token },
     { name: "enabled", label: "Enabled", type: "checkbox", value: known.enabled ?? true },
   ];
   const submit = async ({ type, ...terms }) => {
+    if (taken.includes(type)) throw Object.assign(new Error("There is an action of this type already: change that one"), { errors: { type: ["is there already"] } });
     await send("PUT", `/api/v1/actions/catalog/${encodeURIComponent(known.type ?? type)}`, terms);
     again();
   };
@@ -151,10 +175,10 @@ function actionForm(known, again) {
 
 async function catalog(again) {
   const { items } = await get("/api/v1/actions/catalog");
-  const terms = (one) => [one.daily_cap && `at most ${number(one.daily_cap)} a day`, one.cooldown_s && `every ${number(one.cooldown_s)} s`, one.once_per_object && "once for each object", one.requires_token && "with a token"].filter(Boolean).join(", ");
+  const terms = (one) => [one.daily_cap && `at most ${number(one.daily_cap)} points a day`, one.cooldown_s && `every ${number(one.cooldown_s)} s`, one.once_per_object && "once for each object", one.requires_token && "with a token"].filter(Boolean).join(", ");
   const rows = items.map((one) =>
     h("tr", {}, h("td", {}, h("code", {}, one.type), " ", !one.enabled && h("span", { class: "badge" }, "off")), h("td", { class: "number" }, number(one.points)), h("td", {}, terms(one) || "no limits", unfold("Change", actionForm(one, again))), h("td", { class: "acts" }, sure("Delete", `Delete ${one.type}? What it paid stays.`, () => send("DELETE", `/api/v1/actions/catalog/${encodeURIComponent(one.type)}`), again))));
-  return card("Action catalog", "What people are paid for; the server decides the points", items.length ? list(["Action", "Points", "Limits", ""], rows) : empty("The catalog is empty", "An action that is not in it pays nothing."), unfold("New action", actionForm({}, again)));
+  return card("Action catalog", "What earns points, and how many; the server decides", items.length ? list(["Action", "Points", "Limits", ""], rows) : empty("The catalog is empty", "An action that is not in it pays nothing."), unfold("New action", actionForm({}, again, items.map((one) => one.type))));
 }
 
 async function weights(again) {
@@ -166,11 +190,13 @@ async function weights(again) {
   ];
   const show = async (values) => {
     const { items, moved } = await send("POST", "/api/v1/settings/weights/preview", values);
-    const row = (one) => h("tr", {}, h("td", { class: "number" }, one.rank), h("td", {}, movement({ rank_change: one.rank_now === null ? null : one.rank_now - one.rank, is_new: one.rank_now === null })), h("td", {}, words(nameOf(one))), h("td", { class: "number" }, `${number(one.score_now)} → ${number(one.score)}`));
+    const row = (one) => h("tr", {}, h("td", { class: "number" }, one.rank), h("td", {}, movement({ rank_change: one.rank_now === null ? null : one.rank_now - one.rank, is_new: one.rank_now === null }, "compared with now")), h("td", {}, words(nameOf(one))), h("td", { class: "number" }, `${number(one.score_now)} → ${number(one.score)}`));
     const apply = form({
       action: "Apply these weights",
       fields: [],
       submit: async () => {
+        const planned = (now.history ?? []).some((one) => one.state === "planned");
+        if (!confirm(`Score every page by these weights from now on?${planned ? " What was planned for later will not take effect." : ""}`)) return;
         await send("PUT", "/api/v1/settings/weights", values);
         again();
       },
@@ -178,13 +204,16 @@ async function weights(again) {
     replace(preview, h("p", {}, moved ? `${number(moved)} ${moved === 1 ? "page" : "pages"} would move on the 7-day board.` : "No page would move on the 7-day board."), items.length ? list(["Rank", "", "Page", "Score"], items.map(row)) : null, apply);
   };
   const chosen = form({ fields, action: "Preview", submit: show });
-  const done = now.projected && now.projected.done < now.projected.total ? h("p", { class: "quiet" }, `Being applied: ${number(now.projected.done)} of ${number(now.projected.total)} pages.`) : null;
+  chosen.addEventListener("input", () => replace(preview)); // which was of other numbers
+  const { done, total } = now.projected ?? {};
+  const applied = done < total ? h("p", { class: "quiet", role: "status" }, `Being applied: ${number(done)} of ${number(total)} pages.`) : null;
+  if (applied) setTimeout(() => applied.isConnected && again(), 1500);
   const history = (now.history ?? []).map((one) => h("tr", {}, h("td", {}, one.version), h("td", {}, h("span", { class: "badge" }, one.state)), h("td", { class: "number" }, number(one.likes)), h("td", { class: "number" }, number(one.views)), h("td", {}, one.effective_from ? dateTime(one.effective_from) : "from the start")));
-  return [card("Weights of the score", h("code", {}, now.formula), done, chosen, preview), history.length ? card("History", "", list(["Version", "", "Likes", "Views", "From"], history)) : null].filter(Boolean);
+  return [card("Weights of the score", h("code", {}, now.formula), applied, chosen, preview), history.length ? card("History", "", list(["Version", "", "Likes", "Views", "From"], history)) : null].filter(Boolean);
 }
 
 function why({ rule, details }) {
-  if (rule === "points_per_hour") return `${number(details.points)} points within an hour; more than ${number(details.most)} are looked at`;
+  if (rule === "points_per_hour") return `${number(details.points)} points within an hour; the limit is ${number(details.most)}`;
   return `${rule} ${Object.entries(details ?? {}).map(([name, value]) => `${name}: ${value}`).join(", ")}`;
 }
 
@@ -192,13 +221,17 @@ async function integrity(again) {
   const { items } = await get("/api/v1/integrity/flags?limit=100");
   const names = new Map();
   await Promise.all([...new Set(items.map((one) => one.user_id))].map(async (id) => names.set(id, await get(`/api/v1/users/${id}`).then((user) => nameOf({ user })).catch(() => id))));
-  const verdicts = [["dismiss", "Dismiss", "Dismiss this flag?"], ["suspend", "Suspend", "Suspend this person?"], ["reverse", "Reverse", "Take back the points of the flagged time?"]];
+  const verdicts = ({ state }, name) => [
+    state === "suspended" ? ["dismiss", "Lift suspension", `Lift the suspension of ${name}?`] : ["dismiss", "Dismiss", `Dismiss this flag? ${name} keeps the points.`],
+    ...(state === "suspended" ? [] : [["suspend", "Suspend", `Suspend ${name}? They are signed out, and leave the boards.`]]),
+    ["reverse", "Reverse", `Take back the points that ${name} got in the flagged hour?`],
+  ];
   const row = (one) => {
     const isOpen = one.state === "open" || one.state === "suspended";
     const to = address("/dashboard/people", { user: one.user_id });
-    return h("tr", {}, h("td", {}, h("a", { href: to, "data-route": "" }, words(names.get(one.user_id)))), h("td", {}, why(one)), h("td", {}, ago(one.created_at)), h("td", {}, h("span", { class: "badge" }, one.state)), h("td", { class: "acts" }, isOpen && verdicts.map(([action, text, question]) => sure(text, question, () => send("POST", `/api/v1/integrity/flags/${one.id}/resolve`, { action }), again))));
+    return h("tr", {}, h("td", {}, h("a", { href: to, "data-route": "" }, words(names.get(one.user_id)))), h("td", {}, why(one)), h("td", {}, ago(one.created_at)), h("td", {}, h("span", { class: "badge" }, one.state)), h("td", { class: "acts" }, isOpen && verdicts(one, names.get(one.user_id)).map(([action, text, question]) => sure(text, question, () => send("POST", `/api/v1/integrity/flags/${one.id}/resolve`, { action }), again))));
   };
-  return card("Suspicious scores", "Flagged by what people got in an hour", items.length ? list(["Person", "Why", "When", "State", ""], items.map(row)) : empty("Nothing suspicious", "Whoever gets more points in an hour than your settings allow is listed here."));
+  return card("Suspicious scores", "Unusually many points in one hour", items.length ? list(["Person", "Why", "When", "State", ""], items.map(row)) : empty("Nothing suspicious", "Whoever gets more points in an hour than your settings allow is listed here."));
 }
 
 async function rejections() {
@@ -214,7 +247,7 @@ async function rejections() {
       const found = await get(address("/api/v1/ingest/rejections", { window }));
       if (found.window !== window) return; // another was chosen meanwhile
       const reasons = Object.entries(found.reasons).sort((a, b) => b[1] - a[1]);
-      replace(body, reasons.length ? list(["Reason", "An event that…", "Events"], reasons.map(([code, count]) => h("tr", {}, h("td", {}, h("code", {}, code)), h("td", {}, REASONS[code] ?? ""), h("td", { class: "number" }, number(count))))) : empty("No event was refused in this time", "Whatever is refused is counted here, with its reason."));
+      replace(body, reasons.length ? list(["Reason", "An event that…", "Events"], reasons.map(([code, count]) => h("tr", {}, h("td", {}, h("code", {}, code)), h("td", {}, REASONS[code] ?? ""), h("td", { class: "number" }, number(count))))) : empty("No event was refused in this period", "Whatever is refused is counted here, with its reason."));
     } catch (error) {
       replace(body, failure(error, show));
     }

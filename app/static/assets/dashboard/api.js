@@ -37,7 +37,7 @@ async function call(method, path, body, { signal } = {}) {
     answer = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store", credentials: "same-origin" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, { code: "unreachable", detail: "Plaudit cannot be reached. Is the network there?" });
+    throw new Problem(0, { code: "unreachable", detail: "Plaudit cannot be reached. Check your connection." });
   }
   if (answer.status === 304 && known) {
     kept.delete(path);

@@ -1,7 +1,7 @@
 // The ranked table: rows with bars and movement. Rows that change places glide there; nothing else on the page moves.
 
 import { address } from "./api.js";
-import { append, h, icons, outsideLink, replace, words } from "./dom.js";
+import { append, h, icons, isOutside, outsideLink, replace, words } from "./dom.js";
 import { compact, metricName, number, windowName } from "./format.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -63,7 +63,7 @@ export class BoardTable {
     if (row.named !== named) {
       row.named = named;
       replace(row.name, address ? h("a", { href: address, "data-route": "" }, words(text)) : words(text));
-      if (item.page) append(row.name, [outsideLink(item.page.url, { class: "outside", "aria-label": "Open the page itself" }, /^https?:/i.test(item.page.url) ? icons.out() : "")]);
+      if (isOutside(item.page?.url)) append(row.name, [outsideLink(item.page.url, { class: "outside", "aria-label": "Open the page itself" }, icons.out())]);
     }
     if (row.second && row.space !== item.page?.space) {
       row.space = item.page?.space;
@@ -119,7 +119,7 @@ export class BoardCard {
     this.count = h("span", { class: "quiet", role: "status" });
     this.more = h("button", { type: "button", onclick: () => this.askForMore(Math.min(MOST_ROWS, this.rows + (this.rows < 100 ? 30 : 100))) });
     const csv = h("a", { class: "button", href: address("/api/v1/leaderboards/export.csv", board), download: "" }, icons.download(), "CSV");
-    replace(card, h("div", { class: "head" }, h("h2", {}, title), this.count, csv), this.table.element, h("div", { class: "more" }, this.more));
+    replace(card, h("div", { class: "head" }, h("h2", {}, title), this.count, board.metric === "score" && h("span", { class: "quiet" }, "by likes and views, weighted"), csv), this.table.element, h("div", { class: "more" }, this.more));
   }
 
   show(found) {
@@ -134,12 +134,12 @@ export class BoardCard {
   }
 }
 
-export function movement(item) {
-  if (item.is_new) return h("span", { class: "new", title: "Not on the board the day before" }, "new");
+export function movement(item, since = "since the day before") {
+  if (item.is_new) return h("span", { class: "new", title: `Not on the board ${since === "compared with now" ? "now" : "the day before"}` }, "new");
   const change = item.rank_change;
   if (!change) return null;
   const [name, arrow] = change > 0 ? ["up", icons.up()] : ["down", icons.down()];
-  const said = `${Math.abs(change)} ${Math.abs(change) === 1 ? "place" : "places"} ${name} since the day before`;
+  const said = `${Math.abs(change)} ${Math.abs(change) === 1 ? "place" : "places"} ${name} ${since}`;
   return h("span", { class: name, title: said }, arrow, h("span", { "aria-hidden": "true" }, Math.abs(change)), h("span", { class: "hidden" }, said));
 }
 

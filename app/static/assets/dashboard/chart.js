@@ -32,7 +32,7 @@ class Chart {
     }).observe(this.holder);
     this.holder.onpointermove = (event) => this.show(this.under(event));
     this.holder.onpointerdown = this.holder.onpointermove;
-    this.holder.onpointerleave = () => this.show(null);
+    this.holder.onpointerleave = (event) => event.pointerType !== "touch" && this.show(null); // a finger that was lifted still reads
     this.holder.onblur = () => this.show(null);
     this.holder.onkeydown = (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -108,13 +108,16 @@ function grid(value, { left, width, y }) {
 }
 
 function ticks(points, stepS, { x, width, height, isUtcDay }) {
-  const fit = Math.max(2, Math.min(7, Math.floor(width / 110)));
-  const every = Math.max(1, Math.ceil(points.length / fit));
-  return points
-    .map((point, place) => [point, place])
-    .filter(([, place]) => place % every === Math.floor(every / 2))
-    .map(([point, place]) =>
-      s("text", { class: "axis", x: x(place), y: height - 6, "text-anchor": "middle" }, tick(point.at, stepS * points.length, isUtcDay)));
+  const fit = Math.max(2, Math.min(7, Math.floor(width / 90)));
+  // Over some days, where a day begins; else at equal distances.
+  const isDays = stepS < 86400 && stepS * points.length > 2 * 86400;
+  const dayOf = (point) => new Date(point.at).toDateString();
+  const begins = points.map((_, place) => place).filter((place) => !isDays || (place > 0 && dayOf(points[place]) !== dayOf(points[place - 1])));
+  const every = Math.max(1, Math.ceil(begins.length / fit));
+  return begins
+    .filter((_, place) => place % every === Math.floor(every / 2))
+    .map((place) =>
+      s("text", { class: "axis", x: x(place), y: height - 6, "text-anchor": "middle" }, tick(points[place].at, stepS * points.length, isUtcDay)));
 }
 
 /** A round number at or above the largest, which halves well too. */

@@ -60,7 +60,7 @@ export class ContentView {
   closed(page) {
     if (this.opened?.id !== page) return;
     this.opened = null;
-    this.go({ page: null });
+    this.context.go(this.link({ page: null }), { replace: true }); // so that Back does not open it again
   }
 
   go(change) {
@@ -121,8 +121,14 @@ export class ContentView {
   async part(element, act) {
     try {
       await act();
+      element.classList.remove("stale");
     } catch (error) {
       if (error.name === "AbortError" || error.status === 401) return;
+      const isShown = element === this.board ? this.card : this.chart;
+      if (isShown && (error.status === 0 || error.status >= 500)) {
+        element.classList.add("stale"); // the last numbers are better than none
+        return;
+      }
       if (element === this.board) this.card = null;
       else this.chart = null;
       replace(element, failure(error, () => this.read()));
@@ -139,7 +145,7 @@ export class ContentView {
     }
     for (const [name, figure] of Object.entries(this.figures)) figure.show(found[name], name === this.trend);
     const { window } = this.shown;
-    this.compared.textContent = window === "all" ? "The last 90 days" : `compared with the ${windowName(window)} before`;
+    this.compared.textContent = window === "all" ? "The chart is of the last 90 days" : `compared with the ${windowName(window)} before`;
     this.chart.hidden = !found[this.trend].points.length;
     if (this.chart.hidden) this.compared.textContent = "There is too much to show a trend of";
     this.chart.update({ points: found[this.trend].points, stepS: found.step_s, name: this.trend });
@@ -152,7 +158,7 @@ export class ContentView {
     if (!found.items.length) {
       this.card = null;
       const text = space ? `Nothing in ${space} was viewed or liked` : "Nothing was viewed or liked";
-      replace(this.board, empty(`${text} in this time`, "Send views and likes with the API, or put ", h("code", {}, "plaudit.js"), " on your pages: the ", h("a", { href: "/api/docs" }, "API’s pages"), " say how."));
+      replace(this.board, empty(`${text} in this period`, this.context.isAdmin ? firstSteps() : "As soon as something is, it is here."));
       return;
     }
     const linked = (item) => item.page && h("a", { href: this.link({ space: item.page.space, page: null }), "data-route": "" }, words(item.page.space));
@@ -167,6 +173,12 @@ export class ContentView {
     });
     this.card.show(found);
   }
+}
+
+function firstSteps() {
+  const step = (...text) => h("li", {}, ...text);
+  const script = h("code", {}, `<script defer src="${location.origin}/plaudit.js" data-key="pk_…"></script>`);
+  return h("ol", { class: "steps" }, step("Tell Plaudit of your pages: ", h("a", { href: "/api/docs#Pages" }, h("code", {}, "PUT /api/v1/pages/{id}")), ", from your server."), step("Make a ", h("a", { href: "/dashboard/admin/access", "data-route": "" }, "key"), " for your site, and put this on its pages: ", script), step("Or send views and likes from your server, in batches: ", h("code", {}, "POST /api/v1/events"), "."), step("Look here: the first view shows up by itself."));
 }
 
 /** A number with its name and how it changed, which is also the button that shows its trend. */
@@ -187,6 +199,7 @@ class Figure {
     this.change.title = previous === null ? "" : `${number(previous)} before`;
     if (!previous) replace(this.change, previous === 0 && total ? "none before" : "\u00a0");
     else if (isSame) replace(this.change, "as before");
+    else if (share > 999) replace(this.change, icons.up(), h("span", { class: "hidden" }, "up"), "over 999%");
     else replace(this.change, share > 0 ? icons.up() : icons.down(), h("span", { class: "hidden" }, share > 0 ? "up" : "down"), `${Math.abs(share) < 10 ? Math.abs(share).toFixed(1) : Math.round(Math.abs(share))}%`);
   }
 }

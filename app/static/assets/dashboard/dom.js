@@ -31,10 +31,11 @@ export function replace(element, ...children) {
   return append(element, children);
 }
 
+export const isOutside = (url) => /^https?:\/\//i.test(url ?? "");
+
 /** A link to somebody's page, if it is one that a browser should open; else only its text. */
 export function outsideLink(url, attributes, ...children) {
-  const safe = /^https?:\/\//i.test(url ?? "");
-  if (!safe) return h("span", attributes, ...children);
+  if (!isOutside(url)) return h("span", attributes, ...children);
   return h("a", { ...attributes, href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
 }
 

@@ -13,7 +13,7 @@ import { SpacesView } from "./spaces.js";
 const root = document.getElementById("app");
 const STATES = {
   live: ["Live", "Changes appear as they happen"],
-  polling: ["Polling", "No live connection can be had: asking every few seconds, and trying again"],
+  polling: ["Polling", "There is no live connection at the moment: asking every few seconds instead"],
   connecting: ["Connecting", "Opening the live connection"],
 };
 let frame = null;
@@ -39,7 +39,7 @@ class Frame {
       h("footer", {}, h("span", {}, "Plaudit"), h("a", { href: "/api/docs" }, "API")),
     );
     this.live = new Live({ changed: (topic, version) => this.view?.changed(topic, version), state: (name) => this.showState(name) });
-    this.context = { go: (to) => this.go(to), live: this.live, me, title: (text) => (document.title = `${text} · Plaudit`) };
+    this.context = { go: (to, how) => this.go(to, how), live: this.live, me, isAdmin: this.isAdmin, title: (text) => (document.title = `${text} · Plaudit`) };
     this.show();
   }
 
@@ -68,12 +68,21 @@ class Frame {
         this.view = View ? new View(this.main, this.context) : null;
       } catch {
         this.name = null;
-        replace(this.main, h("section", { class: "card" }, failure(new Error("A part of the dashboard did not come. Is the network there?"), () => this.show())));
+        replace(this.main, h("section", { class: "card" }, failure(new Error("A part of the dashboard did not come. Check your connection."), () => this.show())));
         return;
       }
     }
+    this.remember(name);
     if (this.view) this.view.show(new URLSearchParams(location.search), rest.join("/"));
-    else replace(this.main, h("div", { class: "card empty" }, h("p", { class: "strong" }, "There is nothing at this address"), h("p", {}, h("a", { href: "/dashboard", "data-route": "" }, "To the content"))));
+    else replace(this.main, h("div", { class: "card empty" }, h("p", { class: "strong" }, name === "admin" ? "This part is for admins" : "There is nothing at this address"), h("p", {}, h("a", { href: "/dashboard", "data-route": "" }, "Back to the content"))));
+  }
+
+  /** A view that is come back to shows what it showed. */
+  remember(name) {
+    const query = new URLSearchParams(location.search);
+    for (const opened of ["page", "user"]) query.delete(opened);
+    const link = this.links.get(name);
+    if (link && name !== "admin") link.search = query.toString();
   }
 
   async viewNamed(name) {
@@ -81,8 +90,8 @@ class Frame {
     return new Map([["", ContentView], ["people", PeopleView], ["spaces", SpacesView]]).get(name);
   }
 
-  go(to) {
-    history.pushState(null, "", to.endsWith("?") ? to.slice(0, -1) : to);
+  go(to, { replace: inPlace } = {}) {
+    history[inPlace ? "replaceState" : "pushState"](null, "", to.endsWith("?") ? to.slice(0, -1) : to);
     this.show();
   }
 

@@ -2,7 +2,7 @@
 
 import { address, get } from "./api.js";
 import { lineChart } from "./chart.js";
-import { h, icons, outsideLink, replace, words } from "./dom.js";
+import { h, icons, isOutside, outsideLink, replace, words } from "./dom.js";
 import { METRICS, WINDOWS, dateTime, number } from "./format.js";
 import { choice, empty, failure, loading, paced, sheet } from "./parts.js";
 
@@ -45,7 +45,7 @@ class PageSheet {
   }
 
   changed() {
-    this.again();
+    if (!this.isGone) this.again();
   }
 
   async read() {
@@ -60,19 +60,20 @@ class PageSheet {
     } catch (error) {
       this.series.hidden = true;
       replace(this.stats);
-      if (error.status === 404) replace(this.head, empty("There is no such page", "It may have been deleted since."));
+      this.isGone = error.status === 404;
+      if (this.isGone) replace(this.head, empty("There is no such page", "It may have been deleted since."));
       else replace(this.head, failure(error, () => this.read()));
     }
   }
 
   showHead(page) {
     const facts = [page.space, page.visibility, `added ${dateTime(page.created_at)}`, page.owner && `owned by ${page.owner}`];
-    replace(this.head, h("h2", {}, words(page.title || page.external_id)), h("p", { class: "quiet url" }, outsideLink(page.url, {}, words(page.url), " ", icons.out())), h("p", { class: "quiet" }, facts.filter(Boolean).map((fact, place) => [place ? " · " : "", h("bdi", {}, fact)])));
+    replace(this.head, h("h2", {}, words(page.title || page.external_id)), h("p", { class: "quiet url" }, outsideLink(page.url, {}, words(page.url), " ", isOutside(page.url) && icons.out())), h("p", { class: "quiet" }, facts.filter(Boolean).map((fact, place) => [place ? " · " : "", h("bdi", {}, fact)])));
   }
 
   showSeries({ metric, step, points }) {
     const total = points.reduce((sum, point) => sum + point.value, 0);
-    this.total.textContent = `${number(total)} ${metric} in this time`;
+    this.total.textContent = `${number(total)} ${metric} in this period`;
     this.chart.update({ points, stepS: step === "hour" ? 3600 : 86400, name: metric, isUtcDay: step === "day" });
   }
 

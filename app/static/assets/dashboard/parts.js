@@ -78,6 +78,9 @@ export function form({ fields, submit, action }) {
     event.preventDefault();
     said.hidden = true;
     for (const field of fields) field.wrong?.replaceChildren();
+    const missing = fields.filter((field) => field.required && !String(field.read()).trim());
+    for (const field of missing) replace(field.wrong, "is needed");
+    if (missing.length) return;
     button.disabled = true;
     try {
       await submit(Object.fromEntries(fields.map((field) => [field.name, field.read()])), element);
@@ -87,7 +90,7 @@ export function form({ fields, submit, action }) {
         if (field) replace(field.wrong, texts.join(" "));
         return !field;
       });
-      said.hidden = false;
+      said.hidden = !unknown.length && Object.keys(error.errors ?? {}).length > 0;
       said.textContent = unknown.length ? unknown.map(([name, texts]) => `${name}: ${texts.join(" ")}`).join("; ") : error.message;
     } finally {
       button.disabled = false;

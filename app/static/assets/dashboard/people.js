@@ -40,14 +40,14 @@ export class PeopleView {
     const user = query.get("user");
     if (user !== (this.opened?.id ?? null)) {
       this.close();
-      this.opened = user ? { id: user, dialog: openUser(user, () => this.closed(user)) } : null;
+      this.opened = user ? { id: user, dialog: openUser(user, this.context, () => this.closed(user)) } : null;
     }
   }
 
   closed(user) {
     if (this.opened?.id !== user) return;
     this.opened = null;
-    this.go({ user: null });
+    this.context.go(this.link({ user: null }), { replace: true }); // so that Back does not open it again
   }
 
   /** Without going to another address. */
@@ -80,8 +80,13 @@ export class PeopleView {
     try {
       const found = await get(address("/api/v1/leaderboards", { ...this.shown, limit: this.rows }), { signal });
       if (!signal.aborted && found.version >= this.version) this.showBoard(found);
+      this.board.classList.remove("stale");
     } catch (error) {
       if (error.name === "AbortError" || error.status === 401) return;
+      if (this.card && (error.status === 0 || error.status >= 500)) {
+        this.board.classList.add("stale"); // the last numbers are better than none
+        return;
+      }
       this.card = null;
       replace(this.board, failure(error, () => this.read()));
     }
@@ -92,7 +97,7 @@ export class PeopleView {
     if (!found.items.length) {
       this.card = null;
       const whose = this.shown.scope.includes(":") ? `in the segment ${this.shown.scope.slice(6)} ` : "";
-      replace(this.board, empty(`Nobody ${whose}got points in this time`, "Points come from actions: an admin says in the catalog what each is worth."));
+      replace(this.board, empty(`Nobody ${whose}got points in this period`, "Points come from actions: an admin says in the catalog what each is worth."));
       return;
     }
     this.card ??= new BoardCard(this.board, {
@@ -107,7 +112,7 @@ export class PeopleView {
   }
 }
 
-function openUser(id, closed) {
+function openUser(id, { me, isAdmin }, closed) {
   const { dialog, content } = sheet({ label: "Person", closed });
   const body = h("div", {}, loading(4));
   replace(content, h("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => dialog.close() }, icons.close()), body);
@@ -115,13 +120,13 @@ function openUser(id, closed) {
   (async () => {
     try {
       const user = await get(path);
-      const ledger = await get(`${path}/ledger?limit=20`).catch(() => null); // others' ledgers are for admins
+      const ledger = isAdmin || id === me.id ? await get(`${path}/ledger?limit=20`) : null; // of others, for admins
       const facts = [user.role, user.segment && `segment ${user.segment}`, user.suspended && "suspended", `joined ${ago(user.created_at)}`];
       replace(
         body,
         h("h2", {}, words(nameOf({ user }))),
         h("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")),
-        h("div", { class: "figures" }, figure("Score", user.score), figure("Actions", user.total_actions)),
+        h("div", { class: "figures" }, figure("Points", user.score), figure("Actions", user.total_actions)),
         ledger && (ledger.items.length ? entries(ledger.items) : h("p", { class: "quiet" }, "No entries in the ledger yet.")),
       );
     } catch (error) {
@@ -138,7 +143,7 @@ function entries(items) {
     "table",
     { class: "list" },
     h("caption", {}, "Latest in the ledger"),
-    h("thead", {}, h("tr", {}, [["When"], ["What"], ["Points", "number"], ["Score", "number"]].map(([name, kind]) => h("th", { scope: "col", class: kind }, name)))),
+    h("thead", {}, h("tr", {}, [["When"], ["What"], ["Points", "number"], ["Total", "number"]].map(([name, kind]) => h("th", { scope: "col", class: kind }, name)))),
     h("tbody", {}, items.map((one) => h("tr", {}, h("td", {}, ago(one.at)), h("td", {}, words(one.reverses ? `${one.action_type ?? one.source}, taken back` : (one.action_type ?? one.source))), h("td", { class: "number" }, `${one.delta > 0 ? "+" : ""}${number(one.delta)}`), h("td", { class: "number" }, number(one.score))))),
   );
 }
