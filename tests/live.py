@@ -41,7 +41,11 @@ class Live:
             cwd=ROOT,
             env=os.environ | own | env,
         )
-        eventually(lambda: requests.get(f"{self.url}/health/live", timeout=1).ok)
+        try:
+            eventually(lambda: requests.get(f"{self.url}/health/live", timeout=1).ok, within_s=60)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Self:
         return self
