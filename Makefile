@@ -16,7 +16,7 @@ up: $(RUNTIME) ## Run the whole service with a demo tenant (Ctrl-C stops it); AR
 
 test: $(DEV) ## Lint, type-check and run every test on real, embedded servers
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/pytest $(if $(REDIS_URL),,-n 3 --dist loadfile) $(ARGS)
+	@$(BIN)/pytest $(if $(REDIS_URL),,-n 3 --dist loadfile --no-loadscope-reorder) $(ARGS)
 
 lint: $(DEV) ## Check style, types and import directions
 	@$(BIN)/ruff check .

@@ -49,6 +49,28 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+# Those that take longest begin first, so that none of pytest's processes is left alone with one at the end.
+SLOW = [
+    "tests/app/test_cli.py",
+    "tests/faults/test_up.py",
+    "tests/faults/test_scores.py",
+    "tests/faults/test_boards.py",
+    "tests/faults/test_live.py",
+    "tests/browser/test_dashboard.py",
+    "tests/analytics/test_boards_model.py",
+    "tests/faults/test_ingest.py",
+    "tests/analytics/test_imports.py",
+    "tests/app/test_live.py",
+    "tests/workers/test_workers.py",
+    "tests/browser/test_nginx.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(SLOW)}
+    items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(SLOW)))
+
+
 def is_first_process() -> bool:
     """The only one, or the one that the others report to."""
     return "PYTEST_XDIST_WORKER" not in os.environ

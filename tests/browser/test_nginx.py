@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import requests
 import websocket
+from playwright.sync_api import Browser, expect
 
-from tests.browser.conftest import CHROMIUM
 from tests.conftest import reachable_folder
 from tests.live import Socket, events
 from tests.secrets_seen import LOG_FOLDER
@@ -120,17 +120,12 @@ def test_an_origin_is_foreign_here_too_and_no_ticket_is_in_nginxs_log(joined: Jo
     assert "ticket" not in logged.replace("/live/tickets", "")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_the_dashboard_is_live_through_it(joined: Joined) -> None:
-    from playwright.sync_api import expect, sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        page.goto(f"{joined.url}/dashboard")
-        page.get_by_label("Tenant").fill("demo")
-        page.get_by_label("Username").fill(joined.service.ready["admin_username"])
-        page.get_by_label("Password").fill(joined.service.ready["admin_password"])
-        page.get_by_role("button", name="Sign in").click()
-        expect(page.locator(".live")).to_have_text("Live")
-        browser.close()
+def test_the_dashboard_is_live_through_it(joined: Joined, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto(f"{joined.url}/dashboard")
+    page.get_by_label("Tenant").fill("demo")
+    page.get_by_label("Username").fill(joined.service.ready["admin_username"])
+    page.get_by_label("Password").fill(joined.service.ready["admin_password"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator(".live")).to_have_text("Live")
+    page.close()
