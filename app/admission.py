@@ -16,13 +16,11 @@ from urllib.parse import urlsplit
 import orjson
 from flask import current_app, request
 
-from app.auth import NoCredentials, OriginNotAllowed, Reader
+from app.auth import NoCredentials, OriginNotAllowed, Reader, signer
 from app.settings import Settings
 from tenants import credentials, registry, tickets
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
-from tenants.errors import NotFound
-from tenants.signing import Signer
 from tenants.tickets import BadTicket, Holder
 
 RESUMES_FOR_S = 24 * 3600
@@ -71,12 +69,12 @@ def to_scoreboard() -> Guest:
 def word_for(holder: Holder) -> str:
     """What goes into the ids of a stream's events, and brings its holder back in."""
     said = base64.urlsafe_b64encode(orjson.dumps({**asdict(holder), "at": int(time.time())})).decode().rstrip("=")
-    return f"{said}.{_signer().mac(f'resume {said}')}"
+    return f"{said}.{signer().mac(f'resume {said}')}"
 
 
 def _holder(word: str) -> Holder | None:
     said, _, mac = word.partition(".")
-    if not word.isascii() or not hmac.compare_digest(mac, _signer().mac(f"resume {said}")):
+    if not word.isascii() or not hmac.compare_digest(mac, signer().mac(f"resume {said}")):
         return None
     fields = orjson.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
     if time.time() - fields.pop("at") > RESUMES_FOR_S:
@@ -95,11 +93,7 @@ def _is_public(tenant_id: str) -> bool:
     if TENANT_ID.fullmatch(tenant_id) is None:
         return False
     with tenant_tx(tenant_id) as tx:
-        try:
-            registry.get(tx, tenant_id)
-        except NotFound:
-            return False
-        return tenant_settings.read(tx)[0].public_scoreboard
+        return registry.is_live(tx, tenant_id) and tenant_settings.read(tx)[0].public_scoreboard
 
 
 def _checked(guest: Guest) -> Guest:
@@ -127,8 +121,3 @@ def _origins_of(guest: Guest) -> frozenset[str] | set[str]:
         key = credentials.find_key(guest.holder.id)
         return key.origins if key is not None else frozenset()
     return set(tenant_settings.recent(guest.reader.tenant_id).allowed_origins)
-
-
-def _signer() -> Signer:
-    found: Signer = current_app.extensions["plaudit-signer"]
-    return found

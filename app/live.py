@@ -15,7 +15,6 @@ from typing import Any
 import flask
 import marshmallow as ma
 import orjson
-import structlog
 from flask import Flask, Response, current_app, g, request
 from flask_sock import Sock
 from simple_websocket import Server
@@ -53,7 +52,6 @@ OPEN = b"\x01"
 
 sock = Sock()
 blueprint = flask.Blueprint("live", __name__)
-log = structlog.get_logger()
 
 
 def create_live_app(settings: Settings | None = None) -> Flask:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 
 import marshmallow as ma
@@ -59,7 +60,10 @@ class OverviewOut(Schema):
 @blueprint.arguments(OverviewIn, location="query")
 @blueprint.alt_response(200, schema=OverviewOut, success=True)
 def read_overview(query: dict[str, Any]) -> Response:
-    """Views and likes in a window, in the one before, and over time (for `all`: the last 90 days). `ETag` and 304."""
+    """Views and likes in a window, in the one before, and over time (for `all`: the last 90 days). `ETag` and 304.
+
+    What takes long to make is kept for a while: `Age` says how old it is.
+    """
     board = board_of(current_actor().tenant_id, query["scope"], query["window"], Metric.VIEWS)
     if board.scope.partition(":")[0] not in {"tenant", "space"}:
         raise Invalid("scope: tenant or space:<key>", errors={"scope": ["tenant or space:<key>"]})
@@ -77,7 +81,10 @@ def read_overview(query: dict[str, Any]) -> Response:
         told = {"scope": board.scope, "window": board.window, "step_s": step_s, **found}
         return Answer.of(orjson.dumps(told, option=orjson.OPT_UTC_Z), version=0)
 
-    return if_changed(_kept.get(board, make))
+    answer, age_s = _kept.get(board, make)
+    response = if_changed(answer)
+    response.headers["Age"] = str(ceil(age_s))  # 0: it is as of now
+    return response
 
 
 class _Kept:
@@ -85,27 +92,27 @@ class _Kept:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[Board, tuple[float, Answer]] = {}
+        self._known: dict[Board, tuple[float, float, Answer]] = {}
         self._making: dict[Board, threading.Lock] = {}
 
-    def get(self, board: Board, make: Callable[[], Answer]) -> Answer:
+    def get(self, board: Board, make: Callable[[], Answer]) -> tuple[Answer, float]:
+        """The answer, and how many seconds old it is."""
         with self._lock:
             if len(self._making) >= MOST_KEPT:
                 self._known.clear()
                 self._making.clear()
             making = self._making.setdefault(board, threading.Lock())
         with making:
-            known = self._known.get(board)
+            made_at, until, answer = self._known.get(board) or (0.0, 0.0, None)
             began = time.monotonic()
-            if known is not None and began < known[0]:
-                return known[1]
+            if answer is not None and began < until:
+                return answer, began - made_at
             answer = make()
             took_s = time.monotonic() - began
-            if took_s < QUICK_S:
-                return answer
-            with self._lock:
-                self._known[board] = (began + took_s * TIMES_ITS_COST, answer)
-            return answer
+            if took_s >= QUICK_S:
+                with self._lock:
+                    self._known[board] = (began, began + took_s * TIMES_ITS_COST, answer)
+            return answer, 0.0
 
 
 _kept = _Kept()

@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics import projection, series
+from app.api import overview
 from app.settings import Settings
 from app.web import create_app
 from tenants.db import owner_tx, utcnow
@@ -218,6 +219,30 @@ def test_an_overview_adds_up_to_the_boards(client: FlaskClient, tenant: str) -> 
     week = wiki("GET", "/api/v1/overview?scope=space:docs&window=7d").get_json()
     assert (len(week["views"]["points"]), week["views"]["previous"]) == (28, 1)
     assert wiki("GET", "/api/v1/overview?window=all").get_json()["views"]["previous"] is None
+
+
+def test_what_took_long_to_make_is_kept_and_says_so(
+    client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wiki = client_of(client, tenant)
+    wiki("PUT", "/api/v1/pages/a", json={"space": "docs", "title": "a", "url": "/a"})
+    monkeypatch.setattr(overview, "QUICK_S", 0)
+    monkeypatch.setattr(overview, "TIMES_ITS_COST", 1_000_000)
+    first = wiki("GET", "/api/v1/overview")
+    wiki("POST", "/api/v1/pages/a/views")
+    again = wiki("GET", "/api/v1/overview")
+    assert (first.headers["Age"], again.headers["Age"]) == ("0", "1")
+    assert first.get_json() == again.get_json()
+
+
+def test_what_is_quick_is_never_old(client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wiki = client_of(client, tenant)
+    wiki("PUT", "/api/v1/pages/a", json={"space": "docs", "title": "a", "url": "/a"})
+    monkeypatch.setattr(overview, "QUICK_S", 60)
+    for views in (1, 2, 3):
+        wiki("POST", "/api/v1/pages/a/views")
+        answer = wiki("GET", "/api/v1/overview")
+        assert (answer.get_json()["views"]["total"], answer.headers["Age"]) == (views, "0")
 
 
 def test_where_a_trend_takes_too_long_the_totals_are_still_there(

@@ -1,5 +1,6 @@
 """Sockets and streams, on a real live process: who may come in, what they are told, and how it ends."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -233,15 +234,25 @@ def test_requests_sent_all_at_once_hold_up_nobody(live: Live, wiki: Caller) -> N
     other = live.follow(wiki, **BOARD)
     other.read_until("subscribed")
     with socket.create_connection(("127.0.0.1", live.port), timeout=30) as raw:
-        sender = threading.Thread(target=lambda: raw.sendall(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n" * 4000))
-        reader = threading.Thread(target=lambda: [None for _ in iter(lambda: raw.recv(1 << 20), b"")])
+
+        def send() -> None:
+            with contextlib.suppress(OSError):
+                raw.sendall(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n" * 4000)
+
+        def read() -> None:
+            with contextlib.suppress(OSError):
+                while raw.recv(1 << 20):
+                    pass
+
+        sender, reader = threading.Thread(target=send), threading.Thread(target=read)
         sender.start()
         reader.start()
         time.sleep(0.2)
         other.send(op="ping")
         assert other.read_until("pong", within_s=1.5)
         sender.join()
-        raw.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            raw.shutdown(socket.SHUT_RDWR)
         reader.join()
     other.close()
 

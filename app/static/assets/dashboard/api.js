@@ -27,7 +27,8 @@ export function address(path, query) {
   return `${path}?${search}`;
 }
 
-async function call(method, path, body, { signal } = {}) {
+/** `old()` is called for an answer that the server had kept: there may be a newer one soon. */
+async function call(method, path, body, { signal, old } = {}) {
   const headers = { "X-Plaudit-Dashboard": "1" };
   const known = method === "GET" ? kept.get(path) : undefined;
   if (known) headers["If-None-Match"] = known.etag;
@@ -39,6 +40,7 @@ async function call(method, path, body, { signal } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { code: "unreachable", detail: "Plaudit cannot be reached. Check your connection." });
   }
+  if (Number(answer.headers.get("Age"))) old?.();
   if (answer.status === 304 && known) {
     kept.delete(path);
     kept.set(path, known); // the last used is the last to go

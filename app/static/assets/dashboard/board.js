@@ -3,6 +3,7 @@
 import { address } from "./api.js";
 import { append, h, icons, isOutside, outsideLink, replace, words } from "./dom.js";
 import { compact, metricName, number, windowName } from "./format.js";
+import { failure, paced } from "./parts.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const GLIDE = { duration: 450, easing: "cubic-bezier(.2,.7,.2,1)" };
@@ -131,6 +132,79 @@ export class BoardCard {
     const left = Math.min(found.total, MOST_ROWS) - this.rows;
     this.more.hidden = left <= 0;
     this.more.textContent = `Show more (${number(left)} left)`;
+  }
+}
+
+/** What the views of boards share: a question that is asked anew when it changes, their addresses, and one opened sheet. */
+export class BoardView {
+  constructor(context, path) {
+    this.context = context;
+    this.path = path;
+    this.again = paced(() => this.read(), 1000);
+  }
+
+  /** Another board than before: nothing that is shown is of it. */
+  turnTo(board, follow) {
+    if (JSON.stringify(board) === JSON.stringify(this.shown)) return false;
+    this.shown = board;
+    this.card = null;
+    this.version = -1;
+    this.context.live.follow(follow);
+    return true;
+  }
+
+  /** Reads, unless this very question was asked before; what was still being read for another is dropped. */
+  ask(...question) {
+    const asked = JSON.stringify(question);
+    if (asked === this.asked) return;
+    this.asked = asked;
+    this.reading?.abort();
+    this.reading = new AbortController();
+    this.read();
+  }
+
+  /** The sheet that the address names, `open(closed)` makes it; closing it goes back to the address without it. */
+  showOpened(name, id, open) {
+    if (id === (this.opened?.id ?? null)) return;
+    this.close();
+    if (!id) return;
+    const opened = { id };
+    this.opened = opened;
+    opened.sheet = open(() => {
+      if (this.opened !== opened) return;
+      this.opened = null;
+      this.context.go(this.link({ [name]: null }), { replace: true }); // so that Back does not open it again
+    });
+  }
+
+  close() {
+    const opened = this.opened;
+    this.opened = null;
+    opened?.sheet.close();
+  }
+
+  /** What went wrong, in the place of `card`; where something is shown already, the last numbers are better than none. */
+  fail(card, error, isShown) {
+    if (error.name === "AbortError" || error.status === 401) return false;
+    const isOutage = error.status === 0 || error.status >= 500;
+    card.classList.toggle("stale", Boolean(isShown && isOutage));
+    if (isShown && isOutage) return false;
+    replace(card, failure(error, () => this.read()));
+    return true;
+  }
+
+  go(change) {
+    this.context.go(this.link(change));
+  }
+
+  link(change) {
+    return address(this.path, { ...Object.fromEntries(new URLSearchParams(location.search)), ...change });
+  }
+
+  stop() {
+    this.again.cancel();
+    this.reading?.abort();
+    this.close();
   }
 }
 

@@ -1,17 +1,16 @@
 // Content: totals and trend, and the ranked pages of a space over a window, by a metric.
 
 import { address, get } from "./api.js";
-import { BoardCard, rowsOf } from "./board.js";
+import { BoardCard, BoardView, rowsOf } from "./board.js";
 import { lineChart } from "./chart.js";
 import { h, icons, replace, words } from "./dom.js";
 import { METRICS, WINDOWS, compact, number, windowName } from "./format.js";
 import { openPage } from "./page.js";
-import { choice, empty, failure, loading, paced } from "./parts.js";
+import { choice, empty, loading } from "./parts.js";
 
-export class ContentView {
+export class ContentView extends BoardView {
   constructor(root, context) {
-    this.context = context;
-    this.again = paced(() => this.read(), 1000);
+    super(context, "/dashboard");
     this.space = h("select", { "aria-label": "Space", onchange: () => this.go({ space: this.space.value, page: null, rows: null }) });
     this.windows = choice("Window", WINDOWS, (window) => this.go({ window, rows: null }));
     this.metrics = choice("Metric", METRICS, (metric) => this.go({ metric, rows: null, trend: null }));
@@ -32,58 +31,19 @@ export class ContentView {
     this.metrics.select(metric);
     this.trend = ["views", "likes"].includes(query.get("trend")) ? query.get("trend") : metric === "likes" ? "likes" : "views";
     this.rows = rowsOf(query);
-    if (scope !== this.shown?.scope || window !== this.shown.window || metric !== this.shown.metric) {
-      this.shown = { scope, window, metric };
-      this.card = null;
-      this.version = -1;
-      this.space.value = space;
-      if (this.space.value !== space) this.showSpaces(this.spaces);
-      // The totals are of views and likes, whatever the ranking is by.
-      this.context.live.follow(["views", "likes", metric].map((one) => ({ scope, window, metric: one })));
-    }
-    const asked = JSON.stringify([this.shown, this.rows, this.trend]);
-    if (asked !== this.asked) {
-      this.asked = asked;
-      this.reading?.abort();
-      this.reading = new AbortController();
-      this.read();
-    }
+    // The totals are of views and likes, whatever the ranking is by.
+    const follow = ["views", "likes", metric].map((one) => ({ scope, window, metric: one }));
+    if (this.turnTo({ scope, window, metric }, follow)) this.showSpaces(this.spaces);
+    this.ask(this.shown, this.rows, this.trend);
     const page = query.get("page");
-    if (page !== (this.opened?.id ?? null)) {
-      const before = this.opened;
-      this.opened = null;
-      before?.close();
-      this.opened = page ? openPage(page, { closed: () => this.closed(page) }) : null;
-    }
-  }
-
-  closed(page) {
-    if (this.opened?.id !== page) return;
-    this.opened = null;
-    this.context.go(this.link({ page: null }), { replace: true }); // so that Back does not open it again
-  }
-
-  go(change) {
-    this.context.go(this.link(change));
-  }
-
-  link(change) {
-    return address("/dashboard", { ...Object.fromEntries(new URLSearchParams(location.search)), ...change });
+    this.showOpened("page", page, (closed) => openPage(page, { closed }));
   }
 
   changed(topic, version) {
     const { scope, window, metric } = this.shown;
     if (topic === `${scope}:${window}:${metric}` && version <= this.version) return;
     this.again();
-    this.opened?.changed();
-  }
-
-  stop() {
-    this.again.cancel();
-    this.reading?.abort();
-    const opened = this.opened;
-    this.opened = null;
-    opened?.close();
+    this.opened?.sheet.changed();
   }
 
   async readSpaces() {
@@ -113,7 +73,7 @@ export class ContentView {
     const { signal } = this.reading;
     const { scope, window } = this.shown;
     await Promise.all([
-      this.part(this.totals, async () => this.showTotals(await get(address("/api/v1/overview", { scope, window }), { signal }), signal)),
+      this.part(this.totals, async () => this.showTotals(await get(address("/api/v1/overview", { scope, window }), { signal, old: () => setTimeout(this.again, 2000) }), signal)),
       this.part(this.board, async () => this.showBoard(await get(address("/api/v1/leaderboards", { ...this.shown, limit: this.rows }), { signal }), signal)),
     ]);
   }
@@ -123,15 +83,9 @@ export class ContentView {
       await act();
       element.classList.remove("stale");
     } catch (error) {
-      if (error.name === "AbortError" || error.status === 401) return;
-      const isShown = element === this.board ? this.card : this.chart;
-      if (isShown && (error.status === 0 || error.status >= 500)) {
-        element.classList.add("stale"); // the last numbers are better than none
-        return;
-      }
+      if (!this.fail(element, error, element === this.board ? this.card : this.chart)) return;
       if (element === this.board) this.card = null;
       else this.chart = null;
-      replace(element, failure(error, () => this.read()));
     }
   }
 

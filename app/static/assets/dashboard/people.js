@@ -1,15 +1,14 @@
 // People: the scoreboard, over a window, of all or of one segment.
 
 import { address, get } from "./api.js";
-import { BoardCard, nameOf, rowsOf } from "./board.js";
+import { BoardCard, BoardView, nameOf, rowsOf } from "./board.js";
 import { h, icons, replace, words } from "./dom.js";
 import { WINDOWS, ago, number, windowName } from "./format.js";
-import { choice, empty, failure, loading, paced, sheet } from "./parts.js";
+import { choice, empty, failure, loading, sheet } from "./parts.js";
 
-export class PeopleView {
+export class PeopleView extends BoardView {
   constructor(root, context) {
-    this.context = context;
-    this.again = paced(() => this.read(), 1000);
+    super(context, "/dashboard/people");
     this.segment = h("input", { type: "search", placeholder: "All segments", "aria-label": "Segment", onchange: () => this.go({ segment: this.segment.value.trim(), rows: null }) });
     this.windows = choice("Window", WINDOWS, (window) => this.go({ window, rows: null }));
     this.board = h("section", { class: "card", "aria-label": "Scoreboard" }, loading(10));
@@ -24,55 +23,14 @@ export class PeopleView {
     this.windows.select(window);
     if (this.segment !== document.activeElement) this.segment.value = segment;
     const shown = { scope: segment ? `users:${segment}` : "users", window, metric: "points" };
-    if (JSON.stringify(shown) !== JSON.stringify(this.shown)) {
-      this.shown = shown;
-      this.card = null;
-      this.version = -1;
-      this.context.live.follow([shown]);
-    }
-    const asked = JSON.stringify([shown, this.rows]);
-    if (asked !== this.asked) {
-      this.asked = asked;
-      this.reading?.abort();
-      this.reading = new AbortController();
-      this.read();
-    }
+    this.turnTo(shown, [shown]);
+    this.ask(shown, this.rows);
     const user = query.get("user");
-    if (user !== (this.opened?.id ?? null)) {
-      this.close();
-      this.opened = user ? { id: user, dialog: openUser(user, this.context, () => this.closed(user)) } : null;
-    }
-  }
-
-  closed(user) {
-    if (this.opened?.id !== user) return;
-    this.opened = null;
-    this.context.go(this.link({ user: null }), { replace: true }); // so that Back does not open it again
-  }
-
-  /** Without going to another address. */
-  close() {
-    const opened = this.opened;
-    this.opened = null;
-    opened?.dialog.close();
-  }
-
-  go(change) {
-    this.context.go(this.link(change));
-  }
-
-  link(change) {
-    return address("/dashboard/people", { ...Object.fromEntries(new URLSearchParams(location.search)), ...change });
+    this.showOpened("user", user, (closed) => openUser(user, this.context, closed));
   }
 
   changed(_topic, version) {
     if (version === undefined || version > this.version) this.again();
-  }
-
-  stop() {
-    this.again.cancel();
-    this.reading?.abort();
-    this.close();
   }
 
   async read() {
@@ -82,13 +40,7 @@ export class PeopleView {
       if (!signal.aborted && found.version >= this.version) this.showBoard(found);
       this.board.classList.remove("stale");
     } catch (error) {
-      if (error.name === "AbortError" || error.status === 401) return;
-      if (this.card && (error.status === 0 || error.status >= 500)) {
-        this.board.classList.add("stale"); // the last numbers are better than none
-        return;
-      }
-      this.card = null;
-      replace(this.board, failure(error, () => this.read()));
+      if (this.fail(this.board, error, this.card)) this.card = null;
     }
   }
 
