@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -152,8 +152,6 @@ class Paid:
     replay: bool
     # Where the user stands with the limit; None for a replay.
     limit: State | None = None
-    # To be called after the commit, if there is something to tell.
-    tell: Callable[[], None] | None = None
 
 
 def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> Paid:
@@ -172,7 +170,12 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
     points = _points(deed, look)
     if user.score + points > ledger.MOST_SCORE:
         raise ledger.TooHigh
-    state = limits.require_user(tx, user.id, per_minute=settings.limits.score_updates_per_minute, now=now)
+    state = limits.require_user(
+        per_minute=settings.limits.score_updates_per_minute,
+        updates=look.updates,
+        oldest_at=look.oldest_update_at,
+        now=now,
+    )
     limits.breakers.require(tx.tenant, most_per_minute=settings.limits.score_spike_per_minute)
     event_id = uuid4()
     told_rank = deed.verification is not Verification.CLIENT  # nobody is told of a batch's
@@ -194,19 +197,24 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
     if deed.token is not None:
         tokens.consume(tx, deed.token)
     _write_audit(tx, deed, event_id, points, now=now)
-    tell = None
+    tx.after_commit(partial(_count_payment, tx.tenant, points))
     got, rule = look.in_last_hour + points, settings.integrity
-    if got > rule.points_per_hour and integrity.raise_flag(
+    is_flagged = got > rule.points_per_hour and integrity.raise_flag(
         tx,
         user.id,
         Rule.POINTS_PER_HOUR,
         {"points": got, "most": rule.points_per_hour},
         state=integrity.State.SUSPENDED if rule.suspend_automatically else integrity.State.OPEN,
         now=now,
-    ):
-        tell = _suspend(tx, user.id, now=now) if rule.suspend_automatically else None
-    PAID.labels(tx.tenant).inc(points)
-    return Paid(score, points, rank, event_id, replay=False, limit=state, tell=tell)
+    )
+    if is_flagged and rule.suspend_automatically:
+        tx.after_commit(_suspend(tx, user.id, now=now))
+    return Paid(score, points, rank, event_id, replay=False, limit=state)
+
+
+def _count_payment(tenant_id: str, points: int) -> None:
+    PAID.labels(tenant_id).inc(points)
+    limits.breakers.passed(tenant_id)
 
 
 def perform_all(tx: Tx, deeds: Sequence[Deed], settings: TenantSettings, *, now: datetime) -> list[Paid | DomainError]:
@@ -271,6 +279,7 @@ def _look(tx: Tx, deed: Deed, *, now: datetime) -> Any:
             "once": _once_key(deed),
             "today": _midnight(now),
             "hour_ago": now - integrity.WINDOW,
+            "minute_ago": now - timedelta(seconds=limits.WINDOW_S),
             "rule": Rule.POINTS_PER_HOUR.value,
         },
     ).one()
@@ -297,9 +306,12 @@ _LOOK = text("""
                 SELECT l.delta FROM score_ledger o  -- what was given before gives no room now by being taken back
                 WHERE o.tenant_id = :tenant AND o.id = l.reverses AND o.at > f.since) END), 0)::bigint
             FROM score_ledger l WHERE l.tenant_id = :tenant AND l.user_id = :user AND l.at > f.since
-           ) AS in_last_hour
+           ) AS in_last_hour,
+           u.updates, u.oldest_update_at
     FROM (SELECT GREATEST(CAST(:hour_ago AS timestamptz), max(resolved_at)) AS since FROM integrity_flags
           WHERE tenant_id = :tenant AND user_id = :user AND rule = :rule AND state = 'dismissed') f
+    CROSS JOIN (SELECT count(*) AS updates, min(at) AS oldest_update_at FROM score_ledger
+                WHERE tenant_id = :tenant AND user_id = :user AND at > :minute_ago AND reverses IS NULL) u
     LEFT JOIN action_catalog c ON c.tenant_id = :tenant AND c.type = :action
 """)
 

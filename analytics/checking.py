@@ -62,7 +62,7 @@ class Report:
 
 def check(tenant_id: str, *, now: datetime) -> Report:
     """Compare everything of one tenant: numbers, ledgers, and boards of pages and users."""
-    with tenant_tx(tenant_id) as holding, tenant_tx(tenant_id) as tx:
+    with tenant_tx(tenant_id, separate=True) as holding, tenant_tx(tenant_id) as tx:
         hold(holding, tenant_id)
         tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))  # from its first look, which is below
         for one in (holding, tx):

@@ -6,7 +6,7 @@ The closed list of reasons is `Reason`. A batch's bad items never stop its good 
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -73,6 +73,9 @@ class Tally:
     accepted: int
     duplicates: int
     rejected: list[Rejection]
+    tenant_id: str = ""
+    # How many of each type were accepted.
+    types: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -80,6 +83,15 @@ class Tally:
             "duplicates": self.duplicates,
             "rejected": [{"index": r.index, "code": r.code.value, "detail": r.detail} for r in self.rejected],
         }
+
+    def measure(self) -> None:
+        """Count them in the metrics: for the time after the commit."""
+        for name, count in self.types.items():
+            EVENTS.labels(self.tenant_id, name).inc(count)
+        if self.duplicates:
+            DUPLICATES.labels(self.tenant_id).inc(self.duplicates)
+        for reason, count in Counter(rejection.code.value for rejection in self.rejected).items():
+            REJECTED.labels(self.tenant_id, reason).inc(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +156,7 @@ class Batch:
         self.part = Part(tenant_id, items, now, token=token, rejected=codes)
 
     def tally(self, outcomes: Sequence[Outcome], of_actions: Sequence[Result | Refused] = ()) -> Tally:
-        """What to tell the caller, after the commit; counted in the metrics too."""
+        """The answer to the caller."""
         rejected = list(self.rejections)
         counts: Counter[Result] = Counter()
         types: Counter[str] = Counter()
@@ -161,16 +173,7 @@ class Batch:
             elif outcome.result is Result.ACCEPTED:
                 types[item.does.value] += 1
         rejected.sort(key=lambda rejection: rejection.index)
-        self._measure(types, counts[Result.DUPLICATE], Counter(r.code.value for r in rejected))
-        return Tally(counts[Result.ACCEPTED], counts[Result.DUPLICATE], rejected)
-
-    def _measure(self, types: Mapping[str, int], duplicates: int, reasons: Mapping[str, int]) -> None:
-        for name, count in types.items():
-            EVENTS.labels(self.tenant_id, name).inc(count)
-        if duplicates:
-            DUPLICATES.labels(self.tenant_id).inc(duplicates)
-        for reason, count in reasons.items():
-            REJECTED.labels(self.tenant_id, reason).inc(count)
+        return Tally(counts[Result.ACCEPTED], counts[Result.DUPLICATE], rejected, self.tenant_id, types)
 
 
 def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":

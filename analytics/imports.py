@@ -116,6 +116,7 @@ def run(tenant_id: str, file: Path, file_hash: str, *, lines_done: int, ages: Ag
         with tenant_tx(tenant_id) as tx:
             ingest.apply(tx, [batch.part])
             tally = batch.tally(batch.part.outcomes, [NOT_IMPORTED] * len(batch.actions))
+            tx.after_commit(tally.measure)
             _move(tx, file_hash, done, len(texts), tally.accepted, tally.duplicates, len(tally.rejected))
         rejects = [
             Reject(done + 1 + numbers[rejection.index], rejection, texts[numbers[rejection.index]])

@@ -1,21 +1,12 @@
-"""The one door for views and likes: group commit.
+"""Views and likes on their way into the database: what a request wants written, and the transaction that writes it.
 
-Requests that are in flight together share a transaction, so that a hot page's rows move once per commit and not once
-per request. A caller is answered after the commit that holds its part, and nothing is kept in memory after an answer.
-
-There is no thread of its own. The first caller to come leads: it takes what waits, commits it, hands out the results,
-and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
-the server by letting requests end has drained it.
-
+`analytics.group_commit` gathers the parts of requests that are in flight together; `commit_together` writes them.
 Everything is written in one order (tenant, then counters, event ids, buckets, users, likes; each by key), so commits
-of different processes cannot deadlock. If a shared transaction fails all the same, its parts are tried one by
-one: a part that fails fails its own callers and nobody else.
+of different processes cannot deadlock.
 """
 
-import threading
-import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import Enum
@@ -23,7 +14,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import BigInteger, Date, ForeignKey, Index, Uuid, text
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import likes, outbox
@@ -32,13 +22,7 @@ from analytics.outbox import Kind
 from tenants import users
 from tenants.credentials import ClientToken
 from tenants.db import Base, TenantOwned, Tx, array, in_one_trip, shared_tx
-from tenants.errors import Unavailable
 from tenants.signing import BadToken
-
-MOST_WAITING_ITEMS = 50_000
-MOST_ITEMS_A_COMMIT = 10_000
-WAIT_S = 10.0
-GATHER_S = 0.001
 
 
 class Does(Enum):
@@ -83,9 +67,6 @@ class Part:
     rejected: Mapping[str, int] | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     error: BaseException | None = None
-    # Held until the part is done, or its caller is to lead: a bare lock, the cheapest thing to wait for.
-    gate: threading.Lock = field(default_factory=threading.Lock)
-    leads: bool = False
 
     @property
     def weight(self) -> int:
@@ -115,135 +96,29 @@ class RejectionsHour(TenantOwned, Base):
     rejected: Mapped[int] = mapped_column(BigInteger)
 
 
-class Overloaded(Unavailable):
-    code = "overloaded"
-    title = "Too many writes are waiting"
-
-
-class GroupCommit:
-    """The parts that wait in this process, and whoever leads."""
-
-    def __init__(
-        self, *, after: Callable[[Iterable[str]], None] | None = None, most_waiting_items: int = MOST_WAITING_ITEMS
-    ) -> None:
-        """`after` is told the tenants of each commit, once its callers are answered."""
-        self._after = after
-        self._lock = threading.Lock()
-        self._waiting: deque[Part] = deque()
-        self._waiting_items = 0
-        self._led = False
-        self._last_batch = 0
-        self._most_waiting_items = most_waiting_items
-
-    def write(self, part: Part) -> list[Outcome]:
-        """Have this part committed; how its items fared. Returns after PostgreSQL's commit, or raises."""
-        with self._lock:
-            if self._waiting_items + part.weight > self._most_waiting_items:
-                raise Overloaded
-            part.gate.acquire()
-            self._waiting.append(part)
-            self._waiting_items += part.weight
-            lead = not self._led
-            self._led = True
-        if not lead:
-            lead = self._wait(part)
-        if lead:
-            self._lead(part)
-        if part.error is not None:
-            raise part.error
-        return part.outcomes
-
-    def _wait(self, part: Part) -> bool:
-        """Until the part is done, or it is this caller's turn to lead."""
-        if part.gate.acquire(timeout=WAIT_S):
-            return part.leads
-        with self._lock:
-            if part.leads:
-                return True
-            if part in self._waiting:
-                self._waiting.remove(part)
-                self._waiting_items -= part.weight
-                raise Overloaded
-        part.gate.acquire()  # it is being committed: only the database can say how it went
-        return part.leads
-
-    def _lead(self, own: Part) -> None:
-        """Commit what waits (our own part first among it), then let another lead."""
-        if len(self._waiting) < self._last_batch:  # they were just answered, and come again in a moment
-            time.sleep(GATHER_S)
-        batch = self._take()
-        try:
-            commit(batch)
-        except BaseException as error:
-            for part in batch:
-                part.error = part.error or error
-            raise
-        finally:
-            self._pass_on()
-            for part in batch:
-                if part is not own:
-                    part.gate.release()
-        if self._after is not None:
-            self._after({part.tenant_id for part in batch if part.error is None and part.items})
-
-    def _take(self) -> list[Part]:
-        with self._lock:
-            batch = [self._waiting.popleft()]
-            items = batch[0].weight
-            while self._waiting and items + self._waiting[0].weight <= MOST_ITEMS_A_COMMIT:
-                items += self._waiting[0].weight
-                batch.append(self._waiting.popleft())
-            self._waiting_items -= items
-            self._last_batch = len(batch)
-            return batch
-
-    def _pass_on(self) -> None:
-        with self._lock:
-            if not self._waiting:
-                self._led = False
-                self._last_batch = 0
-                return
-            heir = self._waiting[0]
-            heir.leads = True
-        heir.gate.release()
-
-
-def commit(parts: Sequence[Part]) -> None:
-    """Write these parts in one transaction; should it fail, each in one of its own."""
-    try:
-        _commit_together(parts)
-    except DBAPIError as error:
-        gone = error.connection_invalidated or getattr(error.orig, "sqlstate", None) is None
-        if len(parts) == 1 or gone:
-            for part in parts:
-                part.error = error
-            return
-        for part in parts:
-            commit([part])
-
-
 def apply(tx: Tx, parts: Sequence[Part]) -> None:
     """Write one tenant's parts inside a transaction that somebody else commits."""
     _Share(tx.tenant, parts).write(tx)
 
 
-def _commit_together(parts: Sequence[Part]) -> None:
+def commit_together(parts: Sequence[Part], shared: bool) -> None:
+    """Write these parts in one transaction; `shared` by tenants, it waits for locks only briefly."""
     by_tenant: dict[str, list[Part]] = {}
     for part in parts:
         part.outcomes, part.error = [], None
         by_tenant.setdefault(part.tenant_id, []).append(part)
     shares = [_Share(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
     if any(share.has_likes for share in shares):
-        with shared_tx(shares[0].tenant_id) as enter:
+        with shared_tx(shares[0].tenant_id, shared=shared) as enter:
             for share in shares:
                 share.write(enter(share.tenant_id))
         return
-    rows = in_one_trip([(share.tenant_id, _RECORD, share.parameters()) for share in shares])
+    rows = in_one_trip([(share.tenant_id, _RECORD, share.parameters()) for share in shares], shared=shared)
     for share, row in zip(shares, rows, strict=True):
         share.hear(_Recorded(*row))
         live = share.refuse()
         if live:
-            _commit_together(live)
+            commit_together(live, shared)
 
 
 class _Recorded(NamedTuple):

@@ -10,14 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum
-from uuid import UUID
 
 import structlog
 from prometheus_client import Counter, Gauge
-from sqlalchemy import text
 
-from tenants import throttle
-from tenants.db import Tx
 from tenants.errors import Unavailable
 from tenants.throttle import State, TooMany
 
@@ -39,34 +35,25 @@ class TooBusy(Unavailable):
     title = "Scores grow faster than they ever should: updates are held up for a moment"
 
 
-def require_user(tx: Tx, user_id: UUID, *, per_minute: int, now: datetime) -> State:
-    """Count one more update of this user, who is held; TooMany above the limit. Without Redis, PostgreSQL counts."""
-    state = throttle.shared_hit(NAME, throttle.per_minute(per_minute), tx.tenant, str(user_id))
-    if state is None:
-        state = _by_ledger(tx, user_id, per_minute=per_minute, now=now)
-    if not state.allowed:
-        raise TooMany(f"At most {per_minute} score updates a minute", state=state)
-    return state
+def require_user(*, per_minute: int, updates: int, oldest_at: datetime | None, now: datetime) -> State:
+    """One more update of a user who had so many in the last minute, the first of them then; TooMany above the limit.
 
-
-def _by_ledger(tx: Tx, user_id: UUID, *, per_minute: int, now: datetime) -> State:
+    The ledger counts them, while the user's row is locked: exact with or without Redis, and nothing to undo when the
+    transaction is rolled back.
+    """
     start = now - timedelta(seconds=WINDOW_S)
-    row = tx.run(
-        text("""
-            SELECT count(*) AS n, min(at) AS oldest FROM score_ledger
-            WHERE tenant_id = :tenant AND user_id = :user AND at > :start AND reverses IS NULL
-        """),
-        {"tenant": tx.tenant, "user": user_id, "start": start},
-    ).one()
-    wait = (row.oldest - start).total_seconds() if row.oldest is not None else WINDOW_S
-    return State(
+    wait_s = (oldest_at - start).total_seconds() if oldest_at is not None else WINDOW_S
+    state = State(
         name=NAME,
         limit=per_minute,
         window_s=WINDOW_S,
-        remaining=max(0, per_minute - row.n - 1),
-        resets_in_s=max(1, math.ceil(wait)),
-        allowed=row.n < per_minute,
+        remaining=max(0, per_minute - updates - 1),
+        resets_in_s=max(1, math.ceil(wait_s)),
+        allowed=updates < per_minute,
     )
+    if not state.allowed:
+        raise TooMany(f"At most {per_minute} score updates a minute", state=state)
+    return state
 
 
 class _Phase(Enum):
@@ -78,7 +65,8 @@ class _Phase(Enum):
 class Breaker:
     """Opens when more than so many come in a minute; after a while lets a few through, and closes if the rush is over.
 
-    For one process: each guards what it is asked for.
+    What is let through is counted once it is committed, so that work which is rolled back moves nothing. For one
+    process: each guards what it is asked for.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -93,14 +81,10 @@ class Breaker:
         self._probes = 0
 
     def require(self, most_per_minute: int) -> None:
-        """Let one through, or TooBusy."""
+        """Let one through, or TooBusy. Who is let through and commits is then counted by `passed`."""
         with self._lock:
             now = self._clock()
-            self._arrive(now)
-            rush = self._arrived > most_per_minute
-            if self._phase is _Phase.CLOSED and rush:
-                self._open(now, first=True)
-            elif self._phase is _Phase.OPEN and now - self._since >= OPEN_S:
+            if self._phase is _Phase.OPEN and now - self._since >= OPEN_S:
                 self._phase, self._since, self._probes = _Phase.PROBING, now, 0
             if self._phase is _Phase.PROBING:
                 if self._probes < PROBES:
@@ -110,16 +94,28 @@ class Breaker:
                     self._open(now, first=False)
                 else:
                     self._close()
+            self._forget_old(now)
+            if self._phase is _Phase.CLOSED and self._arrived >= most_per_minute:
+                self._open(now, first=True)
             if self._phase is _Phase.OPEN:
+                self._count(now)  # whether the rush goes on is seen by those who are refused
                 raise TooBusy(retry_after_s=max(1.0, OPEN_S - (now - self._since)))
 
-    def _arrive(self, now: float) -> None:
+    def passed(self) -> None:
+        """One that was let through is committed."""
+        with self._lock:
+            self._count(self._clock())
+
+    def _count(self, now: float) -> None:
         second = int(now)
         if not self._seconds or self._seconds[-1][0] != second:
             self._seconds.append([second, 0])
         self._seconds[-1][1] += 1
         self._arrived += 1
-        while self._seconds and self._seconds[0][0] <= second - WINDOW_S:
+        self._forget_old(now)
+
+    def _forget_old(self, now: float) -> None:
+        while self._seconds and self._seconds[0][0] <= int(now) - WINDOW_S:
             self._arrived -= self._seconds.popleft()[1]
 
     def _recent(self, now: float, seconds: float) -> int:
@@ -148,8 +144,15 @@ class Breakers:
         self._tenants: dict[str, Breaker] = {}
 
     def require(self, tenant_id: str, *, most_per_minute: int) -> None:
-        self._tenants.setdefault(tenant_id, Breaker(tenant_id)).require(most_per_minute)
+        self._of(tenant_id).require(most_per_minute)
         self._all.require(MOST_PER_MINUTE)
+
+    def passed(self, tenant_id: str) -> None:
+        self._of(tenant_id).passed()
+        self._all.passed()
+
+    def _of(self, tenant_id: str) -> Breaker:
+        return self._tenants.setdefault(tenant_id, Breaker(tenant_id))
 
 
 breakers = Breakers()

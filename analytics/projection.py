@@ -148,7 +148,7 @@ def retire(tenant_id: str, *, now: datetime) -> None:
             for board in boards_in(tenant_id, GLOBAL):
                 leaving.place(board, member, 0)
             leaving.summaries[boards.summary_key(ALL_TENANTS, member)] = None
-        with tenant_tx(tenant_id) as reserving:
+        with tenant_tx(tenant_id, separate=True) as reserving:
             reserved = versions.reserve(reserving, leaving.boards(), now=now)
         versions.settle(tx, reserved)
         tx.execute(text("DELETE FROM page_stats WHERE tenant_id = :tenant"), {"tenant": tenant_id})
@@ -235,7 +235,7 @@ class _Telling:
             hold(self._tx, ALL_TENANTS)
             self._holds_all = True
         intents = {member: " ".join(sorted({*where, *unsure.get(member, ())})) for member, where in scopes.items()}
-        with tenant_tx(self._tx.tenant) as tx:
+        with tenant_tx(self._tx.tenant, separate=True) as tx:
             if intents:
                 parameters = {"members": list(intents), "scopes": list(intents.values())}
                 tx.run(_INTEND, {"tenant": tx.tenant, "kind": kind.value, **parameters})

@@ -99,7 +99,7 @@ def refresh_all(*, now: datetime) -> int:
     A tenant with very many boards gets no more than its time, and the others theirs: the rest has its turn next time.
     """
     taken = 0
-    with platform_tx() as lock:
+    with platform_tx(separate=True) as lock:
         try_hold(lock, "_snapshots")
         tenant_ids = [tenant.id for tenant in registry.live(lock)]
         random.shuffle(tenant_ids)

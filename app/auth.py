@@ -22,6 +22,7 @@ from tenants import credentials, logs, sessions
 from tenants.credentials import ClientToken, KeyInUse, Scope
 from tenants.db import TENANT_ID
 from tenants.errors import Forbidden, Unauthenticated
+from tenants.shares import TenantShare
 from tenants.signing import BadToken, Signer
 from tenants.users import Role
 
@@ -85,8 +86,6 @@ class Actor:
     # The id of a client's token, and when it runs out.
     token_id: str = ""
     token_until: int | None = None
-    # A client's token that is to be checked in the transaction of what it is used for.
-    unchecked_token: ClientToken | None = None
 
     @property
     def caller(self) -> str:
@@ -98,6 +97,11 @@ class Actor:
         if self.kind != "user":
             raise Forbidden("This is for users, with a token from /api/v1/auth/login")
         return UUID(self.id)
+
+    @property
+    def client_token(self) -> ClientToken | None:
+        """A client's token, to be checked once more in the transaction of what it is used for."""
+        return ClientToken(self.id, self.token_id) if self.kind == "client" else None
 
     @property
     def is_admin(self) -> bool:
@@ -172,7 +176,8 @@ def publishable_key(view: View) -> View:
         _check_origin(key)
         g.publishable_key = key
         logs.bind(tenant_id=key.tenant_id)
-        return view(*args, **kwargs)
+        with threads().of(key.tenant_id):
+            return view(*args, **kwargs)
 
     return _declare(guarded, Access.KEY)  # type: ignore[return-value]
 
@@ -226,7 +231,8 @@ def requires(may: May, *, checks_token: bool = False) -> Callable[[View], View]:
             actor = authenticate(check_token=not checks_token or "Idempotency-Key" in request.headers)
             if not allowed(actor, may):
                 raise InsufficientScope(may)
-            return view(*args, **kwargs)
+            with threads().of(actor.tenant_id):
+                return view(*args, **kwargs)
 
         return _declare(guarded, may)  # type: ignore[return-value]
 
@@ -263,6 +269,12 @@ def _address(text: str) -> str | None:
         return str(ip_address(bare.split("%", 1)[0]))
     except ValueError:
         return None
+
+
+def threads() -> TenantShare:
+    """How many of this process's threads one tenant may use at once."""
+    share: TenantShare = current_app.extensions["plaudit-threads"]
+    return share
 
 
 def signer() -> Signer:
@@ -329,9 +341,7 @@ def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
         return Actor("user", tenant_id, subject, role=role, session_id=UUID(str(claims["sid"])))
     if claims.get("kind") == "client":
         jti, scopes = str(claims.get("jti")), frozenset(str(claims.get("scope", "")).split())
-        if not check_token:
-            return Actor("client", tenant_id, subject, scopes, unchecked_token=ClientToken(subject, jti))
-        if not credentials.client_token_counts(tenant_id, subject, jti):
+        if check_token and not credentials.client_token_counts(tenant_id, subject, jti):
             raise BadToken
         return Actor("client", tenant_id, subject, scopes, token_id=jti, token_until=int(claims["exp"]))
     raise BadToken

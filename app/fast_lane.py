@@ -13,13 +13,15 @@ from typing import Any
 
 from flask import Flask
 
-from analytics.ingest import GroupCommit, Part, Result
+from analytics.group_commit import GroupCommit
+from analytics.ingest import Part, Result
 from app import edge
-from app.api.events import tell_view, view_part
+from app.api.events import count_view, view_answer, view_part
 from app.auth import Actor, May, actor_showing, allowed
 from app.ingest import WRITTEN
 from app.settings import Settings
 from tenants import logs
+from tenants.shares import TenantShare
 from tenants.signing import Signer
 
 Environ = dict[str, Any]
@@ -38,6 +40,7 @@ class FastLane:
         self._through = through
         self._signer: Signer = app.extensions["plaudit-signer"]
         self._group: GroupCommit = app.extensions["plaudit-ingest"]
+        self._threads: TenantShare = app.extensions["plaudit-threads"]
         self._headers = [
             ("Content-Type", "application/json"),
             *edge.always_headers(https=settings.public_url.startswith("https://")),
@@ -54,7 +57,8 @@ class FastLane:
         result = self._write(environ, part) if part is not None else None
         if part is None or result is None:
             return self._through(environ, start_response)
-        body = tell_view(part.tenant_id, result)
+        count_view(part.tenant_id, result)
+        body = view_answer(result)
         start_response(
             "202 ACCEPTED", [*self._headers, ("Content-Length", str(len(body))), ("X-Request-Id", request_id)]
         )
@@ -75,7 +79,8 @@ class FastLane:
     def _write(self, environ: Environ, part: Part) -> Result | None:
         """How it went; None where the route shall say so: it finds what was written, and does not write again."""
         try:
-            outcomes = self._group.write(part)
+            with self._threads.of(part.tenant_id):
+                outcomes = self._group.write(part)
         except Exception as error:  # noqa: BLE001  whatever it is, the route's error handler answers it
             environ[WRITTEN] = error
             return None
@@ -92,4 +97,4 @@ class FastLane:
 
 
 def _may_send(actor: Actor) -> bool:
-    return actor.unchecked_token is not None and allowed(actor, May.SEND_EVENTS)
+    return actor.kind == "client" and allowed(actor, May.SEND_EVENTS)

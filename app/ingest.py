@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from flask import current_app, g, request
+from flask import current_app, request
 
 from analytics import ingest
-from analytics.ingest import GroupCommit, Outcome, Part
+from analytics.group_commit import GroupCommit
+from analytics.ingest import Outcome, Part
 from analytics.wake import wake
 from app.auth import BadCredentials
-from app.transactions import after_commit
+from tenants.db import current_tx
 from tenants.signing import BadToken
 
 # In the environment of a request that the fast lane has written already: its outcomes, or its error.
@@ -23,9 +24,10 @@ def write(part: Part) -> Sequence[Outcome]:
             raise done
         if done is not None:
             return done
-        if g.get("tx") is not None:
-            ingest.apply(g.tx, [part])
-            after_commit(lambda: wake([part.tenant_id]))
+        tx = current_tx()
+        if tx is not None:
+            ingest.apply(tx, [part])
+            tx.after_commit(lambda: wake([part.tenant_id]))
             if part.error is not None:
                 raise part.error
             return part.outcomes

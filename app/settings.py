@@ -62,7 +62,7 @@ class Settings:
             sentry_dsn=_url(env, "SENTRY_DSN", {"http", "https"}),
             log_format=_log_format(env),
             web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, least=1, most=64),
-            web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 32, least=1, most=512),
+            web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 64, least=1, most=512),
         )
 
 

@@ -1,7 +1,7 @@
 """The transaction of a request, and `Idempotency-Key` inside it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -10,22 +10,17 @@ from flask import Response, after_this_request, g, make_response, request
 from app.auth import current_actor
 from app.body import read_bytes
 from tenants import idempotency, logs
-from tenants.db import Tx, tenant_tx, utcnow
+from tenants.db import Tx, current_tx, tenant_tx, utcnow
+from tenants.errors import DomainError
 
 View = TypeVar("View", bound=Callable[..., Any])
 
 KEPT_HEADERS = ("Content-Type", "ETag", "Location")
 
 
-@contextmanager
-def actor_tx() -> Iterator[Tx]:
+def actor_tx() -> AbstractContextManager[Tx]:
     """The caller's tenant. Inside an idempotent request, the transaction that also keeps its answer."""
-    shared: Tx | None = g.get("tx")
-    if shared is not None:
-        yield shared
-        return
-    with tenant_tx(current_actor().tenant_id) as tx:
-        yield tx
+    return tenant_tx(current_actor().tenant_id)
 
 
 def idempotent(view: View) -> View:
@@ -38,7 +33,7 @@ def idempotent(view: View) -> View:
     def answer(*args: Any, **kwargs: Any) -> Any:
         key = request.headers.get("Idempotency-Key")
         if key is None:
-            return run_and_tell(view, *args, **kwargs)
+            return view(*args, **kwargs)
         claimed = idempotency.claim(
             caller=current_actor().caller,
             method=request.method,
@@ -46,44 +41,50 @@ def idempotent(view: View) -> View:
             key=key,
             body=read_bytes(request.environ),
         )
-        now = utcnow()
-        with tenant_tx(current_actor().tenant_id) as tx:
-            earlier = idempotency.earlier_answer(tx, claimed, now=now)
-            if earlier is not None:
-                return _replay(earlier)
-            g.tx = tx
-            try:
-                response = make_response(view(*args, **kwargs))
-            finally:
-                g.tx = None
-            kept = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
-            idempotency.keep(tx, claimed, status=response.status_code, headers=kept, body=response.get_data(), now=now)
-        _after_commit()
-        return response
+        try:
+            return _answer_once(claimed, lambda: make_response(view(*args, **kwargs)))
+        except DomainError:
+            for record in g.pop("after_refusal", ()):
+                record()
+            raise
 
     answer.plaudit_idempotent = True  # type: ignore[attr-defined]
     return answer  # type: ignore[return-value]
 
 
-def run_and_tell(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    response = view(*args, **kwargs)
-    _after_commit()
+def _answer_once(claimed: idempotency.Claim, make: Callable[[], Response]) -> Response:
+    """The answer kept for this claim; or the one that is made now, kept in the transaction of its effect."""
+    now = utcnow()
+    with actor_tx() as tx:
+        earlier = idempotency.earlier_answer(tx, claimed, now=now)
+        if earlier is not None:
+            return _replay(earlier)
+        response = make()
+        kept = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
+        idempotency.keep(tx, claimed, status=response.status_code, headers=kept, body=response.get_data(), now=now)
     return response
 
 
-def after_commit(action: Callable[[], None]) -> None:
-    """Do this once the request's transaction is committed: what tells others of it."""
-    g.setdefault("after_commit", []).append(action)
+def after_commit(call: Callable[[], None]) -> None:
+    """Do this once the request's transaction is committed (at once, if none is open): what tells others of it."""
+    tx = current_tx()
+    if tx is not None:
+        tx.after_commit(call)
+    else:
+        call()
+
+
+def after_refusal(call: Callable[[], None]) -> None:
+    """Do this once the request's transaction is rolled back (at once, if none is open): what records a refusal."""
+    if current_tx() is not None:
+        g.setdefault("after_refusal", []).append(call)
+    else:
+        call()
 
 
 def audit(action: str, **data: Any) -> None:
     """The audit line, once it is true."""
     after_commit(lambda: logs.audit(action, **data))
-
-
-def _after_commit() -> None:
-    for action in g.pop("after_commit", []):
-        action()
 
 
 def _replay(earlier: idempotency.IdempotencyKey) -> Response:

@@ -7,7 +7,7 @@ import orjson
 from flask import Flask
 from flask.json.provider import JSONProvider
 
-from analytics.ingest import GroupCommit
+from analytics.group_commit import GroupCommit
 from analytics.tokens import Mint
 from analytics.visitors import Visitors
 from analytics.wake import Waker
@@ -17,6 +17,7 @@ from app.fast_lane import FastLane
 from app.settings import Settings, SettingsError
 from tenants import db, logs
 from tenants import redis as tenants_redis
+from tenants.shares import TenantShare, share_of
 from tenants.signing import Signer
 
 
@@ -40,6 +41,9 @@ def create_app(settings: Settings) -> Flask:
     app = new_flask(settings)
     app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
     app.extensions["plaudit-ingest"] = GroupCommit(after=Waker())
+    app.extensions["plaudit-threads"] = TenantShare(
+        share_of(settings.web_threads), max_waiting=settings.web_threads // 8
+    )
     app.extensions["plaudit-mint"] = Mint(secret_key(settings))
     app.extensions["plaudit-boards"] = BoardShelf()
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
@@ -78,7 +82,8 @@ def connect(settings: Settings) -> None:
     db.configure(
         service_url=settings.service_database_url,
         owner_url=settings.database_url,
-        pool_size=settings.web_threads // 2 + 1,
+        pool_size=settings.web_threads // 3 + 1,
+        share_connections=True,
     )
     redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"
     tenants_redis.configure(boards_url=redis_url, queue_url=settings.queue_redis_url or redis_url)

@@ -157,32 +157,38 @@ def client_token(client: Client, scopes: str, *, signer: Signer, now: datetime) 
     return signer.sign(claims, lives_s=CLIENT_TOKEN_LIVES_S, now=now)
 
 
-def client_token_counts(tenant_id: str, client_id: str, jti: str) -> bool:
-    """Whether neither the client nor this token of its was revoked."""
-
-    def ask() -> str | None:
-        with tenant_tx(tenant_id) as tx:
-            revoked = select(RevokedToken.jti).where(RevokedToken.tenant_id == tenant_id, RevokedToken.jti == jti)
-            return tx.scalar(
-                select(Client.id)
-                .join(registry.Tenant, registry.Tenant.id == Client.tenant_id)
-                .where(
-                    Client.id == client_id,
-                    Client.revoked_at.is_(None),
-                    registry.Tenant.deleted_at.is_(None),
-                    ~revoked.exists(),
-                )
-            )
-
-    return liveness.look_up(tenant_id, [f"client:{client_id}", f"token:{jti}"], ask) is not None
-
-
 @dataclass(frozen=True, slots=True)
 class ClientToken:
-    """A client's access token, by what can be revoked of it: `record_events` checks it where it is used."""
+    """A client's access token, by what can be revoked of it."""
 
     client_id: str
     jti: str
+
+
+def token_is_valid(tx: Tx, token: ClientToken) -> bool:
+    """Whether neither the client nor this token of its was revoked, as the transaction sees it."""
+    revoked = select(RevokedToken.jti).where(RevokedToken.tenant_id == tx.tenant, RevokedToken.jti == token.jti)
+    found = tx.scalar(
+        select(Client.id)
+        .join(registry.Tenant, registry.Tenant.id == Client.tenant_id)
+        .where(
+            Client.id == token.client_id,
+            Client.revoked_at.is_(None),
+            registry.Tenant.deleted_at.is_(None),
+            ~revoked.exists(),
+        )
+    )
+    return found is not None
+
+
+def client_token_counts(tenant_id: str, client_id: str, jti: str) -> bool:
+    """The same, from Redis where it is known there."""
+
+    def ask() -> str | None:
+        with tenant_tx(tenant_id) as tx:
+            return client_id if token_is_valid(tx, ClientToken(client_id, jti)) else None
+
+    return liveness.look_up(tenant_id, [f"client:{client_id}", f"token:{jti}"], ask) is not None
 
 
 def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:

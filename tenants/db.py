@@ -7,6 +7,10 @@ Three doors, one for each database role:
 - `platform_tx()`: as `plaudit_platform`, for the few reads across tenants that a policy names.
 - `owner_tx()`: as the owner of the tables, for migrations, partitions, retention and tenant administration.
 
+One transaction at a time: `tenant_tx` inside another of the same tenant is the same transaction, so that no request
+ever holds two connections. Whoever needs one beside another (a worker that commits an intent before its effect) asks
+for it: `separate=True`. What others are to learn of a change waits for its commit: `tx.after_commit(...)`.
+
 Nothing here keeps session state, so it all works behind PgBouncer in transaction mode: role, tenant and timeouts are
 set with SET LOCAL as the transaction opens, all in one round trip. `SET LOCAL plaudit.tenant` is a statement with a
 quoted literal, not `set_config()`, because only the statement travels to other nodes on Citus; a tenant id is checked
@@ -15,8 +19,9 @@ against its pattern before it is quoted.
 
 import re
 import select
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
@@ -46,6 +51,7 @@ from sqlalchemy.orm import (
 )
 
 from tenants.errors import NotFound, Unavailable
+from tenants.shares import TenantShare, share_of
 
 SERVICE_ROLE = "plaudit_service"
 PLATFORM_ROLE = "plaudit_platform"
@@ -55,6 +61,9 @@ CONNECT_TIMEOUT_S = 2
 POOL_TIMEOUT_S = 1.5
 STATEMENT_TIMEOUT_MS = 10_000
 LOCK_TIMEOUT_MS = 5_000
+# In a transaction that several tenants share: one tenant's locked row is not to keep the others waiting.
+SHARED_LOCK_TIMEOUT_MS = 300
+SHARED_STATEMENT_TIMEOUT_MS = 3_000
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
 OWNER_OPENING = f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
 
@@ -84,6 +93,21 @@ class Tx(Session):
     tenant_id: str | None = None
     raw: Connection
 
+    def __init__(self, connection: Connection, tenant_id: str | None, **options: Any) -> None:
+        super().__init__(bind=connection, **options)
+        self.raw = connection
+        self.tenant_id = tenant_id
+        self._after_commit: list[Callable[[], None]] = []
+
+    def after_commit(self, call: Callable[[], None]) -> None:
+        """Call this once the transaction is committed and its connection given back; never if it is rolled back."""
+        self._after_commit.append(call)
+
+    def committed(self) -> None:
+        """For whoever opened it: the commit is done."""
+        for call in self._after_commit:
+            call()
+
     def run(self, statement: TextClause, parameters: Mapping[str, Any]) -> CursorResult[Any]:
         """A statement as it is, past the ORM: for the busy paths, which name their tenant themselves."""
         return self.raw.execute(statement, parameters)
@@ -100,13 +124,22 @@ class Tx(Session):
 class _Engines:
     service: Engine
     owner: Engine | None
+    # How many of the service's connections one tenant may hold, where requests of many tenants are answered.
+    share: TenantShare | None
 
 
 _engines: _Engines | None = None
+# The transaction that the current request or job is in.
+_current: ContextVar[Tx | None] = ContextVar("plaudit_tx", default=None)
 
 
-def configure(*, service_url: str | None, owner_url: str | None, pool_size: int = 10) -> None:
-    """Say once per process where the database is. Connects to nothing yet."""
+def configure(
+    *, service_url: str | None, owner_url: str | None, pool_size: int = 10, share_connections: bool = False
+) -> None:
+    """Say once per process where the database is. Connects to nothing yet.
+
+    `share_connections`: no tenant holds more than its share of the pool at once. For processes that answer requests.
+    """
     global _engines  # noqa: PLW0603  one process has one database; a container object would only be passed around
     if service_url is None and owner_url is None:
         raise ValueError("a database address is needed")
@@ -114,7 +147,8 @@ def configure(*, service_url: str | None, owner_url: str | None, pool_size: int 
     # We send BEGIN and COMMIT ourselves: BEGIN then shares a round trip with what follows it.
     owner = make_engine(owner_url, pool_size=2, isolation_level="AUTOCOMMIT") if owner_url else None
     service = make_engine(service_url or owner_url or "", pool_size=pool_size, isolation_level="AUTOCOMMIT")
-    _engines = _Engines(service=service, owner=owner)
+    share = TenantShare(share_of(pool_size), max_waiting=10_000) if share_connections else None
+    _engines = _Engines(service=service, owner=owner, share=share)
 
 
 def dispose() -> None:
@@ -145,23 +179,40 @@ def make_engine(
 
 
 @contextmanager
-def tenant_tx(tenant_id: str) -> Iterator[Tx]:
-    """One transaction that sees and changes this tenant's rows only. Commits at the end, rolls back on an error."""
+def tenant_tx(tenant_id: str, *, separate: bool = False) -> Iterator[Tx]:
+    """One transaction that sees and changes this tenant's rows only. Commits at the end, rolls back on an error.
+
+    Inside another one of the same tenant it is that one, which commits at its own end. With `separate` it neither
+    joins another nor is joined: it takes a connection of its own, which nothing that answers a request may do twice.
+    """
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise NotFound
-    with _open(_configured().service, set_role(SERVICE_ROLE) + set_tenant(tenant_id)) as connection:
-        yield from _session(connection, tenant_id)
+    outer = None if separate else current_tx()
+    if outer is not None and outer.tenant_id == tenant_id:
+        yield outer
+        return
+    engines = _configured()
+    with (
+        engines.share.of(tenant_id) if engines.share is not None else nullcontext(),
+        _open(engines.service, set_role(SERVICE_ROLE) + set_tenant(tenant_id), separate=separate) as connection,
+    ):
+        tx = yield from _session(connection, tenant_id, separate=separate)
+    tx.committed()
+
+
+def current_tx() -> Tx | None:
+    """The transaction that this request or job is in, if there is one."""
+    return _current.get()
 
 
 @contextmanager
-def shared_tx(first: str) -> Iterator[Callable[[str], Tx]]:
+def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
     """One transaction for several tenants' parts: `enter(tenant_id)` confines what follows to that tenant.
 
     For the group commit only. The tenant is set anew for each part; the first is set as the transaction opens.
     """
-    opening = set_role(SERVICE_ROLE) + set_tenant(first)
-    with _open(_configured().service, opening) as connection, Tx(bind=connection) as tx:
-        tx.raw, tx.tenant_id = connection, first
+    opening = set_role(SERVICE_ROLE, shared=shared) + set_tenant(first)
+    with _open(_configured().service, opening, separate=False) as connection, Tx(connection, first) as tx:
 
         def enter(tenant_id: str) -> Tx:
             if tenant_id != tx.tenant_id:
@@ -174,7 +225,7 @@ def shared_tx(first: str) -> Iterator[Callable[[str], Tx]]:
         tx.flush()
 
 
-def in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]]) -> list[tuple[Any, ...]]:
+def in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: bool) -> list[tuple[Any, ...]]:
     """One transaction of one statement for each tenant, sent and committed in a single round trip; their one row each.
 
     For the group commit only. The server takes a message of several statements as one transaction, so there is neither
@@ -185,22 +236,24 @@ def in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]]) -> list[tuple[A
     values = [value for _, _, parameters in calls for value in parameters]
     with _quiet_connection(_configured().service) as driver:
         cursor = ClientCursor(driver)
-        cursor.execute(set_role(SERVICE_ROLE) + ";".join(statements), values)
+        cursor.execute(set_role(SERVICE_ROLE, shared=shared) + ";".join(statements), values)
         return [result.fetchone() or () for result in cursor.results() if result.description]
 
 
 @contextmanager
-def platform_tx() -> Iterator[Tx]:
+def platform_tx(*, separate: bool = False) -> Iterator[Tx]:
     """One transaction across tenants, on the tables whose policies name the platform role."""
-    with _open(_configured().service, set_role(PLATFORM_ROLE)) as connection:
-        yield from _session(connection, None)
+    with _open(_configured().service, set_role(PLATFORM_ROLE), separate=separate) as connection:
+        tx = yield from _session(connection, None, separate=separate)
+    tx.committed()
 
 
 @contextmanager
 def owner_tx() -> Iterator[Tx]:
     """One transaction as the owner: administration and maintenance, never a request."""
-    with _open(owner_engine(), OWNER_OPENING) as connection:
-        yield from _session(connection, None)
+    with _open(owner_engine(), OWNER_OPENING, separate=True) as connection:
+        tx = yield from _session(connection, None, separate=True)
+    tx.committed()
 
 
 def owner_engine() -> Engine:
@@ -210,10 +263,13 @@ def owner_engine() -> Engine:
     return owner
 
 
-def set_role(role: str) -> str:
+def set_role(role: str, *, shared: bool = False) -> str:
+    """Take a role, with its timeouts: short ones in a transaction that several tenants share."""
+    statement_ms = SHARED_STATEMENT_TIMEOUT_MS if shared else STATEMENT_TIMEOUT_MS
+    lock_ms = SHARED_LOCK_TIMEOUT_MS if shared else LOCK_TIMEOUT_MS
     return (
-        f"SET LOCAL ROLE {role}; SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS};"
-        f" SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};"
+        f"SET LOCAL ROLE {role}; SET LOCAL statement_timeout = {statement_ms};"
+        f" SET LOCAL lock_timeout = {lock_ms};"
         f" SET LOCAL idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_TIMEOUT_MS};"
     )
 
@@ -241,8 +297,10 @@ def _configured() -> _Engines:
 
 
 @contextmanager
-def _open(engine: Engine, opening: str) -> Iterator[Connection]:
+def _open(engine: Engine, opening: str, *, separate: bool) -> Iterator[Connection]:
     """A transaction on a connection of the pool: opened in one round trip, committed at the end."""
+    if not separate and current_tx() is not None:
+        raise RuntimeError("A transaction is open already, and takes one connection: see tenants/db.py")
     connection = _begin(engine, opening)
     try:
         yield connection
@@ -302,12 +360,16 @@ def _as_sqlalchemys(error: psycopg.Error, *, gone: bool) -> BaseException:
     return DBAPIError.instance(None, None, error, psycopg.Error, hide_parameters=True, connection_invalidated=gone)
 
 
-def _session(connection: Connection, tenant_id: str | None) -> Iterator[Tx]:
-    with Tx(bind=connection, expire_on_commit=False) as tx:
-        tx.tenant_id = tenant_id
-        tx.raw = connection
-        yield tx
-        tx.flush()
+def _session(connection: Connection, tenant_id: str | None, *, separate: bool) -> Generator[Tx, None, Tx]:
+    outer = current_tx()
+    with Tx(connection, tenant_id, expire_on_commit=False) as tx:
+        token = _current.set(outer if separate else tx)
+        try:
+            yield tx
+            tx.flush()
+        finally:
+            _current.reset(token)
+        return tx
 
 
 @event.listens_for(Tx, "do_orm_execute")

@@ -159,6 +159,7 @@ def _keep(
 def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
     """New tokens for an old refresh token; one that was used before ends its session."""
     tenant_id, session_id = _parse_refresh(token, signer)
+    signer.load()
     with tenant_tx(tenant_id) as tx:
         new = _signed(signer, "rt", tenant_id, session_id.hex)
         user_id = tx.scalar(

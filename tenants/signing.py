@@ -26,7 +26,7 @@ from sqlalchemy import LargeBinary, delete, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, Tx, platform_tx, utcnow
+from tenants.db import Base, Tx, current_tx, platform_tx, utcnow
 from tenants.errors import Unauthenticated
 
 ALGORITHM = "ES256"
@@ -85,6 +85,10 @@ class Signer:
             sub={"essential": True},
             tenant={"essential": True},
         )
+
+    def load(self) -> None:
+        """Read the keys, if they are due. Before a transaction in which something is signed: it has one connection."""
+        self._keys()
 
     def sign(self, claims: dict[str, Any], *, lives_s: int, now: datetime) -> str:
         """An access token with these claims, valid from now on."""
@@ -152,7 +156,7 @@ class Signer:
 
     def _keys(self, *, max_age_s: float = RELOAD_AFTER_S) -> _Loaded:
         loaded = self._loaded
-        if loaded is not None and time.monotonic() - loaded.at < max_age_s:
+        if loaded is not None and (time.monotonic() - loaded.at < max_age_s or current_tx() is not None):
             return loaded
         with self._lock:
             loaded = self._loaded

@@ -57,17 +57,12 @@ def per_minute(amount: int) -> RateLimitItem:
 
 def hit(name: str, item: RateLimitItem, *identifiers: str) -> State:
     """Count one try, and say whether it may go on."""
-    return shared_hit(name, item, *identifiers) or _hit(_current().own, name, item, identifiers)
-
-
-def shared_hit(name: str, item: RateLimitItem, *identifiers: str) -> State | None:
-    """The same, counted for all processes together; None without Redis, for callers who know another way."""
     limiters = _current()
     try:
         with limiters.guarded.client():
             return _hit(limiters.shared, name, item, identifiers)
     except RedisUnavailable:
-        return None
+        return _hit(limiters.own, name, item, identifiers)
 
 
 def require(name: str, item: RateLimitItem, *identifiers: str, detail: str) -> State:

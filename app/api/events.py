@@ -2,7 +2,7 @@
 
 from collections import Counter
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -35,11 +35,11 @@ from app.auth import (
     publishable_key,
     requires,
 )
-from app.transactions import actor_tx, after_commit, idempotent
+from app.transactions import actor_tx, after_commit, after_refusal, idempotent
+from tenants import credentials, throttle, users
 from tenants import settings as tenant_settings
-from tenants import throttle, users
 from tenants.credentials import Scope
-from tenants.db import Tx, tenant_tx, utcnow
+from tenants.db import Tx, current_tx, tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
 from tenants.settings import TenantSettings
 from tenants.throttle import TooMany
@@ -86,13 +86,16 @@ def send_view(external_id: str) -> ResponseReturnValue:
     try:
         part = view_part(actor, external_id, request.environ)
     except events.Refused as refused:
-        record(actor.tenant_id, refused.code)
+        after_refusal(partial(record, actor.tenant_id, refused.code))
         raise BadView(refused.code, refused.detail) from None
     result = ingest.write(part)[0].result
     if result is Result.UNKNOWN_PAGE:
-        events.reject(actor.tenant_id, Reason.UNKNOWN_PAGE)
+        # In a transaction of this request's own the refusal is rolled back with it, and recorded after it.
+        is_recorded = current_tx() is None
+        after_refusal(partial(events.reject if is_recorded else record, actor.tenant_id, Reason.UNKNOWN_PAGE))
         raise PageNotFound(external_id)
-    return Response(tell_view(actor.tenant_id, result), status=202, content_type="application/json")
+    after_commit(partial(count_view, actor.tenant_id, result))
+    return Response(view_answer(result), status=202, content_type="application/json")
 
 
 def view_part(actor: Actor, external_id: str, environ: dict[str, Any]) -> Part:
@@ -105,16 +108,19 @@ def view_part(actor: Actor, external_id: str, environ: dict[str, Any]) -> Part:
         raise PageNotFound(external_id)
     item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
     assert isinstance(item, Item)  # noqa: S101  an event of the type "view"
-    return Part(actor.tenant_id, [item], now, token=actor.unchecked_token)
+    return Part(actor.tenant_id, [item], now, token=actor.client_token)
 
 
-def tell_view(tenant_id: str, result: Result) -> bytes:
-    """Count a view that was written, or was before; the answer's body."""
+def count_view(tenant_id: str, result: Result) -> None:
+    """In the metrics: a view that is committed, or was before."""
     if result is Result.DUPLICATE:
         events.DUPLICATES.labels(tenant_id).inc()
-        return ONE_DUPLICATE
-    counted(tenant_id, "view").inc()
-    return ONE_ACCEPTED
+    else:
+        counted(tenant_id, "view").inc()
+
+
+def view_answer(result: Result) -> bytes:
+    return ONE_DUPLICATE if result is Result.DUPLICATE else ONE_ACCEPTED
 
 
 @blueprint.post("/api/v1/events")
@@ -152,7 +158,9 @@ def send_events() -> ResponseReturnValue:
         message = f"a list of 1 to {events.MOST_ITEMS} events, and nothing beside it"
         raise Invalid(f"events: {message}", errors={"events": [message]})
     batch = batch_of(current_actor(), raw)
-    return answer(write_with_actions(batch) if batch.actions else batch.tally(ingest.write(batch.part)))
+    tally = write_with_actions(batch) if batch.actions else batch.tally(ingest.write(batch.part))
+    after_commit(tally.measure)
+    return answer(tally)
 
 
 @blueprint.post("/api/v1/beacon")
@@ -218,14 +226,18 @@ def rejections(query: dict[str, str]) -> Any:
 
 def batch_of(actor: Actor, raw: list[Any]) -> Batch:
     now = utcnow()
-    return Batch(actor.tenant_id, raw, now=now, ages=ages_of(actor, now), token=actor.unchecked_token)
+    return Batch(actor.tenant_id, raw, now=now, ages=ages_of(actor, now), token=actor.client_token)
 
 
 def write_with_actions(batch: Batch) -> Tally:
-    """All of a batch in one transaction, so that what fails can be sent again. What is counted comes last."""
+    """All of a batch in one transaction, so that what fails can be sent again. What is counted comes last.
+
+    A client's token is checked before anything is done, and by `apply` once more as the effect is written.
+    """
     now, settings = utcnow(), tenant_settings.recent(batch.tenant_id)
     user_ids = _make_users(batch, now=now)
     with actor_tx() as tx:
+        _require_valid_token(tx, batch.part)
         done = _pay(tx, batch, user_ids, settings, now=now)
         results = [_result(one) for one in done]
         refused = Counter(one.code.value for one in results if isinstance(one, Refused))
@@ -233,19 +245,22 @@ def write_with_actions(batch: Batch) -> Tally:
         analytics_ingest.apply(tx, [batch.part])
         if batch.part.error is not None:
             raise BadCredentials
-    for paid in done:
-        if isinstance(paid, Paid) and paid.tell is not None:
-            after_commit(paid.tell)
-    after_commit(lambda: wake([batch.tenant_id]))
+        tx.after_commit(lambda: wake([batch.tenant_id]))
     return batch.tally(batch.part.outcomes, results)
 
 
 def _make_users(batch: Batch, *, now: datetime) -> dict[str, UUID]:
     """Whom the batch's actions name, in a short transaction of its own: nobody waits for a user who is being made."""
-    with tenant_tx(batch.tenant_id) as tx:
-        known = {action.type for action in catalog.list_(tx)}  # no user is made by an action that is none
+    with actor_tx() as tx:
+        _require_valid_token(tx, batch.part)
+        known = {action.type for action in catalog.list_(tx)}  # an unknown action creates no user
         named = {action.user for _, action in batch.actions if action.type in known}
         return users.ensure_all_external(tx, named, now=now)
+
+
+def _require_valid_token(tx: Tx, part: Part) -> None:
+    if part.token is not None and not credentials.token_is_valid(tx, part.token):
+        raise BadCredentials
 
 
 def _pay(

@@ -11,7 +11,7 @@ from analytics.pages import PageNotFound
 from app import ingest
 from app.api.blueprint import Blueprint, Schema
 from app.auth import BadCredentials, May, current_actor, requires
-from app.transactions import idempotent
+from app.transactions import after_commit, idempotent
 from tenants.db import utcnow
 from tenants.users import check_external_id
 
@@ -63,11 +63,11 @@ def unlike_for(external_id: str, user: str) -> Any:
 
 def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
     actor, now = current_actor(), utcnow()
-    part = Part(actor.tenant_id, [Item(does, external_id, now, user=user)], now, token=actor.unchecked_token)
+    part = Part(actor.tenant_id, [Item(does, external_id, now, user=user)], now, token=actor.client_token)
     outcome = ingest.write(part)[0]
     if outcome.result is Result.UNKNOWN_PAGE:
         raise PageNotFound(external_id)
     if outcome.result is Result.UNKNOWN_USER:
         raise BadCredentials
-    EVENTS.labels(actor.tenant_id, does.value).inc()
+    after_commit(lambda: EVENTS.labels(actor.tenant_id, does.value).inc())
     return {"liked": does is Does.LIKE, "likes": outcome.likes}

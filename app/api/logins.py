@@ -122,6 +122,7 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
     if user is None or not right or user.suspended_at is not None:
         raise BadLogin
     better = users.better_hash(user, body["password"])
+    signer().load()
     with tenant_tx(tenant_id) as tx:
         # Checking took a while: a reset or a suspension in the meantime counts.
         if not users.still_the_same(tx, user):

@@ -7,16 +7,16 @@ from uuid import UUID
 
 import marshmallow as ma
 import orjson
-from flask import Response, after_this_request, current_app, request
+from flask import current_app, request
 from flask.typing import ResponseReturnValue
 
 from analytics import actions, tokens
-from analytics.actions import Deed, ImpossibleTime, Paid, Verification
+from analytics.actions import Deed, ImpossibleTime, Verification
 from analytics.tokens import Mint
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
 from app.auth import May, caller_address, current_actor, requires
-from app.transactions import actor_tx, after_commit, idempotent
+from app.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 
@@ -133,28 +133,18 @@ def pay(deed: Deed) -> ResponseReturnValue:
         with actor_tx() as tx:
             paid = actions.perform(tx, deed, settings, now=now)
     except ImpossibleTime:
-        after_this_request(partial(_note_impossible_time, actor.tenant_id, deed))
+        after_refusal(partial(_note_impossible_time, actor.tenant_id, deed))
         raise
-    tell(paid)
+    if not paid.replay:
+        after_commit(lambda: wake([actor.tenant_id]))
     headers = paid.limit.headers() if paid.limit is not None else {}
     return {"score": paid.score, "delta": paid.delta, "rank": paid.rank, "event_id": paid.event_id}, 200, headers
 
 
-def _note_impossible_time(tenant_id: str, deed: Deed, response: Response) -> Response:
-    """Nothing was paid, and the request's transaction is over; but it is noted."""
+def _note_impossible_time(tenant_id: str, deed: Deed) -> None:
+    """Nothing was paid, but it is noted, in a transaction of its own."""
     with tenant_tx(tenant_id) as tx:
         actions.note_impossible_time(tx, deed, now=utcnow())
-    return response
-
-
-def tell(paid: Paid) -> None:
-    """After the commit: whoever was suspended by it is shut out, and the boards are brought up to date."""
-    if paid.replay:
-        return
-    tenant_id = current_actor().tenant_id
-    if paid.tell is not None:
-        after_commit(paid.tell)
-    after_commit(lambda: wake([tenant_id]))
 
 
 def _caller() -> dict[str, Any]:

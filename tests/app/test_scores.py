@@ -535,11 +535,16 @@ def test_a_key_sees_names_on_a_public_scoreboard_and_no_ids_of_the_tenants(
     assert client.get(oracle, headers=headers).status_code == 404
 
 
+def let_through(breaker: Breaker, most_per_minute: int) -> None:
+    breaker.require(most_per_minute)
+    breaker.passed()
+
+
 def test_a_breaker_opens_probes_and_closes() -> None:
     clock = [1000.0]
     breaker = Breaker("test", clock=lambda: clock[0])
     for _ in range(100):
-        breaker.require(100)
+        let_through(breaker, 100)
     with pytest.raises(Unavailable) as refused:
         breaker.require(100)
     assert refused.value.code == "score_spike"
@@ -549,11 +554,10 @@ def test_a_breaker_opens_probes_and_closes() -> None:
         breaker.require(100)
     clock[0] += 6
     for _ in range(limits.PROBES):
-        breaker.require(100)
+        let_through(breaker, 100)
     clock[0] += 11
-    breaker.require(100)
-    for _ in range(50):
-        breaker.require(100)
+    for _ in range(51):
+        let_through(breaker, 100)
 
 
 def test_a_breaker_stays_open_while_the_rush_goes_on() -> None:
@@ -563,10 +567,20 @@ def test_a_breaker_stays_open_while_the_rush_goes_on() -> None:
     for _ in range(3000):
         clock[0] += 0.01
         try:
-            breaker.require(600)
+            let_through(breaker, 600)
         except Unavailable:
             refused += 1
     assert refused > 1500
+
+
+def test_a_breaker_counts_nothing_that_is_rolled_back() -> None:
+    breaker = Breaker("test", clock=lambda: 1000.0)
+    for _ in range(200):
+        breaker.require(100)
+    for _ in range(100):
+        let_through(breaker, 100)
+    with pytest.raises(Unavailable):
+        breaker.require(100)
 
 
 def test_a_spike_of_a_tenant_is_held_up_with_503(admin: Caller, player: Caller) -> None:

@@ -6,21 +6,22 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
 from analytics import ingest, pages
-from analytics.ingest import Does, GroupCommit, Item, Outcome, Part, Result
+from analytics.group_commit import GroupCommit, Overloaded
+from analytics.ingest import Does, Item, Outcome, Part, Result, commit_together
 from analytics.windows import hour_of
 from app.settings import Settings
-from tenants.db import owner_tx, tenant_tx, utcnow
-from tenants.errors import Unavailable
+from tenants.db import LOCK_TIMEOUT_MS, SHARED_LOCK_TIMEOUT_MS, owner_tx, tenant_tx, utcnow
+from tenants.shares import TenantBusy
 from tests.analytics.conftest import likes_of, views_of
-from tests.service import ROOT
+from tests.service import ROOT, eventually
 
 
 def make_pages(tenant: str, *external_ids: str) -> None:
@@ -35,24 +36,40 @@ def view(tenant: str, page: str) -> Part:
 
 
 @pytest.fixture
-def commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def commits() -> list[int]:
     """How many parts each transaction had."""
-    sizes: list[int] = []
-    real = ingest._commit_together
+    return []
 
-    def counting(parts: Any) -> None:
-        sizes.append(len(parts))
+
+@pytest.fixture
+def group(commits: list[int]) -> GroupCommit:
+    """A group commit that is slow enough for others to come meanwhile."""
+
+    def counting(parts: Sequence[Part], shared: bool) -> None:
+        commits.append(len(parts))
         time.sleep(0.02)
-        real(parts)
+        commit_together(parts, shared)
 
-    monkeypatch.setattr(ingest, "_commit_together", counting)
-    return sizes
+    return GroupCommit(commit=counting)
 
 
-def test_requests_in_flight_share_commits_across_tenants(tenant: str, other_tenant: str, commits: list[int]) -> None:
+class Gate:
+    """Commits nothing before it is opened."""
+
+    def __init__(self) -> None:
+        self._opened = threading.Event()
+        self.open = self._opened.set
+
+    def commit(self, parts: Sequence[Part], shared: bool) -> None:
+        assert self._opened.wait(10)
+        commit_together(parts, shared)
+
+
+def test_requests_in_flight_share_commits_across_tenants(
+    tenant: str, other_tenant: str, group: GroupCommit, commits: list[int]
+) -> None:
     make_pages(tenant, "a", "b")
     make_pages(other_tenant, "a")
-    group = GroupCommit()
     parts = [view(*where) for where in [(tenant, "a"), (other_tenant, "a"), (tenant, "b")] * 20]
     with ThreadPoolExecutor(60) as pool:
         outcomes = list(pool.map(group.write, parts))
@@ -62,7 +79,7 @@ def test_requests_in_flight_share_commits_across_tenants(tenant: str, other_tena
     assert (views_of(tenant, "a"), views_of(tenant, "b"), views_of(other_tenant)) == (20, 20, 20)
 
 
-def test_a_part_that_fails_fails_its_own_callers_only(tenant: str, other_tenant: str, commits: list[int]) -> None:
+def test_a_part_that_fails_fails_its_own_callers_only(tenant: str, other_tenant: str, group: GroupCommit) -> None:
     make_pages(tenant, "a", "poison")
     make_pages(other_tenant, "a")
     with tenant_tx(tenant) as tx:
@@ -73,7 +90,6 @@ def test_a_part_that_fails_fails_its_own_callers_only(tenant: str, other_tenant:
             """),
             {"hour": hour_of(utcnow())},
         )
-    group = GroupCommit()
     where = [(tenant, "a"), (tenant, "poison"), (other_tenant, "a")] * 5
     results: Counter[str] = Counter()
 
@@ -92,52 +108,108 @@ def test_a_part_that_fails_fails_its_own_callers_only(tenant: str, other_tenant:
     assert views_of(tenant, "poison") == 2**63 - 1, "as before"
 
 
-def test_when_too_much_waits_the_next_is_told_so_at_once(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_too_much_waits_the_next_is_refused_at_once(tenant: str, other_tenant: str) -> None:
     make_pages(tenant, "a")
-    group = GroupCommit(most_waiting_items=3)
-    gate = threading.Event()
-    real = ingest._commit_together
-
-    def slow(parts: Any) -> None:
-        gate.wait(10)
-        real(parts)
-
-    monkeypatch.setattr(ingest, "_commit_together", slow)
+    make_pages(other_tenant, "a")
+    gate = Gate()
+    group = GroupCommit(max_items=4, commit=gate.commit)
     with ThreadPoolExecutor(8) as pool:
-        running = [pool.submit(group.write, view(tenant, "a")) for _ in range(4)]
-        deadline = time.monotonic() + 5
-        while group._waiting_items < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        with pytest.raises(Unavailable) as refused:
+        running = [pool.submit(group.write, view(tenant, "a")) for _ in range(3)]
+        eventually(lambda: group.items_in_flight == 3)
+        with pytest.raises(TenantBusy):  # three quarters are its share
             group.write(view(tenant, "a"))
-        assert refused.value.code == "overloaded"
-        gate.set()
+        running.append(pool.submit(group.write, view(other_tenant, "a")))
+        eventually(lambda: group.items_in_flight == 4)
+        with pytest.raises(Overloaded):
+            group.write(view(other_tenant, "a"))
+        gate.open()
         assert all(future.result() for future in running)
-    assert views_of(tenant) == 4
+    assert (views_of(tenant), views_of(other_tenant), group.items_in_flight) == (3, 1, 0)
     assert group.write(view(tenant, "a")), "and afterwards it takes more"
 
 
-def test_who_waits_too_long_leaves_and_the_lead_is_not_lost(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_too_long_leaves_and_the_lead_is_not_lost(tenant: str) -> None:
     make_pages(tenant, "a")
-    monkeypatch.setattr(ingest, "WAIT_S", 0.2)
-    group = GroupCommit()
-    real = ingest._commit_together
-    gate = threading.Event()
-
-    def slow(parts: Any) -> None:
-        gate.wait(10)
-        real(parts)
-
-    monkeypatch.setattr(ingest, "_commit_together", slow)
+    gate = Gate()
+    group = GroupCommit(wait_s=0.2, commit=gate.commit)
     with ThreadPoolExecutor(4) as pool:
         leader = pool.submit(group.write, view(tenant, "a"))
-        time.sleep(0.1)
-        with pytest.raises(Unavailable):
+        eventually(lambda: group.items_in_flight == 1)
+        with pytest.raises(Overloaded):
             group.write(view(tenant, "a"))
-        gate.set()
+        gate.open()
         assert leader.result()
     assert views_of(tenant) == 1
     assert group.write(view(tenant, "a"))
+
+
+def test_a_tenant_fills_no_more_than_its_share_of_a_commit(tenant: str, other_tenant: str) -> None:
+    make_pages(tenant, "a")
+    make_pages(other_tenant, "a")
+    gate, commits = Gate(), []
+
+    def commit(parts: Sequence[Part], shared: bool) -> None:
+        gate.commit(parts, shared)
+        commits.append(Counter(part.tenant_id for part in parts for _ in part.items))
+
+    group, now = GroupCommit(commit=commit), utcnow()
+    thousand = [Item(Does.VIEW, "a", now)] * 1000
+    with ThreadPoolExecutor(16) as pool:
+        running = [pool.submit(group.write, view(tenant, "a"))]
+        eventually(lambda: group.items_in_flight == 1)
+        running += [pool.submit(group.write, Part(tenant, thousand, now)) for _ in range(12)]
+        eventually(lambda: group.items_in_flight == 12_001)
+        running.append(pool.submit(group.write, view(other_tenant, "a")))
+        eventually(lambda: group.items_in_flight == 12_002)
+        gate.open()
+        assert all(future.result(30) for future in running)
+    assert commits[1] == {tenant: 7_000, other_tenant: 1}, "the latecomer's view is in the very next commit"
+
+
+def test_a_locked_row_delays_its_own_tenant_and_nobody_else(tenant: str, other_tenant: str) -> None:
+    make_pages(tenant, "locked", "free")
+    make_pages(other_tenant, "a")
+    group = GroupCommit()
+    slowest = 0.0
+    with ThreadPoolExecutor(8) as pool, tenant_tx(tenant, separate=True) as holding:
+        holding.execute(text("SELECT FROM page_counters FOR UPDATE"))
+        stuck = [pool.submit(group.write, view(tenant, page)) for page in ("locked", "free")]
+        time.sleep(0.05)
+        for place in range(40):
+            began = time.monotonic()
+            assert group.write(view(other_tenant, "a")) == [Outcome(Result.ACCEPTED)]
+            if place:  # the first one finds the shared transaction waiting
+                slowest = max(slowest, time.monotonic() - began)
+            if place == 20:  # more of the slow tenant's does not bring the wait back
+                stuck.append(pool.submit(group.write, view(tenant, "locked")))
+        assert not any(future.done() for future in stuck)
+        assert slowest < SHARED_LOCK_TIMEOUT_MS / 1000
+        holding.rollback()
+        assert [future.result(10) for future in stuck] == [[Outcome(Result.ACCEPTED)]] * 3
+    assert (views_of(tenant), views_of(other_tenant)) == (3, 40)
+
+
+def test_a_row_that_stays_locked_fails_its_own_requests_once_and_together(tenant: str, other_tenant: str) -> None:
+    make_pages(tenant, "locked")
+    make_pages(other_tenant, "a")
+    tries: list[tuple[int, bool]] = []
+
+    def commit(parts: Sequence[Part], shared: bool) -> None:
+        tries.append((len(parts), shared))
+        commit_together(parts, shared)
+
+    group = GroupCommit(commit=commit)
+    with ThreadPoolExecutor(8) as pool, tenant_tx(tenant, separate=True) as holding:
+        holding.execute(text("SELECT FROM page_counters FOR UPDATE"))
+        began = time.monotonic()
+        stuck = [pool.submit(group.write, view(tenant, "locked")) for _ in range(5)]
+        for future in stuck:
+            with pytest.raises(OperationalError):
+                future.result(30)
+        assert time.monotonic() - began < 2.5 * LOCK_TIMEOUT_MS / 1000, "not one wait for each"
+    assert len([try_ for try_ in tries if not try_[1]]) <= 2
+    assert views_of(tenant) == 0
+    assert group.write(view(tenant, "locked")) == [Outcome(Result.ACCEPTED)], "and when it is free it is written"
 
 
 def test_a_page_deleted_meanwhile_is_unknown(tenant: str) -> None:
@@ -154,7 +226,7 @@ def test_a_view_that_waits_for_a_deletion_finds_the_page_gone(tenant: str) -> No
     now = utcnow()
     both = Part(tenant, [Item(Does.VIEW, "a", now), Item(Does.VIEW, "b", now)], now)
     with ThreadPoolExecutor(1) as pool:
-        with tenant_tx(tenant) as tx:
+        with tenant_tx(tenant, separate=True) as tx:
             pages.delete(tx, "a")
             waiting = pool.submit(GroupCommit().write, both)
             time.sleep(0.3)
@@ -200,7 +272,8 @@ def test_what_was_answered_is_committed(tenant: str) -> None:
 
 HAMMER = """
 import random, sys, threading, time
-from analytics.ingest import Does, GroupCommit, Item, Part
+from analytics.group_commit import GroupCommit
+from analytics.ingest import Does, Item, Part
 from tenants import db
 url, service_url, tenant, seed, seconds = sys.argv[1:]
 db.configure(service_url=service_url or None, owner_url=url, pool_size=8)

@@ -1,0 +1,280 @@
+"""Group commit: requests that are in flight together share a transaction.
+
+A hot page's rows then move once per commit and not once per request. A caller is answered after the commit that holds
+its part, and nothing is kept in memory after an answer.
+
+There is no thread of its own. The first caller to come leads: it takes what waits, commits it, hands out the results,
+and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
+the server by letting requests end has drained it.
+
+Tenants share one lane, in fair parts: none fills more than its share of a commit, or of what may wait. The shared
+transaction waits for a lock only briefly. When it fails, each tenant's parts leave it for a lane of their own, led by
+one of their own callers, and the shared lane goes on at once. A tenant whose own transaction was slow too stays apart
+for a while, so a row that is locked for long delays its own tenant and nobody else.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy.exc import DBAPIError
+
+from analytics.ingest import Outcome, Part, commit_together
+from tenants.errors import Unavailable
+from tenants.shares import TenantBusy, share_of
+
+MAX_ITEMS_IN_FLIGHT = 50_000
+MAX_ITEMS_A_COMMIT = 10_000
+WAIT_S = 10.0
+GATHER_S = 0.001
+# A transaction of a tenant's own that takes longer keeps the tenant out of the shared one for a while.
+SLOW_S = 0.5
+APART_S = 30.0
+# PostgreSQL's codes for a lock or a statement that took too long.
+TIMEOUTS = ("55P03", "57014")
+
+Commit = Callable[[Sequence[Part], bool], None]
+
+
+class Overloaded(Unavailable):
+    code = "overloaded"
+    title = "Too many writes are waiting"
+
+
+@dataclass(eq=False)
+class _Lane:
+    """Parts that are committed one batch after the other: those of all tenants, or of one that is apart."""
+
+    tenant_id: str | None = None
+    waiting: "deque[_Waiting]" = field(default_factory=deque)
+    is_led: bool = False
+    last_batch: int = 0
+    apart_until: float = 0.0
+
+    @property
+    def is_shared(self) -> bool:
+        return self.tenant_id is None
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A part whose caller waits: until it is done, or until it is the caller's turn to lead its lane."""
+
+    part: Part
+    lane: _Lane
+    leads: bool = False
+    is_done: bool = False
+    # Held by the caller, and released by whoever ends the wait: a bare lock, the cheapest thing to wait for.
+    gate: threading.Lock = field(default_factory=threading.Lock)
+
+
+class GroupCommit:
+    """The parts that wait in this process, and whoever leads."""
+
+    def __init__(
+        self,
+        *,
+        after: Callable[[Iterable[str]], None] | None = None,
+        max_items: int = MAX_ITEMS_IN_FLIGHT,
+        wait_s: float = WAIT_S,
+        commit: Commit = commit_together,
+    ) -> None:
+        """`after` is given the tenants of each commit, once its callers are answered."""
+        self._after = after
+        self._max_items = max_items
+        self._wait_s = wait_s
+        self._commit = commit
+        self._lock = threading.Lock()
+        self._shared = _Lane()
+        self._apart: dict[str, _Lane] = {}
+        self._items_of: Counter[str] = Counter()
+        self._items = 0
+
+    def write(self, part: Part) -> list[Outcome]:
+        """Have this part committed; how its items fared. Returns after PostgreSQL's commit, or raises."""
+        with self._lock:
+            self._admit(part)
+            lane = self._lane_of(part.tenant_id)
+            own = _Waiting(part, lane, leads=not lane.is_led)
+            own.gate.acquire()
+            lane.waiting.append(own)
+            lane.is_led = True
+        try:
+            while not own.is_done:
+                if own.leads or self._wait(own):
+                    self._lead(own)
+        finally:
+            with self._lock:
+                self._leave(part)
+        if part.error is not None:
+            raise part.error
+        return part.outcomes
+
+    @property
+    def items_in_flight(self) -> int:
+        return self._items
+
+    def _admit(self, part: Part) -> None:
+        items = self._items_of[part.tenant_id] + part.weight
+        if self._items + part.weight > self._max_items:
+            raise Overloaded
+        if items > share_of(self._max_items):
+            raise TenantBusy
+        self._items_of[part.tenant_id] = items
+        self._items += part.weight
+
+    def _leave(self, part: Part) -> None:
+        self._items -= part.weight
+        self._items_of[part.tenant_id] -= part.weight
+        if not self._items_of[part.tenant_id]:
+            del self._items_of[part.tenant_id]
+
+    def _lane_of(self, tenant_id: str) -> _Lane:
+        lane = self._apart.get(tenant_id)
+        if lane is None:
+            return self._shared
+        if not lane.is_led and lane.apart_until < time.monotonic():
+            del self._apart[tenant_id]
+            return self._shared
+        return lane
+
+    def _wait(self, own: _Waiting) -> bool:
+        """Until the part is done, or it is this caller's turn to lead (True)."""
+        while not own.gate.acquire(timeout=self._wait_s):
+            with self._lock:
+                if not own.leads and own in own.lane.waiting:
+                    own.lane.waiting.remove(own)
+                    raise Overloaded
+            # It is being committed, and only the database can say how that goes; or its gate is about to open.
+        return own.leads
+
+    def _lead(self, own: _Waiting) -> None:
+        """Commit what waits in the lane (our own part first among it), then let another lead."""
+        lane, own.leads = own.lane, False
+        if len(lane.waiting) < lane.last_batch:  # they were just answered, and come again in a moment
+            time.sleep(GATHER_S)
+        batch = self._take(lane)
+        try:
+            done = self._commit_batch(lane, batch)
+        except BaseException as error:
+            for one in batch:
+                one.part.error = one.part.error or error
+                one.is_done = True
+            raise
+        finally:
+            self._pass_on(lane)
+            for one in batch:
+                if one is not own and one.is_done:
+                    one.gate.release()
+        if done and self._after is not None:
+            self._after({one.part.tenant_id for one in batch if one.part.error is None and one.part.items})
+
+    def _take(self, lane: _Lane) -> list[_Waiting]:
+        """The next batch, in the order of arrival; of one tenant no more than its share, so that others fit in."""
+        with self._lock:
+            batch: list[_Waiting] = []
+            left: deque[_Waiting] = deque()
+            items, items_of = 0, Counter[str]()
+            for one in lane.waiting:
+                tenant_id, weight = one.part.tenant_id, one.part.weight
+                fits = items + weight <= MAX_ITEMS_A_COMMIT
+                in_share = items_of[tenant_id] + weight <= share_of(MAX_ITEMS_A_COMMIT) or not items_of[tenant_id]
+                if not batch or (fits and in_share):
+                    batch.append(one)
+                    items += weight
+                    items_of[tenant_id] += weight
+                else:
+                    left.append(one)
+            lane.waiting = left
+            lane.last_batch = len(batch)
+            return batch
+
+    def _commit_batch(self, lane: _Lane, batch: list[_Waiting]) -> bool:
+        """Whether it is settled, well or not; if not, its parts have left for lanes of their own."""
+        parts = [one.part for one in batch]
+        if not lane.is_shared:
+            began = time.monotonic()
+            timed_out = self._commit_apart(parts)
+            now = time.monotonic()
+            if timed_out or now - began > SLOW_S:
+                lane.apart_until = now + APART_S
+        else:
+            try:
+                self._commit(parts, True)
+            except DBAPIError as error:
+                if not _outcome_is_known(error):
+                    _fail(parts, error)
+                else:
+                    self._move_apart(batch)
+                    return False
+        for one in batch:
+            one.is_done = True
+        return True
+
+    def _commit_apart(self, parts: Sequence[Part]) -> bool:
+        """One tenant's parts in a transaction of their own; whether a lock or statement took too long.
+
+        If the parts fail together for another reason, each is tried once more by itself: the one that cannot be
+        written fails alone. After a timeout nothing is tried again, since the next would wait as long.
+        """
+        try:
+            self._commit(parts, False)
+        except DBAPIError as error:
+            if not _outcome_is_known(error) or _code(error) in TIMEOUTS:
+                _fail(parts, error)
+                return _code(error) in TIMEOUTS
+        else:
+            return False
+        for place, part in enumerate(parts):
+            try:
+                self._commit([part], False)
+            except DBAPIError as error:
+                part.error = error
+                if not _outcome_is_known(error) or _code(error) in TIMEOUTS:
+                    _fail(parts[place:], error)
+                    return _code(error) in TIMEOUTS
+        return False
+
+    def _move_apart(self, batch: list[_Waiting]) -> None:
+        """Give every tenant of a batch that failed its own lane, led by the first of its own callers."""
+        with self._lock:
+            lanes: list[_Lane] = []
+            for one in reversed(batch):  # before whatever came to the lane meanwhile
+                one.lane = self._apart.setdefault(one.part.tenant_id, _Lane(one.part.tenant_id))
+                one.lane.waiting.appendleft(one)
+                lanes.append(one.lane)
+            unled = [lane for lane in dict.fromkeys(lanes) if not lane.is_led]
+            for lane in unled:
+                lane.is_led = True
+                lane.waiting[0].leads = True
+        for lane in unled:
+            lane.waiting[0].gate.release()
+
+    def _pass_on(self, lane: _Lane) -> None:
+        with self._lock:
+            if not lane.waiting:
+                lane.is_led = False
+                lane.last_batch = 0
+                if lane.tenant_id is not None and lane.apart_until < time.monotonic():
+                    del self._apart[lane.tenant_id]
+                return
+            heir = lane.waiting[0]
+            heir.leads = True
+        heir.gate.release()
+
+
+def _outcome_is_known(error: DBAPIError) -> bool:
+    """Whether the server refused the transaction. Otherwise nobody knows if it was committed: never send it again."""
+    return not error.connection_invalidated and _code(error) is not None
+
+
+def _code(error: DBAPIError) -> str | None:
+    code: str | None = getattr(error.orig, "sqlstate", None)
+    return code
+
+
+def _fail(parts: Iterable[Part], error: DBAPIError) -> None:
+    for part in parts:
+        part.error = error

@@ -1,0 +1,113 @@
+"""No request ever holds two connections: a process that has only one answers everything."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from app.settings import Settings
+from app.web import create_app
+from tenants import db
+from tenants import settings as tenant_settings
+from tenants.db import owner_tx, platform_tx, tenant_tx
+from tenants.users import Role
+from tests.analytics.conftest import make_page
+from tests.people import Caller, client_of, log_in, user_of
+
+
+@pytest.fixture
+def app(settings: Settings) -> Iterator[Flask]:
+    """An application whose pool has one connection."""
+    flask = create_app(replace(settings, web_threads=1))
+    yield flask
+    flask.extensions["plaudit-boards"].close()
+    create_app(settings).extensions["plaudit-boards"].close()  # the pool that other tests expect
+
+
+def requests_of_every_kind(app: Caller, member: Caller, admin: Caller) -> Iterator[Any]:
+    """With cold caches each, and with an Idempotency-Key where one is taken."""
+    board = "/api/v1/leaderboards"
+    events = [
+        {"type": "view", "page": "home"},
+        {"type": "like", "page": "home", "user": "u1"},
+        {"type": "action", "user": "u2", "action_type": "post", "id": str(uuid4())},
+    ]
+    claim = {"actionId": str(uuid4()), "actionType": "post", "timestamp": db.utcnow().isoformat()}
+    page = {"space": "s", "title": "t", "url": "/t", "owner": "u3"}
+    for headers in ({}, {"Idempotency-Key": "k"}):
+        yield app("POST", "/api/v1/events", json={"events": events}, headers=headers)
+        if not headers:
+            yield app("POST", "/api/v1/events", json={"events": events[:2]})
+        yield app("POST", "/api/v1/pages/home/views", json={}, headers=headers)
+        yield app("PUT", "/api/v1/pages/home/likes/u4", headers=headers)
+        yield member("PUT", "/api/v1/pages/home/like", headers=headers)
+        yield member("POST", "/api/v1/scores/update", json=claim, headers=headers)
+        yield app("PUT", "/api/v1/pages/other", json=page, headers=headers)
+        yield admin("PATCH", "/api/v1/settings", json={"share_public_pages": True}, headers=headers)
+        yield admin("PATCH", f"/api/v1/users/{member.id}", json={"segment": "north"}, headers=headers)
+        weights = {"likes": 2, "views": 1}
+        yield admin("PUT", "/api/v1/settings/weights", json=weights, headers=headers)
+    for scope in ("tenant", "space:s", "public", "global", "users", "users:north"):
+        yield admin("GET", f"{board}?scope={scope}")
+        yield admin("GET", f"{board}/export.csv?scope={scope}")
+    yield admin("GET", f"{board}/rank?member=home&around=3")
+    yield admin("GET", f"{board}?members=home&scope=tenant")
+    yield admin("GET", f"{board}?explain=true")
+    for path in ("overview", "spaces", "pages", "pages/home/stats", "pages/home/series", "me", "users", "settings"):
+        yield admin("GET", f"/api/v1/{path}")
+    yield admin("POST", "/api/v1/settings/weights/preview", json={"likes": 9, "views": 1})
+    yield member("POST", "/api/v1/live/tickets")
+    yield admin("DELETE", f"/api/v1/users/{member.id}", headers={"Idempotency-Key": "k"})
+
+
+@pytest.mark.parametrize("redis", ["up", "down"])
+def test_a_process_with_one_connection_answers_requests_of_every_kind(
+    client: FlaskClient, tenant: str, redis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = user_of(client, tenant, role=Role.ADMIN, username="admin_user")
+    sender, member = client_of(client, tenant), user_of(client, tenant)
+    assert sender("PUT", "/api/v1/actions/catalog/post", json={"points": 10}).status_code == 200
+    make_page(sender, "home", visibility="public")
+    if redis == "down":
+        from tenants import redis as tenants_redis
+
+        monkeypatch.setattr(tenants_redis.boards(), "_down_since", 0.0)
+        monkeypatch.setattr(tenants_redis.boards(), "_next_probe_at", float("inf"))
+    for answer in requests_of_every_kind(sender, member, admin):
+        assert answer.status_code < 400, f"{answer.request.method} {answer.request.path}: {answer.text}"
+        answer.get_data()
+        tenant_settings.forget(tenant)
+    assert log_in(client, tenant, "admin_user")["refresh_token"]
+
+
+def test_a_transaction_inside_another_of_the_same_tenant_is_the_same_and_of_another_an_error(
+    tenant: str, other_tenant: str
+) -> None:
+    with tenant_tx(tenant) as outer, tenant_tx(tenant) as inner:
+        assert inner is outer
+        for second in (tenant_tx(other_tenant), platform_tx()):
+            with pytest.raises(RuntimeError, match="open already"), second:
+                pass
+    with tenant_tx(other_tenant) as later:
+        assert later is not outer
+
+
+def test_what_waits_for_a_commit_happens_after_it_and_only_then(tenant: str) -> None:
+    done: list[str] = []
+    with tenant_tx(tenant) as tx:
+        tx.after_commit(lambda: done.append("outer"))
+        with tenant_tx(tenant) as inner:
+            inner.after_commit(lambda: done.append("inner"))
+        assert done == []
+    assert done == ["outer", "inner"]
+    with contextlib.suppress(ZeroDivisionError), tenant_tx(tenant) as tx:
+        tx.after_commit(lambda: done.append("never"))
+        raise ZeroDivisionError
+    with owner_tx() as tx:
+        tx.after_commit(lambda: done.append("owner"))
+    assert done == ["outer", "inner", "owner"]
