@@ -21,7 +21,7 @@ import requests
 
 from app.datadir import read_state
 from app.settings import Settings
-from loadtests import bench_boards, bench_live
+from loadtests import bench_boards, bench_live, bench_neighbours
 from loadtests.blast import blast, request
 from tests.service import ROOT, Service, eventually, free_port, running_service
 
@@ -175,6 +175,7 @@ BENCHMARKS: dict[str, Callable[[float], None]] = {
     "reads": bench_boards.reads,
     "latency": bench_boards.latency,
     "live": bench_live.live,
+    "neighbours": bench_neighbours.neighbours,
     "projection": bench_boards.costs,
 }
 

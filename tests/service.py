@@ -40,6 +40,13 @@ def plaudit(*arguments: str, data_dir: Path, env: dict[str, str] | None = None) 
     return done
 
 
+def plaudit_json(*arguments: str, data_dir: Path) -> Any:
+    """What one command says with --json."""
+    done = plaudit(*arguments, "--json", data_dir=data_dir)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def own_servers_env() -> dict[str, str]:
     """Our environment without any server named: embedded ones are meant here."""
     named = ("DATABASE_URL", "REDIS_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_QUEUE_REDIS_URL")

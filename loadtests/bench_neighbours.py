@@ -1,0 +1,147 @@
+"""What a tenant notices of another's flood, beside the same load when forty tenants send it together."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import orjson
+import psycopg
+import requests
+
+from app.datadir import read_state
+from loadtests.bench_boards import demo
+from loadtests.blast import RequestMaker, Result, blast, request
+from tenants import credentials, db, registry
+from tests.service import Service, eventually
+
+TENANTS = 40
+FLOOD_CONNECTIONS = 44
+ROUNDS = 3
+
+Send = Callable[[str, int], bytes]
+
+
+@dataclass
+class Bench:
+    service: Service
+    database_url: str
+    quiet: str
+    others: list[str]
+    seconds: float
+
+    def measure(self) -> None:
+        self._ask(seconds=1)  # everything was loaded once
+        print(f"A quiet tenant: views, likes, pages and boards on 4 connections, {ROUNDS} rounds in turn")
+        _print("alone", self._ask(seconds=self.seconds))
+        for _ in range(ROUNDS):
+            self._compare("batches of 150 actions", _action_batch)
+            self._compare("views", _view, lock="SELECT FROM page_counters WHERE tenant_id = 'bench-1' FOR UPDATE")
+
+    def _compare(self, what: str, send: Send, lock: str = "SELECT") -> None:
+        spread = self._beside(partial(_flood_request, self.others, send))
+        with psycopg.connect(self.database_url) as holding:
+            holding.execute(lock)
+            flooded = self._beside(partial(_flood_request, self.others[:1], send))
+        _print(f"beside {what} of {TENANTS} tenants", spread)
+        by_one = f"beside {what} of one" + (", their row locked" if lock != "SELECT" else "")
+        _print(by_one, flooded, f"   p99 {flooded.p99_ms / spread.p99_ms:.1f} x")
+
+    def _beside(self, flood: RequestMaker) -> Result:
+        """The quiet tenant's figures while the flood goes on, which begins before and ends after."""
+        results: list[Result] = []
+        run = partial(blast, self._port, flood, connections=FLOOD_CONNECTIONS, seconds=self.seconds + 2)
+        flooding = threading.Thread(target=lambda: results.append(run()))
+        flooding.start()
+        time.sleep(1)
+        measured = self._ask(seconds=self.seconds)
+        flooding.join()
+        print(f"      the flood was answered {results[0].statuses}")
+        eventually(self._is_idle, within_s=120)
+        return measured
+
+    def _ask(self, *, seconds: float) -> Result:
+        return blast(self._port, partial(_quiet_request, self.quiet), connections=4, seconds=seconds)
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is left of a flood whose connections are closed."""
+        with psycopg.connect(self.database_url) as connection:
+            busy = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE usename = 'plaudit_app' AND state <> 'idle'"
+            ).fetchone()
+        return busy == (0,)
+
+    @property
+    def _port(self) -> int:
+        return int(self.service.url.rsplit(":", 1)[1])
+
+
+def neighbours(seconds: float) -> None:
+    with demo("--demo", "--no-traffic") as service:
+        state = read_state(service.data_dir)
+        assert state is not None
+        quiet, *others = [_make_tenant(service, state["addresses"], number) for number in range(TENANTS + 1)]
+        Bench(service, state["addresses"]["database_url"], quiet, others, seconds).measure()
+
+
+def _print(what: str, result: Result, more: str = "") -> None:
+    print(f"  {what:<50}{result}{more}")
+
+
+def _make_tenant(service: Service, addresses: dict[str, str], number: int) -> str:
+    """A tenant with a page and an action; its access token."""
+    tenant_id = f"bench-{number}"
+    db.configure(service_url=addresses["service_database_url"], owner_url=addresses["database_url"], pool_size=1)
+    with db.owner_tx() as tx:
+        registry.create(tx, tenant_id, name=tenant_id, now=db.utcnow())
+    with db.tenant_tx(tenant_id) as tx:
+        made = credentials.create_client(tx, name="Bench", scopes=["admin"], now=db.utcnow())
+    db.dispose()
+    auth = (made.client.id, made.secret)
+    answer = requests.post(
+        f"{service.url}/oauth/token", data={"grant_type": "client_credentials"}, auth=auth, timeout=10
+    )
+    token = str(answer.json()["access_token"])
+    headers = {"Authorization": f"Bearer {token}"}
+    limits = {"limits": {"score_updates_per_minute": 10_000}, "integrity": {"points_per_hour": 10**9}}
+    for method, path, body in (
+        ("PUT", "pages/home", {"space": "s", "title": "t", "url": "/home"}),
+        ("PUT", "actions/catalog/post", {"points": 1}),
+        ("PATCH", "settings", limits),
+    ):
+        requests.request(
+            method, f"{service.url}/api/v1/{path}", json=body, headers=headers, timeout=10
+        ).raise_for_status()
+    return token
+
+
+def _flood_request(tokens: list[str], send: Send, _process: int, connection: int, number: int) -> bytes:
+    return send(tokens[connection % len(tokens)], connection * 100_000 + number)
+
+
+def _action_batch(token: str, number: int) -> bytes:
+    actions = [{"type": "action", "user": f"u{number}-{n}", "action_type": "post"} for n in range(150)]
+    return _request("POST", "/api/v1/events", token, orjson.dumps({"events": actions}))
+
+
+def _view(token: str, _number: int) -> bytes:
+    return _request("POST", "/api/v1/pages/home/views", token, b"{}")
+
+
+def _quiet_request(token: str, _process: int, connection: int, number: int) -> bytes:
+    kind = (connection + number) % 4
+    if kind == 0:
+        return _request(
+            "POST", "/api/v1/pages/home/views", token, b'{"id":"%d-%d-%d"}' % (os.getpid(), connection, number)
+        )
+    if kind == 1:
+        return _request("PUT", f"/api/v1/pages/home/likes/u{connection}-{number}", token)
+    path = "/api/v1/pages/home" if kind == 2 else f"/api/v1/leaderboards?limit={number % 50 + 1}"
+    return _request("GET", path, token)
+
+
+def _request(method: str, path: str, token: str, body: bytes = b"") -> bytes:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    return request(method, path, headers=headers, body=body)

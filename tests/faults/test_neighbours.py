@@ -1,0 +1,144 @@
+"""One tenant's flood, or its locked row, is its own trouble: a neighbour is neither refused nor kept waiting (P8)."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+import requests
+
+from app.datadir import read_state
+from tests.conftest import reachable_folder
+from tests.service import Service, eventually, plaudit_json, running_service
+
+FLOOD = 44
+
+
+@dataclass
+class Tenant:
+    """A tenant app, with a connection for each of its threads."""
+
+    url: str
+    token: str
+
+    def __post_init__(self) -> None:
+        self._own = threading.local()
+
+    def __call__(self, method: str, path: str, **options: Any) -> requests.Response:
+        if not hasattr(self._own, "session"):
+            self._own.session = requests.Session()
+            self._own.session.headers["Authorization"] = f"Bearer {self.token}"
+        answer: requests.Response = self._own.session.request(method, self.url + path, timeout=60, **options)
+        return answer
+
+    def make_page(self, name: str) -> None:
+        assert self("PUT", f"/api/v1/pages/{name}", json={"space": "s", "title": name, "url": f"/{name}"}).ok
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def noisy(service: Service) -> Tenant:
+    tenant = Tenant(service.url, service.token())
+    assert tenant("PUT", "/api/v1/actions/catalog/post", json={"points": 1}).ok
+    limits = {"limits": {"score_updates_per_minute": 10_000}, "integrity": {"points_per_hour": 10**9}}
+    assert tenant("PATCH", "/api/v1/settings", json=limits).ok
+    tenant.make_page("home")
+    return tenant
+
+
+@pytest.fixture(scope="module")
+def quiet(service: Service) -> Tenant:
+    plaudit_json("tenant", "create", "quiet", "--name", "Quiet", data_dir=service.data_dir)
+    made = plaudit_json("client", "create", "quiet", "--scopes", "admin", data_dir=service.data_dir)
+    auth = (made["client_id"], made["client_secret"])
+    answer = service.post("/oauth/token", data={"grant_type": "client_credentials"}, auth=auth)
+    tenant = Tenant(service.url, answer.json()["access_token"])
+    tenant.make_page("home")
+    return tenant
+
+
+def flooding(tenant: Tenant, send: Callable[[], requests.Response], stop: threading.Event) -> "Counter[str]":
+    """Send from one thread until it is enough; what was answered."""
+    answers: Counter[str] = Counter()
+    while not stop.is_set():
+        answer = send()
+        answers[f"{answer.status_code} {answer.json().get('code', '')}".strip()] += 1
+    return answers
+
+
+def ask_everything(tenant: Tenant, number: int) -> Iterator[requests.Response]:
+    yield tenant("POST", "/api/v1/pages/home/views", json={"id": str(uuid4())})
+    yield tenant("GET", "/api/v1/pages/home")
+    yield tenant("GET", "/api/v1/pages/home/stats")
+    yield tenant("GET", f"/api/v1/leaderboards?limit={number % 900 + 1}")
+    yield tenant("PUT", f"/api/v1/pages/home/likes/u{number}")
+
+
+def test_a_flood_of_action_batches_is_refused_to_its_sender_and_unnoticed_by_others(
+    noisy: Tenant, quiet: Tenant
+) -> None:
+    def batch() -> requests.Response:
+        actions = [{"type": "action", "user": f"u{n}", "action_type": "post"} for n in range(150)]
+        return noisy("POST", "/api/v1/events", json={"events": actions})
+
+    stop = threading.Event()
+    with ThreadPoolExecutor(FLOOD) as pool:
+        flood = [pool.submit(flooding, noisy, batch, stop) for _ in range(FLOOD)]
+        try:
+            time.sleep(2)
+            answers = [answer for number in range(18) for answer in ask_everything(quiet, number)]
+        finally:
+            stop.set()
+        sent = sum((future.result(60) for future in flood), Counter[str]())
+    assert {answer.status_code for answer in answers} <= {200, 202}
+    assert sent["202"]
+    assert sent["429 tenant_busy"], sent
+    assert set(sent) <= {"202", "429 tenant_busy", "503 database_unavailable"}, "its batches wait for each other's users"
+
+
+def test_forty_eight_short_requests_at_once_are_never_refused(noisy: Tenant) -> None:
+    def ask(number: int) -> set[int]:
+        return {answer.status_code for answer in ask_everything(noisy, number)}
+
+    time.sleep(1.1)  # alone again
+    with ThreadPoolExecutor(48) as pool:
+        assert set.union(*pool.map(ask, range(240))) <= {200, 202}
+
+
+def test_a_locked_row_stops_no_other_tenants_ingest(service: Service, noisy: Tenant, quiet: Tenant) -> None:
+    state = read_state(service.data_dir)
+    assert state is not None
+    stop = threading.Event()
+    with ThreadPoolExecutor(FLOOD) as pool, psycopg.connect(state["addresses"]["database_url"]) as holding:
+        holding.execute("SELECT FROM page_counters WHERE tenant_id = 'demo' FOR UPDATE")
+        flood = [
+            pool.submit(flooding, noisy, lambda: noisy("POST", "/api/v1/pages/home/views", json={}), stop)
+            for _ in range(FLOOD)
+        ]
+        try:
+            time.sleep(1)  # by now the noisy tenant writes apart, in both processes
+            took = []
+            for _ in range(60):
+                began = time.monotonic()
+                assert quiet("POST", "/api/v1/pages/home/views", json={}).status_code == 202
+                took.append(time.monotonic() - began)
+        finally:
+            stop.set()
+            holding.rollback()
+        sent = sum((future.result(60) for future in flood), Counter[str]())
+    took.sort()
+    assert took[54] < 1, f"nine of ten at once, {took[-1]:.1f} s at most"
+    assert took[-1] < 5, "and nobody as long as the lock's own timeout"
+    assert set(sent) <= {"202", "429 tenant_busy", "503 database_unavailable", "503 overloaded"}
+    eventually(lambda: noisy("POST", "/api/v1/pages/home/views", json={}).status_code == 202)
