@@ -1,9 +1,13 @@
 """What the owner does by the hour: the audit's partitions, and what is older than each tenant keeps it (PRODUCT 29)."""
 
 import time
+from collections import Counter
+from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 
+import structlog
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from analytics.windows import LONGEST
 from tenants import registry
@@ -12,6 +16,8 @@ from tenants.db import Tx, owner_tx, platform_tx, tenant_tx
 
 MONTHS_AHEAD = 2
 CHUNK = 10_000
+
+log = structlog.get_logger()
 
 
 def keep_months(*, now: datetime) -> None:
@@ -36,26 +42,34 @@ def purge_history(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
     deadline = time.monotonic() + within_s
     with platform_tx() as tx:
         tenant_ids = [tenant.id for tenant in registry.live(tx)]
-    purged = dict.fromkeys(_PURGES, 0)
+    purged: Counter[str] = Counter()
     for tenant_id in tenant_ids:
-        with tenant_tx(tenant_id) as tx:
-            kept = tenant_settings.read(tx)[0].retention
-        days = {
-            "seen_events": kept.event_ids_days,
-            "action_events": kept.action_events_days,
-            "page_views_hour": kept.hourly_buckets_days,
-            "user_points_hour": max(kept.hourly_buckets_days, LONGEST.days + 1),
-        }
-        for table, statement in _PURGES.items():
-            while time.monotonic() < deadline:
-                with owner_tx() as tx:
-                    before = now - timedelta(days=days[table])
-                    named = {"tenant": tenant_id, "before": before, "limit": CHUNK}
-                    gone = int(tx.scalar(statement, named) or 0)
+        try:
+            for table, gone in _purge_tenant(tenant_id, now=now, deadline=deadline):
                 purged[table] += gone
-                if gone < CHUNK:
-                    break
-    return purged
+        except OperationalError as error:  # a row that is locked for long keeps nobody else's history
+            data = {"error": type(error.orig).__name__}
+            log.warning("a tenant's history is purged later", action="retention.late", tenantId=tenant_id, data=data)
+    return dict(purged)
+
+
+def _purge_tenant(tenant_id: str, *, now: datetime, deadline: float) -> Iterator[tuple[str, int]]:
+    with tenant_tx(tenant_id) as tx:
+        kept = tenant_settings.read(tx)[0].retention
+    days = {
+        "seen_events": kept.event_ids_days,
+        "action_events": kept.action_events_days,
+        "page_views_hour": kept.hourly_buckets_days,
+        "user_points_hour": max(kept.hourly_buckets_days, LONGEST.days + 1),
+    }
+    for table, statement in _PURGES.items():
+        before = now - timedelta(days=days[table])
+        while time.monotonic() < deadline:
+            with owner_tx() as tx:
+                gone = int(tx.scalar(statement, {"tenant": tenant_id, "before": before, "limit": CHUNK}) or 0)
+            yield table, gone
+            if gone < CHUNK:
+                break
 
 
 def _months(tx: Tx) -> list[tuple[str, date]]:
