@@ -104,9 +104,7 @@ def test_a_flood_of_action_batches_is_refused_to_its_sender_and_unnoticed_by_oth
     assert {answer.status_code for answer in answers} <= {200, 202}
     assert sent["202"]
     assert sent["429 tenant_busy"], sent
-    assert set(sent) <= {"202", "429 tenant_busy", "503 database_unavailable"}, (
-        "its batches wait for each other"
-    )
+    assert set(sent) <= {"202", "429 tenant_busy", "503 database_unavailable"}, "its batches wait for each other"
 
 
 def test_forty_eight_short_requests_at_once_are_never_refused(noisy: Tenant) -> None:
