@@ -16,6 +16,8 @@ from functools import lru_cache
 from tenants.redis import RedisUnavailable, boards, key
 
 ONCE_PER_S = 1800
+# Of a User-Agent header, what is compared with the list of robots and tells visitors apart.
+MAX_AGENT_CHARS = 512
 MOST_REMEMBERED = 100_000
 
 

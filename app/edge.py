@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 from flask import Flask, Request, Response, g, request
 from prometheus_client import Counter, Histogram
+from werkzeug.exceptions import RequestURITooLarge
 
 from tenants import logs
 from tenants.errors import Malformed
@@ -17,6 +18,12 @@ log = structlog.get_logger()
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 SLOW_S = 0.5
+# Of an address that nothing is at, in the log.
+MAX_SHOWN_CHARS = 200
+# A path (percent-decoded, as WSGI servers give it), and a path with its query.
+MAX_PATH_CHARS = 8 * 1024
+MAX_TARGET_CHARS = 16 * 1024
+TOO_LONG = "plaudit.target_too_long"
 # Busy routes that go well are counted in /metrics and not logged one by one.
 QUIET = frozenset(
     {
@@ -97,12 +104,22 @@ def request_id_of(environ: dict[str, Any]) -> str:
     return given if given and REQUEST_ID.fullmatch(given) else token_hex(16)
 
 
+def shorten_target(environ: dict[str, Any]) -> None:
+    """Before anything reads the address: cut one that is too long, which `begin` then refuses."""
+    path, query = environ.get("PATH_INFO", ""), environ.get("QUERY_STRING", "")
+    if len(path) > MAX_PATH_CHARS or len(path) + len("?") + len(query) > MAX_TARGET_CHARS:
+        # The dots keep the rest from being taken for a route: the fast lane answers before `begin`.
+        environ |= {TOO_LONG: True, "PATH_INFO": path[:MAX_SHOWN_CHARS] + "...", "QUERY_STRING": ""}
+
+
 def begin() -> Response | None:
     req = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001
     environ = req.environ
     g.started = time.perf_counter()
     g.request_id = request_id_of(environ)
     logs.begin(request_id=g.request_id)
+    if TOO_LONG in environ:
+        raise RequestURITooLarge
     if "\x00" in environ.get("PATH_INFO", "") or "%00" in environ.get("QUERY_STRING", ""):
         raise Malformed("An address may not contain the NUL character")
     return answer_preflight(req) if req.method == "OPTIONS" else None
@@ -127,7 +144,8 @@ def record(req: Request, response: Response) -> None:
     status = response.status_code
     measure(req.method if known else "(any)", route, status, seconds)
     if status >= 400 or seconds > SLOW_S or req.endpoint not in QUIET:
-        tell(req.method, route if known else logs.mask(req.path)[:200], status, seconds, code=g.get("problem_code"))
+        shown = route if known else logs.mask(req.path, max_chars=MAX_SHOWN_CHARS)
+        tell(req.method[:MAX_SHOWN_CHARS], shown, status, seconds, code=g.get("problem_code"))
 
 
 def measure(method: str, route: str, status: int, seconds: float) -> None:

@@ -53,6 +53,7 @@ DETAIL_OF_STATUS = {
     404: "There is nothing at this address",
     405: "This address does not take this method",
     413: "The body is larger than this service takes",
+    414: "A path may have 8192 characters, and with its query 16384",
 }
 
 

@@ -20,7 +20,7 @@ from analytics.catalog import UnknownAction
 from analytics.events import Ages, Batch, EventIn, Reason, Refused, Tally
 from analytics.ingest import Does, Item, Part, Result
 from analytics.pages import EXTERNAL_ID, PageNotFound
-from analytics.visitors import Visitors, is_bot
+from analytics.visitors import MAX_AGENT_CHARS, Visitors, is_bot
 from analytics.wake import wake
 from app import body, ingest
 from app.api.blueprint import Blueprint, Schema
@@ -176,10 +176,10 @@ def beacon() -> ResponseReturnValue:
     sent = body.parse_json(body.read_bytes(request.environ)[: BEACON_MAX_BYTES + 1])
     if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
         raise Invalid("Send page or url", errors={"body": ["page, or url, and nothing else"]})
-    agent, address = request.headers.get("User-Agent", ""), caller_address() or ""
+    agent, address = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_address() or ""
+    limit_address(key.tenant_id, address)
     if is_bot(agent):
         return refuse(key.tenant_id, Reason.BOT, "the user agent is a robot's")
-    limit_address(key.tenant_id, address)
     page = page_of(key.tenant_id, sent)
     if page is None:
         return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "there is no such page")

@@ -1,6 +1,7 @@
 """Bodies as no client library sends them, over a real socket to the real server."""
 
 import socket
+import time
 
 import pytest
 
@@ -66,3 +67,12 @@ def test_ten_mebibytes_are_413(service: Service) -> None:
     status, said = exchange(service, f"Content-Length: {size}", CHANGE + b" " * (size - len(CHANGE)))
     assert status in {0, 413}, said  # the server may hang up on us before we have read its answer
     assert scoreboard(service) is False
+
+
+def test_a_long_address_is_refused_at_once_and_without_credentials(service: Service) -> None:
+    for path in ("/" + "eyJ-" * 16_000, "/" + "%65yJ-" * 9_000, "/?" + "a" * 20_000):
+        began = time.monotonic()
+        answer = service.get(path)
+        assert time.monotonic() - began < 1
+        assert (answer.status_code, answer.headers["Content-Type"]) == (414, "application/problem+json")
+        assert answer.json()["code"] == "too_large"
