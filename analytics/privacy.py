@@ -20,11 +20,12 @@ from analytics.ledger import LedgerEntry
 from analytics.likes import PageLike
 from analytics.outbox import Kind
 from analytics.pages import Page
-from tenants import sessions
+from tenants import sessions, users
 from tenants.db import Tx
+from tenants.errors import Forbidden
 from tenants.idempotency import IdempotencyKey
 from tenants.sessions import PasswordReset, Session
-from tenants.users import User
+from tenants.users import Role, User
 
 PROFILE = """
     id external_id username email role segment avatar_url bio wallet email_verified created_at updated_at suspended_at
@@ -79,11 +80,13 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
     }
 
 
-def erase(tx: Tx, user: User, *, now: datetime) -> Erased:
+def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     """Forget who this was. Counts and boards that contained them follow."""
     liked = select(PageLike.page_id).where(PageLike.user_id == user.id).order_by(PageLike.page_id)
     likes.hold(tx, tx.scalars(liked).all())  # counters before users, as in every other transaction
-    tx.execute(select(User.id).where(User.id == user.id).with_for_update())
+    users.lock(tx, user)
+    if user.role == Role.ADMIN and not by_admin:
+        raise Forbidden("Only an admin may erase an admin")
     taken = likes.take_all_back(tx, user.id)
     owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
     ended = list(tx.scalars(delete(Session).where(Session.user_id == user.id).returning(Session.id)))

@@ -16,13 +16,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, Uuid, func, select, text, update
+from sqlalchemy import ColumnElement, ForeignKey, ForeignKeyConstraint, Index, Uuid, delete, func, select, update
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants import liveness, logs, registry, users
 from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
-from tenants.errors import NotFound, Unauthenticated
+from tenants.errors import Forbidden, NotFound, Unauthenticated
 from tenants.signing import Signer
 from tenants.users import Role, User
 
@@ -255,8 +255,13 @@ def announce(tenant_id: str, session_ids: list[UUID]) -> None:
 
 
 def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> tuple[User, Callable[[], None]]:
-    """Change a user, and what to do after the commit so that a new role or a suspension counts at once everywhere."""
+    """Change a user, and what to do after the commit so that a new role or a suspension counts at once everywhere.
+
+    A new role ends open resets: whoever asked for one may not be allowed to reset the password of such a user.
+    """
     changed = users.change(tx, user, changes, now=now)
+    if "role" in changes:
+        _delete_resets(tx, user.id)
     ended = revoke_all(tx, user.id, now=now) if changes.get("suspended") else []
     alive = select(Session.id).where(Session.user_id == user.id, Session.revoked_at.is_(None))
     roles = {f"session:{session_id}": changed.role for session_id in tx.scalars(alive)} if "role" in changes else {}
@@ -269,37 +274,52 @@ def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime
     return changed, tell
 
 
-def offer_reset(tx: Tx, user: User, *, now: datetime) -> tuple[str, datetime]:
-    """A token with which this user can set a new password, once."""
+def offer_reset(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> tuple[str, datetime]:
+    """A token with which this user can set a new password, once.
+
+    The user is locked first: a promotion at the same time either is seen here, or sees the reset and deletes it.
+    """
+    users.lock(tx, user)
+    if user.role == Role.ADMIN and not by_admin:
+        raise Forbidden("Only an admin may reset an admin's password")
     token = f"rst_{tx.tenant}_{secrets.token_urlsafe(32)}"
     expires_at = now + RESET_LIVES
-    tx.execute(
-        text("DELETE FROM password_resets WHERE tenant_id = :tenant AND user_id = :user"),
-        {"tenant": tx.tenant, "user": user.id},
-    )
+    _delete_resets(tx, user.id)
     tx.add(PasswordReset(tenant_id=tx.tenant, token_hash=_hash(token), user_id=user.id, expires_at=expires_at))
     tx.flush()
     return token, expires_at
+
+
+def _delete_resets(tx: Tx, user_id: UUID) -> None:
+    tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user_id))
 
 
 def tenant_of_reset(token: str) -> str:
     return _tenant_part(token, "rst_", BadResetToken)
 
 
+def user_of_reset(tx: Tx, token: str, *, now: datetime) -> UUID:
+    """Whose password this token can set, if it can."""
+    user_id = tx.scalar(select(PasswordReset.user_id).where(*_is_open(token, now)))
+    if user_id is None:
+        raise BadResetToken
+    return user_id
+
+
 def spend_reset(tx: Tx, token: str, password_hash: str, *, now: datetime) -> tuple[UUID, list[UUID]]:
     """Set the new password and end every session: whose, and which are to be announced after the commit."""
-    user_id = tx.scalar(
-        update(PasswordReset)
-        .where(
-            PasswordReset.token_hash == _hash(token), PasswordReset.used_at.is_(None), PasswordReset.expires_at > now
-        )
-        .values(used_at=now)
-        .returning(PasswordReset.user_id)
-    )
-    if user_id is None:
+    user_id = user_of_reset(tx, token, now=now)
+    # The user before the reset, as in every other transaction.
+    tx.execute(select(User.id).where(User.id == user_id).with_for_update(key_share=True))
+    spent = update(PasswordReset).where(*_is_open(token, now)).values(used_at=now).returning(PasswordReset.user_id)
+    if tx.scalar(spent) is None:
         raise BadResetToken
     users.set_password(tx, user_id, password_hash, now=now)
     return user_id, revoke_all(tx, user_id, now=now)
+
+
+def _is_open(token: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return PasswordReset.token_hash == _hash(token), PasswordReset.used_at.is_(None), PasswordReset.expires_at > now
 
 
 def get_own(tx: Tx, session_id: UUID, user_id: UUID) -> Session:

@@ -160,6 +160,13 @@ def get(tx: Tx, user_id: UUID) -> User:
     return user
 
 
+def lock(tx: Tx, user: User) -> None:
+    """Read the user again as they are now; until the transaction is over, nobody else changes them."""
+    tx.refresh(user, with_for_update=True)
+    if user.erased_at is not None:
+        raise UserNotFound
+
+
 def find(tx: Tx, reference: str) -> User:
     """The user that a path names: our UUID, or `ext:<external_id>`."""
     if reference.startswith("ext:"):

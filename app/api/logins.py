@@ -203,7 +203,10 @@ def reset(body: dict[str, str]) -> ResponseReturnValue:
     """Set a new password with a reset token; every session of the user ends."""
     _throttle_address("reset")
     tenant_id = sessions.tenant_of_reset(body["reset_token"])
-    hashed = passwords.hash_password(body["password"])
+    passwords.check_length(body["password"])
+    with tenant_tx(tenant_id) as tx:  # hashing is slow: only for a token that is good
+        sessions.user_of_reset(tx, body["reset_token"], now=utcnow())
+    hashed = passwords.hash_password(body["password"])  # outside of any transaction
     with tenant_tx(tenant_id) as tx:
         user_id, ended = sessions.spend_reset(tx, body["reset_token"], hashed, now=utcnow())
     sessions.announce(tenant_id, ended)

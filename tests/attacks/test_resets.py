@@ -1,0 +1,143 @@
+"""Password resets: no way from `users:write` to an admin's rights, in whatever order things happen."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from uuid import UUID
+
+import pytest
+from flask.testing import FlaskClient
+
+from tenants import passwords, sessions, users
+from tenants.db import Tx, tenant_tx, utcnow
+from tenants.users import Role
+from tests.people import PASSWORD, Caller, client_of, user_of
+from tests.secrets_seen import SEEN
+
+
+@pytest.fixture
+def writer(client: FlaskClient, tenant: str) -> Caller:
+    return client_of(client, tenant, "users:write")
+
+
+@pytest.fixture
+def victim(client: FlaskClient, tenant: str) -> Caller:
+    return user_of(client, tenant, username="victim")
+
+
+def change(tx: Tx, user: Caller, **changes: object) -> None:
+    sessions.change_user(tx, users.get(tx, UUID(user.id)), changes, now=utcnow())
+
+
+def offer(writer: Caller, user: Caller) -> str:
+    answer = writer("POST", f"/api/v1/users/{user.id}/password-reset")
+    assert answer.status_code == 201, answer.text
+    SEEN.add(answer.get_json()["reset_token"])
+    return str(answer.get_json()["reset_token"])
+
+
+def spend(http: FlaskClient, token: str) -> int:
+    return http.post("/api/v1/auth/reset", json={"reset_token": token, "password": "of the attacker"}).status_code
+
+
+def waiting(pool: ThreadPoolExecutor, call: Callable[[], int]) -> Future[int]:
+    """A call that waits for a lock that we have."""
+    started = pool.submit(call)
+    time.sleep(0.4)
+    assert not started.done(), "it waits"
+    return started
+
+
+@pytest.mark.parametrize("role", [Role.ADMIN, Role.MEMBER])
+def test_a_change_of_role_ends_open_resets(
+    client: FlaskClient, writer: Caller, victim: Caller, tenant: str, role: Role
+) -> None:
+    admin = user_of(client, tenant, role=Role.ADMIN)
+    token = offer(writer, victim)
+    assert admin("PATCH", f"/api/v1/users/{victim.id}", json={"role": role.value}).status_code == 200
+    assert spend(client, token) == 401
+    token = offer(client_of(client, tenant), victim)
+    with tenant_tx(tenant) as tx:  # as `plaudit user role` does it
+        change(tx, victim, role=role.value)
+    assert spend(client, token) == 401
+
+
+def test_a_promotion_that_is_under_way_is_seen_by_an_offer(writer: Caller, victim: Caller, tenant: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with tenant_tx(tenant) as tx:
+            change(tx, victim, role="admin")
+            answer = waiting(pool, lambda: writer("POST", f"/api/v1/users/{victim.id}/password-reset").status_code)
+        assert answer.result() == 403
+
+
+def test_an_offer_that_is_under_way_is_ended_by_a_promotion(
+    client: FlaskClient, writer: Caller, victim: Caller, tenant: str
+) -> None:
+    admin = user_of(client, tenant, role=Role.ADMIN)
+    with ThreadPoolExecutor(1) as pool:
+        with tenant_tx(tenant) as tx:
+            token, _ = sessions.offer_reset(tx, users.get(tx, UUID(victim.id)), by_admin=False, now=utcnow())
+            path = f"/api/v1/users/{victim.id}"
+            answer = waiting(pool, lambda: admin("PATCH", path, json={"role": "admin"}).status_code)
+        assert answer.result() == 200
+    assert spend(client, token) == 401
+
+
+def test_spending_a_reset_while_its_user_is_promoted_ends_in_one_of_both_orders(
+    client: FlaskClient, writer: Caller, victim: Caller, tenant: str
+) -> None:
+    token = offer(writer, victim)
+    with ThreadPoolExecutor(1) as pool:
+        with tenant_tx(tenant) as tx:
+            users.change(tx, users.get(tx, UUID(victim.id)), {"segment": "x"}, now=utcnow())  # has the user's row
+            answer = waiting(pool, lambda: spend(client, token))
+            change(tx, victim, role="admin")  # and now the reset's: no deadlock
+        assert answer.result() == 401
+
+
+def test_only_an_admin_erases_who_is_being_promoted(writer: Caller, victim: Caller, tenant: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with tenant_tx(tenant) as tx:
+            change(tx, victim, role="admin")
+            answer = waiting(pool, lambda: writer("DELETE", f"/api/v1/users/{victim.id}").status_code)
+        assert answer.result() == 403
+    with tenant_tx(tenant) as tx:
+        assert users.get(tx, UUID(victim.id)).username == "victim"
+
+
+def test_an_unknown_reset_token_costs_no_hash(
+    client: FlaskClient, writer: Caller, victim: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = offer(writer, victim)
+    assert spend(client, spent) == 204
+    hashed: list[str] = []
+
+    def count(password: str) -> str:
+        hashed.append(password)
+        return "hash"
+
+    monkeypatch.setattr(passwords, "hash_password", count)
+    for token in (f"rst_{tenant}_{'A' * 43}", "rst_nobody-here_" + "A" * 43, spent):
+        assert spend(client, token) == 401
+    assert hashed == []
+    good = offer(writer, victim)
+    short = client.post("/api/v1/auth/reset", json={"reset_token": good, "password": "short"})
+    assert (short.status_code, hashed) == (422, [])
+    assert spend(client, good) == 204
+    assert len(hashed) == 1
+
+
+def test_a_reset_that_is_taken_back_while_the_password_is_hashed_sets_nothing(
+    client: FlaskClient, writer: Caller, victim: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, real = offer(writer, victim), passwords.hash_password
+
+    def slowly(password: str) -> str:
+        with tenant_tx(tenant) as tx:
+            change(tx, victim, role="admin")
+        return real(password)
+
+    monkeypatch.setattr(passwords, "hash_password", slowly)
+    assert spend(client, token) == 401
+    body = {"tenant": tenant, "username": "victim", "password": PASSWORD}
+    assert client.post("/api/v1/auth/login", json=body).status_code == 200
