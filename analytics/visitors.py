@@ -1,6 +1,6 @@
 """Browsers' visitors: who is the same, who is a robot, and who was counted already.
 
-A visitor is a hash of address and agent under a salt that changes every day: never stored raw, and of no use the day
+A visitor is a hash of network and agent under a salt that changes every day: never stored raw, and of no use the day
 after. The same visitor counts once per page in half an hour. Redis remembers that for all processes; without it each
 process remembers for itself, as many as fit.
 """
@@ -27,9 +27,9 @@ class Visitors:
         self._lock = threading.Lock()
         self._own: OrderedDict[str, float] = OrderedDict()
 
-    def identify(self, *, address: str, agent: str, today: date) -> str:
+    def identify(self, *, network: str, agent: str, today: date) -> str:
         salt = hmac.new(self._secret, f"visitor-salt:{today.isoformat()}".encode(), hashlib.sha256).digest()
-        return hmac.new(salt, f"{address}\n{agent}".encode(), hashlib.sha256).hexdigest()[:32]
+        return hmac.new(salt, f"{network}\n{agent}".encode(), hashlib.sha256).hexdigest()[:32]
 
     def first_visit(self, tenant_id: str, visitor: str, page: str) -> bool:
         """Whether this visitor was not counted for this page in the last half hour; now they are."""

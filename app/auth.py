@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
@@ -261,14 +261,23 @@ def caller_address() -> str | None:
     return _address(request.environ.get("REMOTE_ADDR", ""))
 
 
+def caller_network() -> str:
+    """What limits are counted by: an IPv4 address, or the /64 of an IPv6 one, since one household has all of it."""
+    address = caller_address()
+    if address is None or ":" not in address:
+        return address or ""
+    return str(ip_network(f"{address}/64", strict=False))
+
+
 def _address(text: str) -> str | None:
-    """An address without the port or zone that some proxies add."""
+    """An address without the port or zone that some proxies add; IPv4 also where a dual-stack socket wraps it."""
     match = re.fullmatch(r"\[([^\]]+)\](?::\d+)?|([^:]+)(?::\d+)?|(.+)", text)
     bare = next((part for part in match.groups() if part), "") if match else ""
     try:
-        return str(ip_address(bare.split("%", 1)[0]))
+        address = ip_address(bare.split("%", 1)[0])
     except ValueError:
         return None
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def threads() -> TenantShare:

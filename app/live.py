@@ -28,7 +28,7 @@ from app import admission, errors, live_socket
 from app.admission import Guest
 from app.api import docs, health, metrics
 from app.api.blueprint import PlauditApi, Schema, load
-from app.auth import caller_address, public
+from app.auth import caller_network, public
 from app.hub import NO_LONGER_VALID, TOO_MUCH, Followed, Follower, Hub
 from app.live_tops import Top
 from app.settings import Settings
@@ -282,7 +282,7 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
 
     made = _Scoreboard if request.endpoint == "live.scoreboard" else Follower
     who = (guest.reader, guest.holder, still_counts)
-    return made(_hub(), kind, *who, cut, is_gone, address=caller_address() or "", seq=seq)
+    return made(_hub(), kind, *who, cut, is_gone, address=caller_network(), seq=seq)
 
 
 def _board_named(follower: Follower, topic: str) -> Board:

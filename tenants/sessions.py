@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import ColumnElement, ForeignKey, ForeignKeyConstraint, Index, Uuid, delete, func, select, update
+from sqlalchemy import ColumnElement, ForeignKey, ForeignKeyConstraint, Index, Uuid, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -147,13 +147,32 @@ def _keep(
             user_id=user.id,
             refresh_hash=_hash(token),
             ip=ip,
-            user_agent=(agent or "")[:AGENT_MAX] or None,
+            user_agent=_kept_agent(agent),
             created_at=now,
             last_used_at=now,
             expires_at=now + SESSION_LIVES,
         )
     )
     tx.flush()
+
+
+def is_known_device(tx: Tx, username: str, *, network: str, agent: str | None, now: datetime) -> bool:
+    """Whether this user had a session from this network and agent, as long ago as a session lives at most."""
+    known = (
+        select(Session.id)
+        .join(User, (User.tenant_id == Session.tenant_id) & (User.id == Session.user_id))
+        .where(
+            func.lower(User.username) == username.lower(),
+            Session.created_at > now - SESSION_LIVES,
+            Session.user_agent.is_not_distinct_from(_kept_agent(agent)),
+            Session.ip.op("<<=")(cast(network or None, INET)),
+        )
+    )
+    return tx.scalar(known.limit(1)) is not None
+
+
+def _kept_agent(agent: str | None) -> str | None:
+    return (agent or "")[:AGENT_MAX] or None
 
 
 def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:

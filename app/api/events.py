@@ -28,7 +28,7 @@ from app.auth import (
     Actor,
     BadCredentials,
     May,
-    caller_address,
+    caller_network,
     current_actor,
     current_key,
     public,
@@ -176,15 +176,15 @@ def beacon() -> ResponseReturnValue:
     sent = body.parse_json(body.read_bytes(request.environ)[: BEACON_MAX_BYTES + 1])
     if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
         raise Invalid("Send page or url", errors={"body": ["page, or url, and nothing else"]})
-    agent, address = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_address() or ""
-    limit_address(key.tenant_id, address)
+    agent, network = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_network()
+    limit_network(key.tenant_id, network)
     if is_bot(agent):
         return refuse(key.tenant_id, Reason.BOT, "the user agent is a robot's")
     page = page_of(key.tenant_id, sent)
     if page is None:
         return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "there is no such page")
     visitors: Visitors = current_app.extensions["plaudit-visitors"]
-    visitor = visitors.identify(address=address, agent=agent, today=now.date())
+    visitor = visitors.identify(network=network, agent=agent, today=now.date())
     if not visitors.first_visit(key.tenant_id, visitor, page):
         events.DUPLICATES.labels(key.tenant_id).inc()
         return answer(Tally(0, 1, []))
@@ -323,11 +323,11 @@ def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:
     raise Invalid("page and url are text", errors={"body": ["page and url are text"]})
 
 
-def limit_address(tenant_id: str, address: str) -> None:
+def limit_network(tenant_id: str, network: str) -> None:
     amount = tenant_settings.recent(tenant_id).limits.beacons_per_minute
     try:
         throttle.require(
-            "beacon", throttle.per_minute(amount), tenant_id, address, detail="Too many views from this address"
+            "beacon", throttle.per_minute(amount), tenant_id, network, detail="Too many views from this address"
         )
     except TooMany:
         record(tenant_id, Reason.LIMITED)

@@ -21,7 +21,7 @@ from analytics.pages import EXTERNAL_ID, PageNotFound
 from analytics.windows import Window
 from app import cursors
 from app.api.blueprint import Blueprint, Schema
-from app.auth import May, Reader, caller_address, current_reader, requires_or_key
+from app.auth import May, Reader, caller_network, current_reader, requires_or_key
 from app.board_shelf import Answer, BoardShelf
 from app.conditional import if_changed
 from app.shown_boards import KeyReadsPublicOnly, Rows, board_for, pages_of, shown_rows
@@ -129,6 +129,8 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
     board = board_for(reader, query)
     after = _position(board, query["cursor"]) if query.get("cursor") else None
     _check_together(reader, board, query)
+    if query.get("members") or query.get("as_of"):  # never in memory
+        limit_key(reader)
     if query.get("members"):
         return if_changed(_subset(reader, board, query["members"]))
     if query.get("as_of"):
@@ -136,8 +138,7 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
     shelf: BoardShelf = current_app.extensions["plaudit-boards"]
 
     def make() -> Answer:
-        if reader.public_only:  # anybody may have the key: what costs something has a limit
-            limit_reader(reader, "boards", READS_PER_MINUTE)
+        limit_key(reader)
         return _now(reader, board, query["limit"], after, explain=query["explain"])
 
     # What a key is shown is not all that others are.
@@ -153,6 +154,7 @@ def read_rank(query: dict[str, Any]) -> Any:
     """One page's rank and value; with `around`, also its neighbours."""
     reader = current_reader()
     board, now = board_for(reader, query), utcnow()
+    limit_key(reader)
     member = _members(reader, board, [query["member"]]).get(query["member"])
     if member is None:
         raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
@@ -190,9 +192,15 @@ def export(query: dict[str, Any]) -> Response:
 
 
 def limit_reader(reader: Reader, name: str, per_minute: int) -> None:
-    """For a tenant's own callers together; with a publishable key for each address."""
-    whose = (reader.tenant_id, caller_address() or "") if reader.public_only else (reader.tenant_id,)
+    """For a tenant's own callers together; with a publishable key for each network."""
+    whose = (reader.tenant_id, caller_network()) if reader.public_only else (reader.tenant_id,)
     throttle.require(name, throttle.per_minute(per_minute), *whose, detail="Too many in a minute: try again later")
+
+
+def limit_key(reader: Reader) -> None:
+    """Anybody may have a publishable key: what it costs to read with one has a limit."""
+    if reader.public_only:
+        limit_reader(reader, "boards", READS_PER_MINUTE)
 
 
 def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import marshmallow as ma
 from flask import current_app, g
 
 from app.api.blueprint import Blueprint, Schema
-from app.auth import Actor, May, caller_address, current_key, current_reader, public, requires_or_key
+from app.auth import Actor, May, caller_network, current_key, current_reader, public, requires_or_key
 from app.settings import Settings
 from tenants import throttle, tickets
 from tenants.db import tenant_tx, utcnow
@@ -40,7 +40,7 @@ class Elsewhere(NotFound):
 def make_ticket(_query: dict[str, Any]) -> Any:
     """A ticket to open a socket or stream with: for one use, within 30 seconds."""
     holder, now = _holder(), utcnow()
-    whose = caller_address() or "" if holder.kind == "key" else holder.proof
+    whose = caller_network() if holder.kind == "key" else holder.proof
     limit = throttle.per_minute(TICKETS_PER_MINUTE[holder.kind])
     throttle.require("tickets", limit, holder.tenant_id, holder.id, whose, detail="Too many tickets in a minute")
     with tenant_tx(holder.tenant_id) as tx:

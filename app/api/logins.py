@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint, Schema
 from app.api.users import UserOut
-from app.auth import May, caller_address, current_actor, public, requires, signer
+from app.auth import May, caller_address, caller_network, current_actor, public, requires, signer
 from app.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, passwords, registry, sessions, throttle, users
 from tenants import settings as tenant_settings
@@ -112,11 +112,11 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
     tenant_id, username = body["tenant"], body["username"]
     _throttle_address("login-address")
     account = (tenant_id[:64], username[:64].lower())
-    # From one address little; from all together more, so that a stranger cannot easily lock somebody out.
-    throttle.require(
-        "login", PER_ACCOUNT_HERE, *account, caller_address() or "", detail="Too many logins, wait a little"
-    )
-    throttle.require("login-account", PER_ACCOUNT, *account, detail="Too many logins for this account")
+    # From one network little; from all together more, and never so that strangers lock somebody's own device out.
+    throttle.require("login", PER_ACCOUNT_HERE, *account, caller_network(), detail="Too many logins, wait a little")
+    together = throttle.hit("login-account", PER_ACCOUNT, *account)
+    if not together.allowed and not _is_known_device(tenant_id, username):
+        raise throttle.TooMany("Too many logins for this account", state=together)
     user = _find(tenant_id, username)
     right = passwords.verify_password(user.password_hash if user else None, body["password"][: passwords.MOST_LENGTH])
     if user is None or not right or user.suspended_at is not None:
@@ -129,8 +129,7 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
             raise BadLogin
         if better is not None:
             users.set_password(tx, user.id, better, now=utcnow())
-        agent = request.headers.get("User-Agent")
-        started = start(tx, user, signer=signer(), ip=caller_address(), agent=agent, now=utcnow())
+        started = start(tx, user, signer=signer(), ip=caller_address(), agent=_agent(), now=utcnow())
     logs.bind(tenant_id=tenant_id, user_id=str(user.id))
     logs.audit("session.started", session=str(started.session_id))
     return user, started
@@ -227,6 +226,18 @@ def _find(tenant_id: str, username: str) -> users.User | None:
         return users.by_username(tx, username)
 
 
+def _is_known_device(tenant_id: str, username: str) -> bool:
+    """Whether this user had a session from this network and browser. An unknown user had none, for the same work."""
+    if TENANT_ID.fullmatch(tenant_id) is None:
+        return False
+    with tenant_tx(tenant_id) as tx:
+        return sessions.is_known_device(tx, username, network=caller_network(), agent=_agent(), now=utcnow())
+
+
+def _agent() -> str | None:
+    return request.headers.get("User-Agent")
+
+
 def _known_tenant(tenant_id: str) -> str:
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise registry.TenantNotFound
@@ -234,7 +245,7 @@ def _known_tenant(tenant_id: str) -> str:
 
 
 def _throttle_address(what: str) -> None:
-    throttle.require(what, PER_ADDRESS, caller_address() or "", detail="Too many tries from this address")
+    throttle.require(what, PER_ADDRESS, caller_network(), detail="Too many tries from this address")
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:

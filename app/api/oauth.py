@@ -16,7 +16,7 @@ from flask import Flask, Response, current_app, g, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint
-from app.auth import caller_address, public, signer
+from app.auth import caller_network, public, signer
 from app.settings import Settings
 from tenants import credentials, logs, throttle
 from tenants.credentials import Client, Scope
@@ -229,9 +229,7 @@ def _server() -> PlauditAuthorizationServer:
 
 
 def _throttle() -> None:
-    throttle.require(
-        "oauth", TRIES_PER_MINUTE, caller_address() or "", detail="Too many token requests from this address"
-    )
+    throttle.require("oauth", TRIES_PER_MINUTE, caller_network(), detail="Too many token requests from this address")
 
 
 def _query_client(client_id: str) -> OAuthClient:

@@ -174,6 +174,6 @@ def test_a_visitor_is_another_the_next_day() -> None:
 
     visitors = Visitors(secret_key="x" * 40)
     today = utcnow().date()
-    same = {visitors.identify(address="10.0.0.1", agent="a", today=today) for _ in range(2)}
+    same = {visitors.identify(network="10.0.0.1", agent="a", today=today) for _ in range(2)}
     assert len(same) == 1
-    assert visitors.identify(address="10.0.0.1", agent="a", today=today + timedelta(days=1)) not in same
+    assert visitors.identify(network="10.0.0.1", agent="a", today=today + timedelta(days=1)) not in same
