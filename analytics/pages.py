@@ -50,6 +50,7 @@ class Page(TenantOwned, Base):
         Index("ix_pages_space", "tenant_id", "space_key", "id"),
         Index("ix_pages_url", "tenant_id", "url"),
         Index("ix_pages_owner", "tenant_id", "owner_id"),
+        Index("ix_pages_public", "tenant_id", "id", postgresql_where=text("visibility = 'public'")),
     )
 
     tenant_id: Mapped[str] = mapped_column(
@@ -128,16 +129,19 @@ def put(
     return Saved(get(tx, external_id), new=row is not None and bool(row.new))
 
 
-def get(tx: Tx, external_id: str) -> Page:
+def get(tx: Tx, external_id: str, *, public_only: bool = False) -> Page:
+    """The page. With `public_only` a private one is not there."""
     page = tx.scalar(select(Page).where(Page.external_id == external_id))
-    if page is None:
+    if page is None or (public_only and page.visibility != Visibility.PUBLIC):
         raise PageNotFound(external_id)
     return page
 
 
-def list_(tx: Tx, *, space: str | None, before: int | None, limit: int) -> list[Page]:
+def list_(tx: Tx, *, space: str | None, before: int | None, limit: int, public_only: bool) -> list[Page]:
     """Newest first."""
     wanted = select(Page).order_by(Page.id.desc()).limit(limit)
+    if public_only:
+        wanted = wanted.where(text("pages.visibility = 'public'"))  # as a literal, which the partial index needs
     if space is not None:
         wanted = wanted.where(Page.space_key == space)
     if before is not None:

@@ -28,8 +28,8 @@ from tenants.sessions import PasswordReset, Session
 from tenants.users import Role, User
 
 PROFILE = """
-    id external_id username email role segment avatar_url bio wallet email_verified created_at updated_at suspended_at
-    current_score total_actions
+    id external_id username email role segment avatar_url bio wallet email_verified sees_private created_at updated_at
+    suspended_at current_score total_actions
 """
 PERSONAL = ("external_id", "username", "email", "password_hash", "segment", "avatar_url", "bio", "wallet")
 SESSION = "id ip user_agent created_at last_used_at expires_at revoked_at"

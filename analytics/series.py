@@ -101,12 +101,14 @@ OVERVIEW_OF_ALL = timedelta(days=90)
 TREND_WITHIN_MS = 3_000
 
 
-def overview(tx: Tx, counted: Counted, window: Window, *, space: str | None, now: datetime) -> Overview:
-    """By the pages that are in the space now, and the likes that they still have.
+def overview(
+    tx: Tx, counted: Counted, window: Window, *, space: str | None, public_only: bool, now: datetime
+) -> Overview:
+    """By the pages that are in the space now (and public now), and the likes that they still have.
 
     Read from what is counted and not from the projection, which commits only after it has told everybody to look.
     """
-    parameters = {"tenant": tx.tenant, "space": space}
+    parameters = {"tenant": tx.tenant, "space": space, "public_only": public_only}
     end, step = hour_of(now) + HOUR, OVERVIEW_STEP[window]
     length = window.length or OVERVIEW_OF_ALL
     start = end - (2 * length if window.length else length)
@@ -128,24 +130,25 @@ def overview(tx: Tx, counted: Counted, window: Window, *, space: str | None, now
     return Overview(within, sum(counts.values()) - within, points)
 
 
-_IN_SPACE = """(CAST(:space AS text) IS NULL OR c.page_id IN
-               (SELECT id FROM pages WHERE tenant_id = :tenant AND space_key = :space))"""
+_WANTED = """((CAST(:space AS text) IS NULL AND NOT :public_only) OR c.page_id IN
+             (SELECT id FROM pages WHERE tenant_id = :tenant AND (CAST(:space AS text) IS NULL OR space_key = :space)
+              AND (NOT :public_only OR visibility = 'public')))"""
 _TREND = {
     Counted.VIEWS: text(f"""
         SELECT floor((extract(epoch FROM :end - bucket_hour) - 1) / :step)::int AS bin, sum(views) AS value
         FROM page_views_hour c
-        WHERE tenant_id = :tenant AND bucket_hour >= :start AND bucket_hour < :end AND {_IN_SPACE} GROUP BY 1
+        WHERE tenant_id = :tenant AND bucket_hour >= :start AND bucket_hour < :end AND {_WANTED} GROUP BY 1
     """),  # noqa: S608  constants
     Counted.LIKES: text(f"""
         SELECT floor((extract(epoch FROM :end - date_trunc('hour', created_at, 'UTC')) - 1) / :step)::int AS bin,
                count(*) AS value
         FROM page_likes c
-        WHERE tenant_id = :tenant AND created_at >= :start AND created_at < :end AND {_IN_SPACE} GROUP BY 1
+        WHERE tenant_id = :tenant AND created_at >= :start AND created_at < :end AND {_WANTED} GROUP BY 1
     """),  # noqa: S608  constants
 }
 _EVER = {
     counted: text(f"""
-        SELECT sum({counted}) FROM page_counters c WHERE tenant_id = :tenant AND {_IN_SPACE}
+        SELECT sum({counted}) FROM page_counters c WHERE tenant_id = :tenant AND {_WANTED}
     """)  # noqa: S608  constants
     for counted in Counted
 }
@@ -153,6 +156,7 @@ _PROJECTED = {
     (counted, window): text(f"""
         SELECT sum({column(Metric(counted), window)}) FROM page_stats
         WHERE tenant_id = :tenant AND (CAST(:space AS text) IS NULL OR space_key = :space)
+          AND (NOT :public_only OR is_public)
     """)  # noqa: S608  constants
     for counted in Counted
     for window in Window
@@ -179,8 +183,11 @@ def counts_of(tx: Tx, page_ids: Sequence[int], window: Window) -> dict[int, tupl
     return {row[0]: (row[1], row[2]) for row in rows}
 
 
-def spaces(tx: Tx, *, after: str | None, limit: int) -> Sequence[Row[Any]]:
-    """The tenant's spaces by their keys: how many pages each has, and what they got in the last seven days."""
+def spaces(tx: Tx, *, after: str | None, limit: int, public_only: bool) -> Sequence[Row[Any]]:
+    """The tenant's spaces by their keys: how many pages each has, and what they got in the last seven days.
+
+    With `public_only` those that have public pages, and of these pages only.
+    """
     return tx.execute(
         text("""
             SELECT p.space_key AS space, count(*) AS pages,
@@ -188,7 +195,8 @@ def spaces(tx: Tx, *, after: str | None, limit: int) -> Sequence[Row[Any]]:
                    COALESCE(sum(s.views_7d), 0)::bigint AS views_7d, COALESCE(sum(s.likes_7d), 0)::bigint AS likes_7d
             FROM pages p LEFT JOIN page_stats s ON s.tenant_id = p.tenant_id AND s.page_id = p.id
             WHERE p.tenant_id = :tenant AND (CAST(:after AS text) IS NULL OR p.space_key > :after)
+              AND (NOT :public_only OR p.visibility = 'public')
             GROUP BY p.space_key ORDER BY p.space_key LIMIT :limit
         """),
-        {"tenant": tx.tenant, "after": after, "limit": limit},
+        {"tenant": tx.tenant, "after": after, "limit": limit, "public_only": public_only},
     ).all()

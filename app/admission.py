@@ -35,8 +35,11 @@ class Guest:
     reader: Reader
     holder: Holder | None
 
-    def still_counts(self) -> bool:
-        return self.holder.still_counts() if self.holder is not None else _is_public(self.reader.tenant_id)
+    def reader_now(self) -> Reader | None:
+        """As whom they read from now on; None: they may not be here any more."""
+        if self.holder is not None:
+            return _reader_of(self.holder)
+        return self.reader if _is_public(self.reader.tenant_id) else None
 
 
 def by_ticket() -> Guest:
@@ -63,7 +66,7 @@ def to_scoreboard() -> Guest:
     tenant_id = request.args["tenant"]
     if not _is_public(tenant_id):  # whether there is such a tenant is not said
         raise NoCredentials("This scoreboard is not public: open it with a ticket from POST /api/v1/live/tickets")
-    return _checked(Guest(Reader(tenant_id, public_only=True), None))
+    return _checked(Guest(Reader.anonymous(tenant_id), None))
 
 
 def word_for(holder: Holder) -> str:
@@ -79,14 +82,21 @@ def _holder(word: str) -> Holder | None:
     fields = orjson.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
     if time.time() - fields.pop("at") > RESUMES_FOR_S:
         return None
-    holder = Holder(**fields)
-    if not holder.still_counts():
-        raise BadTicket("What this stream was opened with does not count any more")
-    return holder
+    return Holder(**fields)
 
 
 def _guest(holder: Holder) -> Guest:
-    return Guest(Reader(holder.tenant_id, public_only=holder.kind == "key"), holder)
+    reader = _reader_of(holder)
+    if reader is None:
+        raise BadTicket("The session, client or key that this ticket was made with is not valid any more")
+    return Guest(reader, holder)
+
+
+def _reader_of(holder: Holder) -> Reader | None:
+    public_only = holder.public_only()
+    if public_only is None:
+        return None
+    return Reader(holder.tenant_id, public_only=public_only, is_anonymous=holder.kind == "key")
 
 
 def _is_public(tenant_id: str) -> bool:

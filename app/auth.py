@@ -82,6 +82,8 @@ class Actor:
     id: str
     scopes: frozenset[str] = frozenset()
     role: Role | None = None
+    # Whether they see public pages only: a member who registered alone.
+    public_only: bool = False
     session_id: UUID | None = None
     # The id of a client's token, and when it runs out.
     token_id: str = ""
@@ -184,10 +186,24 @@ def publishable_key(view: View) -> View:
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads boards: a caller with a token, or a browser with a publishable key, which sees what is public."""
+    """Who reads: a client, a user, or an anonymous browser with a publishable key.
+
+    `public_only` readers see public pages, and the boards of those, only. `is_anonymous` readers are also limited by
+    their address, see users only where the tenant's scoreboard is public, and never the tenant's own ids of users.
+    """
 
     tenant_id: str
     public_only: bool
+    is_anonymous: bool
+
+    @classmethod
+    def anonymous(cls, tenant_id: str) -> "Reader":
+        return cls(tenant_id, public_only=True, is_anonymous=True)
+
+    @property
+    def audience(self) -> tuple[bool, bool]:
+        """Readers of the same audience may be given the same answer."""
+        return self.public_only, self.is_anonymous
 
 
 def requires_or_key(may: May) -> Callable[[View], View]:
@@ -209,8 +225,8 @@ def requires_or_key(may: May) -> Callable[[View], View]:
 def current_reader() -> Reader:
     actor: Actor | None = g.get("actor")
     if actor is not None:
-        return Reader(actor.tenant_id, public_only=False)
-    return Reader(current_key().tenant_id, public_only=True)
+        return Reader(actor.tenant_id, public_only=actor.public_only, is_anonymous=False)
+    return Reader.anonymous(current_key().tenant_id)
 
 
 def current_key() -> KeyInUse:
@@ -333,10 +349,18 @@ def _actor_of_cookie(cookie: str) -> Actor:
     if request.method not in {"GET", "HEAD"}:
         require_same_origin()
     known = sessions.of_cookie(cookie, signer())
-    role = sessions.role_of(known.tenant_id, str(known.session_id)) if known is not None else None
-    if known is None or role is None:
+    actor = _user_of(known.tenant_id, str(known.user_id), str(known.session_id)) if known is not None else None
+    if actor is None:
         raise BadCredentials("The session has ended: sign in again")
-    return Actor("user", known.tenant_id, str(known.user_id), role=role, session_id=known.session_id)
+    return actor
+
+
+def _user_of(tenant_id: str, user_id: str, session_id: str) -> Actor | None:
+    rights = sessions.rights_of(tenant_id, session_id)
+    if rights is None:
+        return None
+    session = UUID(session_id)
+    return Actor("user", tenant_id, user_id, role=rights.role, public_only=rights.public_only, session_id=session)
 
 
 def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
@@ -344,10 +368,10 @@ def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise BadToken
     if claims.get("kind") == "user":
-        role = sessions.role_of(tenant_id, str(claims.get("sid")))
-        if role is None:
+        actor = _user_of(tenant_id, subject, str(claims.get("sid")))
+        if actor is None:
             raise BadToken
-        return Actor("user", tenant_id, subject, role=role, session_id=UUID(str(claims["sid"])))
+        return actor
     if claims.get("kind") == "client":
         jti, scopes = str(claims.get("jti")), frozenset(str(claims.get("scope", "")).split())
         if check_token and not credentials.client_token_counts(tenant_id, subject, jti):

@@ -1,4 +1,4 @@
-"""The demo tenant that `plaudit up --demo` makes: a client, and an admin who can log in.
+"""The demo tenant that `plaudit up --demo` makes: a client, an admin who can log in, and sign-up open to anybody.
 
 Their secrets are kept in the data folder (`demo.json`, readable by its owner only), so that the next start shows the
 same. Where the file is lost, or the database another one, new ones are made.
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from app.datadir import write_private
 from tenants import credentials, passwords, registry, users
+from tenants import settings as tenant_settings
 from tenants.credentials import Scope
 from tenants.db import Tx, owner_tx, tenant_tx, utcnow
 from tenants.users import Role
@@ -33,6 +34,8 @@ def ensure(data_dir: Path) -> dict[str, str]:
         kept = {}
     with tenant_tx(DEMO_TENANT) as tx:
         told = {"tenant": DEMO_TENANT, **_client(tx, kept, now), **_admin(tx, kept, now)}
+        if tenant_settings.read(tx)[1] == 0:  # nobody has decided anything yet
+            tenant_settings.change(tx, {"signup_open": True}, now=now)
     write_private(file, json.dumps(told))
     return told
 

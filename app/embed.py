@@ -13,7 +13,6 @@ from flask import Blueprint, Response, current_app, render_template, request
 from analytics import pages, series
 from analytics.boards import PAGE_METRICS, Board, Metric
 from analytics.leaderboards import page as board_page
-from analytics.pages import Visibility
 from analytics.windows import Window
 from app import errors
 from app.api.blueprint import Schema, load
@@ -97,9 +96,7 @@ def badge(external_id: str) -> Response:
     if query["metric"] not in PAGE_METRICS:
         raise Invalid("metric: likes, views or score", errors={"metric": ["likes, views or score"]})
     with tenant_tx(current_key().tenant_id) as tx:
-        page = pages.get(tx, external_id)
-        if page.visibility != Visibility.PUBLIC:
-            raise pages.PageNotFound(external_id)
+        page = pages.get(tx, external_id, public_only=True)
         value = series.stats(tx, page.id, now=now)[query["metric"].value][query["window"].value]
     over = "" if query["window"] is Window.ALL else f", {WINDOW_NAMES[query['window']]}"
     label = query.get("label") or f"{query['metric'].value}{over}"
@@ -128,7 +125,7 @@ def refuse(error: DomainError) -> Response:
 def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
     now = utcnow()
     listing = board_page(board, limit=query["limit"], after=None, now=now)
-    rows = Rows(board, listing, today=now.date(), public_only=True).items()
+    rows = Rows(board, listing, today=now.date(), anonymous=True).items()
     shown = [
         {
             "title": row["page"]["title"] or row["page"]["external_id"],

@@ -179,7 +179,7 @@ class Follower:
         if followed.top is None:
             return
         try:
-            top = self.hub.tops.get(board, followed.top, version, public_only=self.reader.public_only)
+            top = self.hub.tops.get(board, followed.top, version, anonymous=self.reader.is_anonymous)
         except Unavailable:
             followed.told = -1
             self._try_again(followed, version)
@@ -255,9 +255,9 @@ class Hub:
         CONNECTIONS.labels(follower.kind).dec()
 
     def _limits(self, follower: Follower, most: int) -> dict[tuple[str, str], int]:
-        """What a connection counts among, and how many there may be. Who reads what is public takes nobody's place."""
+        """What a connection counts among, and how many there may be. Anonymous readers have places of their own."""
         tenant_id = follower.reader.tenant_id
-        if not follower.reader.public_only:
+        if not follower.reader.is_anonymous:
             return {(tenant_id, ""): most}
         return {(tenant_id, "public"): most, (tenant_id, f"from {follower.address}"): min(most, MOST_FROM_AN_ADDRESS)}
 
@@ -325,8 +325,8 @@ class Hub:
         for follower in [one for one in list(self._everyone) if one.reader.tenant_id == said["tenant"]]:
             if names & (follower.holder.names() if follower.holder is not None else {liveness.TENANT}):
                 follower.end(NO_LONGER_VALID)
-            elif liveness.SETTINGS in names:
-                follower.check_at = 0  # what is public may have changed
+            elif liveness.SETTINGS in names or (follower.holder is not None and follower.holder.subject in names):
+                follower.check_at = 0  # what they may see may have changed
 
     def _keep_looking(self) -> None:
         """The versions in PostgreSQL: what pub/sub lost, and what changes while Redis is away."""

@@ -271,14 +271,18 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
 
     def still_counts(follower: Follower) -> bool:
         """What they may not read any more they no longer follow."""
-        if guest.reader.public_only and guest.holder is not None:
+        reader = guest.reader_now()
+        if reader is None:
+            return False
+        follower.reader = reader
+        if reader.public_only and guest.holder is not None:
             for followed in list(follower.follows.values()):
                 board = followed.board
                 try:
-                    board_for(guest.reader, {"scope": board.scope, "window": board.window, "metric": board.metric})
+                    board_for(reader, {"scope": board.scope, "window": board.window, "metric": board.metric})
                 except Forbidden:
                     follower.unfollow(board)
-        return guest.still_counts()
+        return True
 
     made = _Scoreboard if request.endpoint == "live.scoreboard" else Follower
     who = (guest.reader, guest.holder, still_counts)

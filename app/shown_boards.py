@@ -13,28 +13,28 @@ from tenants.db import tenant_tx
 from tenants.errors import Forbidden
 
 
-class KeyReadsPublicOnly(Forbidden):
+class PublicBoardsOnly(Forbidden):
     code = "public_boards_only"
-    title = "A publishable key reads public boards only"
+    title = "Only public boards can be read with these credentials"
 
 
 def board_for(reader: Reader, query: dict[str, Any]) -> Board:
     scope = query.get("scope") or ("public" if reader.public_only else "tenant")
     usual = Metric.POINTS if scope.partition(":")[0] == "users" else Metric.SCORE
     board = board_of(reader.tenant_id, scope, query["window"], query.get("metric") or usual)
-    if reader.public_only and board.is_users and not tenant_settings.recent(reader.tenant_id).public_scoreboard:
-        raise KeyReadsPublicOnly("This tenant's scoreboard is not public")
+    if reader.is_anonymous and board.is_users and not tenant_settings.recent(reader.tenant_id).public_scoreboard:
+        raise PublicBoardsOnly("This tenant's scoreboard is not public")
     if reader.public_only and not board.is_public and not board.is_users:
-        raise KeyReadsPublicOnly("Ask for scope=public, public:<key> or global")
+        raise PublicBoardsOnly("Ask for scope=public, public:<key> or global")
     return board
 
 
 class Rows:
     """The rows of a board as they are shown: with their pages, and how they moved since the day before."""
 
-    def __init__(self, board: Board, listing: Listing, *, today: date, public_only: bool = False) -> None:
+    def __init__(self, board: Board, listing: Listing, *, today: date, anonymous: bool) -> None:
         self._board = board
-        self._public_only = public_only
+        self._anonymous = anonymous
         self._pages = pages_of(board, listing)
         self.rows = shown_rows(board, listing, self._pages)
         self._before = _ranks_on(board, today - timedelta(days=1)) if self.rows else None
@@ -45,7 +45,7 @@ class Rows:
     def shown(self, row: Row) -> dict[str, Any]:
         if self._board.is_users:
             user = self._pages[leaderboards.subject(self._board, row.member)]
-            return {"user": _public(user) if self._public_only else user}
+            return {"user": _public(user) if self._anonymous else user}
         return {"page": self._page(row.member)}
 
     def _page(self, member: str) -> dict[str, Any] | None:

@@ -66,7 +66,7 @@ def revoked(tenant_id: str, names: Iterable[str]) -> None:
 
 
 def tell(tenant_id: str, names: Iterable[str]) -> None:
-    """Those who keep connections open: that these are to be looked at again."""
+    """Those who keep connections open: that these are to be checked again (`user:<id>`: somebody's rights changed)."""
     with contextlib.suppress(RedisError, OSError):
         boards().redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "names": list(names)}))
 

@@ -21,8 +21,10 @@ from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants import liveness, logs, registry, users
+from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Forbidden, NotFound, Unauthenticated
+from tenants.settings import Sees
 from tenants.signing import Signer
 from tenants.users import Role, User
 
@@ -113,6 +115,14 @@ class SignedIn:
     session_id: UUID
 
 
+@dataclass(frozen=True)
+class Rights:
+    """What a session's user may do, by their role, and whether they see public pages only."""
+
+    role: Role
+    public_only: bool
+
+
 def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Tokens:
     """A new session for a user who has shown who they are."""
     session_id = uuid4()
@@ -130,7 +140,7 @@ def start_in_browser(tx: Tx, user: User, *, signer: Signer, ip: str | None, agen
 
 
 def of_cookie(cookie: str, signer: Signer) -> SignedIn | None:
-    """Whose it is, if we made it. Whether its session counts is `role_of`'s to say."""
+    """Whose it is, if we made it. `rights_of` knows whether its session is valid."""
     parts = cookie.split("_")
     if len(parts) != 6 or parts[0] != "ds" or TENANT_ID.fullmatch(parts[1]) is None or not _is_ours(cookie, signer):
         return None
@@ -205,8 +215,11 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
     raise BadRefreshToken
 
 
-def role_of(tenant_id: str, session_id: str) -> Role | None:
-    """The role of the session's user, if the session counts."""
+def rights_of(tenant_id: str, session_id: str) -> Rights | None:
+    """The rights of the session's user, if the session is valid. The one place that decides who sees private pages.
+
+    Opens a transaction where the answer is not in Redis, and where the tenant's settings are not in memory.
+    """
     try:
         UUID(session_id)
     except ValueError:
@@ -214,8 +227,8 @@ def role_of(tenant_id: str, session_id: str) -> Role | None:
 
     def ask() -> str | None:
         with tenant_tx(tenant_id) as tx:
-            return tx.scalar(
-                select(User.role)
+            row = tx.execute(
+                select(User.role, User.sees_private)
                 .join(Session, (Session.tenant_id == User.tenant_id) & (Session.user_id == User.id))
                 .join(registry.Tenant, registry.Tenant.id == User.tenant_id)
                 .where(
@@ -225,10 +238,25 @@ def role_of(tenant_id: str, session_id: str) -> Role | None:
                     User.suspended_at.is_(None),
                     registry.Tenant.deleted_at.is_(None),
                 )
-            )
+            ).one_or_none()
+        return _answer(row.role, sees_private=row.sees_private) if row is not None else None
 
     found = liveness.look_up(tenant_id, [f"session:{session_id}"], ask)
-    return Role(found) if found else None
+    if not found:
+        return None
+    role, _, restricted = found.partition(" ")
+    public_only = (
+        bool(restricted) and role != Role.ADMIN and tenant_settings.recent(tenant_id).signup_sees is not Sees.ALL
+    )
+    return Rights(Role(role), public_only)
+
+
+def _answer(role: str, *, sees_private: bool) -> str:
+    """What `liveness` keeps of a session. For who sees private pages the role alone, as older releases write it."""
+    return role if sees_private else f"{role} {_RESTRICTED}"
+
+
+_RESTRICTED = "restricted"
 
 
 def list_for(tx: Tx, user_id: UUID, *, now: datetime) -> list[Session]:
@@ -274,7 +302,7 @@ def announce(tenant_id: str, session_ids: list[UUID]) -> None:
 
 
 def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> tuple[User, Callable[[], None]]:
-    """Change a user, and what to do after the commit so that a new role or a suspension counts at once everywhere.
+    """Change a user, and what to do after the commit so that new rights or a suspension take effect everywhere.
 
     A new role ends open resets: whoever asked for one may not be allowed to reset the password of such a user.
     """
@@ -282,13 +310,17 @@ def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime
     if "role" in changes:
         _delete_resets(tx, user.id)
     ended = revoke_all(tx, user.id, now=now) if changes.get("suspended") else []
-    alive = select(Session.id).where(Session.user_id == user.id, Session.revoked_at.is_(None))
-    roles = {f"session:{session_id}": changed.role for session_id in tx.scalars(alive)} if "role" in changes else {}
-    tenant_id = tx.tenant
+    alive = select(Session.id).where(Session.user_id == user.id, Session.revoked_at.is_(None), Session.expires_at > now)
+    answer = _answer(changed.role, sees_private=changed.sees_private)
+    has_new_rights = bool({"role", "sees_private"} & changes.keys())
+    answers = {f"session:{session_id}": answer for session_id in tx.scalars(alive)} if has_new_rights else {}
+    tenant_id, user_name = tx.tenant, f"user:{user.id}"
 
     def tell() -> None:
         announce(tenant_id, ended)
-        liveness.changed(tenant_id, roles)
+        liveness.changed(tenant_id, answers)
+        if answers:
+            liveness.tell(tenant_id, [user_name])  # open connections are checked again
 
     return changed, tell
 

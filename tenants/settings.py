@@ -1,10 +1,14 @@
-"""What each tenant has decided: one typed object with defaults, kept as what differs from them."""
+"""What each tenant has decided: one typed object with defaults, stored as what the tenant said.
+
+Also where it said the default: a later release may have another one, and must not change what was said.
+"""
 
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,9 +45,19 @@ class Retention:
     snapshots_days: int = 400
 
 
+class Sees(StrEnum):
+    """Which of a tenant's pages somebody sees."""
+
+    PUBLIC = "public"
+    ALL = "all"
+
+
 @dataclass(frozen=True)
 class TenantSettings:
-    signup_open: bool = True
+    # Whether anybody who knows the tenant's id may register as a member.
+    signup_open: bool = False
+    # What members see who registered alone, until an admin sets their `sees_private`.
+    signup_sees: Sees = Sees.PUBLIC
     share_public_pages: bool = False
     public_scoreboard: bool = False
     # Origins from which every publishable key of the tenant counts, beside the key's own.
@@ -119,7 +133,7 @@ def change(
     if expected_version is not None and expected_version != version:
         raise Stale(f"The settings are at version {version} now")
     changed = merge(current, changes)
-    overrides = _combine(tx.scalar(select(TenantSettingsRow.overrides)) or {}, _differences(changed))
+    overrides = _with(tx.scalar(select(TenantSettingsRow.overrides)) or {}, changes)
     values = {"version": version + 1, "overrides": overrides, "updated_at": now}
     tx.execute(
         insert(TenantSettingsRow)
@@ -153,25 +167,14 @@ def is_origin(origin: Any) -> bool:
     return origin == f"{parts.scheme}://{parts.hostname}" + (f":{port}" if port is not None else "")
 
 
-def _differences(settings: Any) -> dict[str, Any]:
-    """What is not as the defaults are."""
-    default = type(settings)()
-    differing: dict[str, Any] = {}
-    for entry in fields(settings):
-        value, usual = getattr(settings, entry.name), getattr(default, entry.name)
-        if is_dataclass(value):
-            inner = _differences(value)
-            if inner:
-                differing[entry.name] = inner
-        elif value != usual:
-            differing[entry.name] = list(value) if isinstance(value, tuple) else value
-    return differing
-
-
-def _combine(stored: dict[str, Any], differing: dict[str, Any]) -> dict[str, Any]:
-    """What is stored now: our differences, and what only a newer release knows."""
-    known = {entry.name for entry in fields(TenantSettings)}
-    return {**{name: value for name, value in stored.items() if name not in known}, **differing}
+def _with(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored, with these changes. Names that only a newer release knows stay."""
+    merged = dict(stored)
+    for name, value in changes.items():
+        before = merged.get(name)
+        inner = before if isinstance(before, Mapping) else {}
+        merged[name] = _with(inner, value) if isinstance(value, Mapping) else value
+    return merged
 
 
 def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[str, list[str]]) -> Any:
@@ -190,8 +193,10 @@ def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[s
         wrong = _complaint(path, before, value)
         if wrong:
             errors[path] = [wrong]
+        elif isinstance(before, tuple):
+            values[name] = tuple(dict.fromkeys(value))
         else:
-            values[name] = tuple(dict.fromkeys(value)) if isinstance(before, tuple) else value
+            values[name] = type(before)(value)
     return replace(current, **values)
 
 
@@ -203,6 +208,9 @@ def _complaint(path: str, before: Any, value: Any) -> str | None:
         least, most = RANGES[path]
         right = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
         return None if right else f"a whole number from {least} to {most}"
+    if isinstance(before, StrEnum):
+        choices = [choice.value for choice in type(before)]
+        return None if value in choices else " or ".join(choices)
     if isinstance(before, tuple):
         right = isinstance(value, list) and len(value) <= MOST_ORIGINS and all(map(is_origin, value))
         return None if right else f"at most {MOST_ORIGINS} origins such as https://wiki.example (no path)"

@@ -1,7 +1,7 @@
 """Tickets: how a browser comes in to a socket, where it can send no header and no token may stand in an address.
 
 One use, half a minute, and kept in PostgreSQL: spending one is one DELETE, so it counts once whatever becomes of Redis.
-A socket outlives its ticket by far, so it remembers who holds it and asks again whether they still count.
+A socket outlives its ticket by far, so it remembers who holds it and asks again what they may see.
 """
 
 import hashlib
@@ -61,16 +61,23 @@ class Holder:
             case "key":
                 return {f"key:{self.id}", TENANT}
 
-    def still_counts(self) -> bool:
+    @property
+    def subject(self) -> str:
+        """The name under which `liveness` publishes that their rights have changed."""
+        return f"{self.kind}:{self.id}"
+
+    def public_only(self) -> bool | None:
+        """Whether they see public pages only, as of now. None: the credential is not valid any more."""
         if self.until is not None and time.time() >= self.until:
-            return False
+            return None
         match self.kind:
             case "user":
-                return sessions.role_of(self.tenant_id, self.proof) is not None
+                rights = sessions.rights_of(self.tenant_id, self.proof)
+                return rights.public_only if rights is not None else None
             case "client":
-                return credentials.client_token_counts(self.tenant_id, self.id, self.proof)
+                return False if credentials.client_token_counts(self.tenant_id, self.id, self.proof) else None
             case "key":
-                return credentials.find_key(self.id) is not None
+                return True if credentials.find_key(self.id) is not None else None
 
 
 def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
@@ -84,7 +91,7 @@ def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
 
 
 def spend(ticket: str, *, now: datetime) -> Holder:
-    """Whose it is; from now on it is nobody's."""
+    """Whose it is; from now on it is nobody's. Whether its holder's credential is still valid, the holder says."""
     parts = ticket.split("_", 2)
     if len(parts) < 3 or parts[0] != "tkt" or TENANT_ID.fullmatch(parts[1]) is None:
         raise BadTicket
@@ -96,10 +103,7 @@ def spend(ticket: str, *, now: datetime) -> Holder:
         ).one_or_none()
     if spent is None or spent.expires_at <= now:
         raise BadTicket
-    holder = Holder(**spent.holder)
-    if not holder.still_counts():
-        raise BadTicket
-    return holder
+    return Holder(**spent.holder)
 
 
 def _hash(ticket: str) -> str:

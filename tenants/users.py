@@ -56,6 +56,8 @@ class User(TenantOwned, Base):
     bio: Mapped[str | None]
     wallet: Mapped[str | None]
     email_verified: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Of a member: whether they see private pages whatever the setting `signup_sees` is. Who registers alone does not.
+    sees_private: Mapped[bool] = mapped_column(server_default=text("true"))
     # Moved by the ledger, in the transaction of each entry.
     current_score: Mapped[int] = mapped_column(BigInteger, server_default="0")
     total_actions: Mapped[int] = mapped_column(BigInteger, server_default="0")
@@ -84,6 +86,7 @@ def register(
     password_hash: str,
     now: datetime,
     role: Role = Role.MEMBER,
+    sees_private: bool = True,
 ) -> User:
     """A new user with a login of their own."""
     _check(username=username, email=email)
@@ -95,6 +98,7 @@ def register(
         password_hash=password_hash,
         role=role,
         email_verified=False,
+        sees_private=sees_private,
         created_at=now,
         updated_at=now,
     )
@@ -203,7 +207,7 @@ def search(tx: Tx, *, q: str | None, after: tuple[datetime, UUID] | None, limit:
 
 
 def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> User:
-    """Set some of role, segment, suspended and the profile fields."""
+    """Set some of role, segment, suspended, sees_private and the profile fields."""
     values = dict(changes)
     _check(**{name: values[name] for name in ("email", "segment", "avatar_url") if name in values})
     if values.get("external_id") is not None:

@@ -8,6 +8,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from tenants import credentials, passwords, users
+from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tenants.users import Role
 from tests.secrets_seen import SEEN
@@ -45,16 +46,37 @@ def token_of(http: FlaskClient, client_id: str, secret: str, **extra: str) -> st
     return str(answer.get_json()["access_token"])
 
 
-def user_of(http: FlaskClient, tenant: str, *, role: Role = Role.MEMBER, username: str | None = None) -> Caller:
+def user_of(
+    http: FlaskClient,
+    tenant: str,
+    *,
+    role: Role = Role.MEMBER,
+    username: str | None = None,
+    sees_private: bool = True,
+) -> Caller:
+    """A user with a login. One who registered alone has `sees_private` false."""
     username = username or f"user_{token_hex(4)}"
     if not _hash:
         _hash.append(passwords.hash_password(PASSWORD))
     with tenant_tx(tenant) as tx:
         made = users.register(
-            tx, username=username, email=f"{username}@example.org", password_hash=_hash[0], role=role, now=utcnow()
+            tx,
+            username=username,
+            email=f"{username}@example.org",
+            password_hash=_hash[0],
+            role=role,
+            sees_private=sees_private,
+            now=utcnow(),
         )
     tokens = log_in(http, tenant, username)
     return Caller(http, tenant, tokens["access_token"], str(made.id), refresh_token=tokens["refresh_token"])
+
+
+def open_signup(tenant: str) -> str:
+    """Let anybody register in this tenant."""
+    with tenant_tx(tenant) as tx:
+        tenant_settings.change(tx, {"signup_open": True}, now=utcnow())
+    return tenant
 
 
 def log_in(http: FlaskClient, tenant: str, username: str, password: str = PASSWORD) -> dict[str, Any]:

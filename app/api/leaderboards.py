@@ -24,7 +24,7 @@ from app.api.blueprint import Blueprint, Schema
 from app.auth import May, Reader, caller_network, current_reader, requires_or_key
 from app.board_shelf import Answer, BoardShelf
 from app.conditional import if_changed
-from app.shown_boards import KeyReadsPublicOnly, Rows, board_for, pages_of, shown_rows
+from app.shown_boards import PublicBoardsOnly, Rows, board_for, pages_of, shown_rows
 from tenants import throttle, users
 from tenants.db import Tx, tenant_tx, utcnow
 from tenants.errors import Invalid, NotFound
@@ -52,7 +52,10 @@ class NoSnapshot(NotFound):
 class BoardIn(Schema):
     scope = ma.fields.String(
         validate=ma.validate.Length(1, 80),
-        metadata={"description": "tenant, space:<key>, public, public:<key>, global, users or users:<segment>"},
+        metadata={
+            "description": "tenant, space:<key>, public, public:<key>, global, users or users:<segment>. Without it"
+            " tenant, or public for those who see public pages only"
+        },
     )
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
     metric = ma.fields.Enum(Metric, by_value=True, metadata={"description": "score, or for users points"})
@@ -141,8 +144,7 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
         limit_key(reader)
         return _now(reader, board, query["limit"], after, explain=query["explain"])
 
-    # What a key is shown is not all that others are.
-    what = (query["limit"], after, query["explain"], reader.public_only)
+    what = (query["limit"], after, query["explain"], reader.audience)
     return if_changed(shelf.get(board, what, make))
 
 
@@ -159,7 +161,7 @@ def read_rank(query: dict[str, Any]) -> Any:
     if member is None:
         raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
     listing = leaderboards.around(board, member, n=query["around"], now=now)
-    shown = Rows(board, listing, today=now.date(), public_only=reader.public_only)
+    shown = Rows(board, listing, today=now.date(), anonymous=reader.is_anonymous)
     own = next((row for row in shown.rows if leaderboards.subject(board, row.member) == member), None)
     answer = {
         "rank": own.rank if own is not None else None,
@@ -193,13 +195,13 @@ def export(query: dict[str, Any]) -> Response:
 
 def limit_reader(reader: Reader, name: str, per_minute: int) -> None:
     """For a tenant's own callers together; with a publishable key for each network."""
-    whose = (reader.tenant_id, caller_network()) if reader.public_only else (reader.tenant_id,)
+    whose = (reader.tenant_id, caller_network()) if reader.is_anonymous else (reader.tenant_id,)
     throttle.require(name, throttle.per_minute(per_minute), *whose, detail="Too many in a minute: try again later")
 
 
 def limit_key(reader: Reader) -> None:
     """Anybody may have a publishable key: what it costs to read with one has a limit."""
-    if reader.public_only:
+    if reader.is_anonymous:
         limit_reader(reader, "boards", READS_PER_MINUTE)
 
 
@@ -208,7 +210,7 @@ def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None
     errors: dict[str, list[str]] = {}
     if query["explain"]:
         if reader.public_only:
-            raise KeyReadsPublicOnly("The weights are not public: explain needs an access token")
+            raise PublicBoardsOnly("The weights are not public, so explain is for those who see private pages")
         if board.metric is not Metric.SCORE:
             errors["explain"] = ["there is nothing to explain but the score: ask for metric=score"]
         elif board.tenant_id == ALL_TENANTS:
@@ -226,7 +228,7 @@ def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None
 def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
     now = utcnow()
     listing = leaderboards.page(board, limit=limit, after=after, now=now)
-    items = Rows(board, listing, today=now.date(), public_only=reader.public_only).items()
+    items = Rows(board, listing, today=now.date(), anonymous=reader.is_anonymous).items()
     if explain:
         _explain(board, listing, items)
     return _rendered(board, listing, items)
@@ -244,7 +246,7 @@ def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Po
             f"The first record of this board is of {first}" if first else "Its first record is made as today ends (UTC)"
         )
     listing = leaderboards.sealed_page(kept, limit=limit, after=after)
-    rows = Rows(board, listing, today=day, public_only=reader.public_only)
+    rows = Rows(board, listing, today=day, anonymous=reader.is_anonymous)
     return _rendered(board, listing, rows.items(), total=kept.total)
 
 
@@ -255,7 +257,7 @@ def _subset(reader: Reader, board: Board, said: str) -> Answer:
         raise Invalid(f"members: {message}", errors={"members": [message]})
     now, members = utcnow(), _members(reader, board, wanted)
     listing = leaderboards.ranks(board, list(members.values()), now=now)
-    rows = Rows(board, listing, today=now.date(), public_only=reader.public_only)
+    rows = Rows(board, listing, today=now.date(), anonymous=reader.is_anonymous)
     return _rendered(board, listing, rows.items(), is_part=True)
 
 
@@ -266,7 +268,7 @@ def _members(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, st
         with tenant_tx(reader.tenant_id) as tx:
             for name in names:
                 with contextlib.suppress(users.UserNotFound):
-                    if not (reader.public_only and name.startswith("ext:")):
+                    if not (reader.is_anonymous and name.startswith("ext:")):
                         found[name] = str(_user(tx, name).id)
         return found
     right = [name for name in names if EXTERNAL_ID.fullmatch(name)]
@@ -328,7 +330,7 @@ def _position(board: Board, cursor: str) -> Position:
 def _csv(reader: Reader, board: Board, listing: Listing) -> Iterator[str]:
     columns = ["rank", "value", "external_id", "title", "url", "space", "page_id"]
     if board.is_users:
-        columns = ["rank", "value", "user_id", "username", *([] if reader.public_only else ["external_id"])]
+        columns = ["rank", "value", "user_id", "username", *([] if reader.is_anonymous else ["external_id"])]
     if board.tenant_id == ALL_TENANTS:
         columns.append("tenant")
     yield _csv_line(columns)

@@ -10,8 +10,9 @@ from analytics.ingest import Does, Item, Part, Result
 from analytics.pages import PageNotFound
 from app import ingest
 from app.api.blueprint import Blueprint, Schema
+from app.api.pages import visible
 from app.auth import BadCredentials, May, current_actor, requires
-from app.transactions import after_commit, idempotent
+from app.transactions import actor_tx, after_commit, idempotent
 from tenants.db import utcnow
 from tenants.users import check_external_id
 
@@ -63,6 +64,9 @@ def unlike_for(external_id: str, user: str) -> Any:
 
 def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
     actor, now = current_actor(), utcnow()
+    if actor.public_only:
+        with actor_tx() as tx:  # which ends before the write begins
+            visible(tx, external_id)
     part = Part(actor.tenant_id, [Item(does, external_id, now, user=user)], now, token=actor.client_token)
     outcome = ingest.write(part)[0]
     if outcome.result is Result.UNKNOWN_PAGE:

@@ -82,7 +82,7 @@ class SessionsOut(Schema):
 @blueprint.arguments(RegisterIn)
 @blueprint.response(201, UserOut)
 def register(body: dict[str, str]) -> Any:
-    """Make a user with a login of their own."""
+    """Make a user with a login of their own. What they see of private pages is the setting `signup_sees`."""
     _throttle_address("register")
     passwords.check_length(body["password"])
     with tenant_tx(_known_tenant(body["tenant"])) as tx:
@@ -91,7 +91,14 @@ def register(body: dict[str, str]) -> Any:
             raise SignupClosed
     hashed = passwords.hash_password(body["password"])  # slow: outside of any transaction
     with tenant_tx(body["tenant"]) as tx:
-        user = users.register(tx, username=body["username"], email=body["email"], password_hash=hashed, now=utcnow())
+        user = users.register(
+            tx,
+            username=body["username"],
+            email=body["email"],
+            password_hash=hashed,
+            sees_private=False,
+            now=utcnow(),
+        )
     logs.bind(tenant_id=body["tenant"], user_id=str(user.id))
     logs.audit("user.registered")
     return user

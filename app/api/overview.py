@@ -11,14 +11,15 @@ import orjson
 from flask import Response
 
 from analytics import series
-from analytics.boards import Board, Metric, board_of
+from analytics.boards import ALL_TENANTS, Board, Metric
 from analytics.series import Counted
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import PointOut
-from app.auth import May, current_actor, requires
+from app.auth import May, current_actor, current_reader, requires
 from app.board_shelf import Answer
 from app.conditional import if_changed
+from app.shown_boards import board_for
 from app.transactions import actor_tx
 from tenants import throttle
 from tenants.db import utcnow
@@ -35,7 +36,13 @@ MOST_KEPT = 5_000
 
 
 class OverviewIn(Schema):
-    scope = ma.fields.String(load_default="tenant", metadata={"description": "tenant or space:<key>"})
+    scope = ma.fields.String(
+        validate=ma.validate.Length(1, 80),
+        metadata={
+            "description": "tenant, space:<key>, public or public:<key>; tenant, or public for those who see public"
+            " pages only"
+        },
+    )
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
 
 
@@ -64,9 +71,10 @@ def read_overview(query: dict[str, Any]) -> Response:
 
     What takes long to make is kept for a while: `Age` says how old it is.
     """
-    board = board_of(current_actor().tenant_id, query["scope"], query["window"], Metric.VIEWS)
-    if board.scope.partition(":")[0] not in {"tenant", "space"}:
-        raise Invalid("scope: tenant or space:<key>", errors={"scope": ["tenant or space:<key>"]})
+    board = board_for(current_reader(), {**query, "metric": Metric.VIEWS})
+    if board.tenant_id == ALL_TENANTS:
+        said = "tenant, space:<key>, public or public:<key>"
+        raise Invalid(f"scope: {said}", errors={"scope": [said]})
 
     def make() -> Answer:
         actor, now = current_actor(), utcnow()
@@ -74,7 +82,9 @@ def read_overview(query: dict[str, Any]) -> Response:
         throttle.require("overview", limit, actor.tenant_id, actor.id, detail="Too many in a minute: try again later")
         with actor_tx() as tx:
             found = {
-                counted.value: series.overview(tx, counted, board.window, space=board.part, now=now)
+                counted.value: series.overview(
+                    tx, counted, board.window, space=board.part, public_only=board.is_public, now=now
+                )
                 for counted in Counted
             }
         step_s = int(series.OVERVIEW_STEP[board.window].total_seconds())

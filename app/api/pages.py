@@ -96,7 +96,7 @@ def put_page(body: dict[str, Any], external_id: str) -> ResponseReturnValue:
 def get_page(external_id: str) -> Any:
     """One page."""
     with actor_tx() as tx:
-        return show(tx, [pages.get(tx, external_id)])[0]
+        return show(tx, [visible(tx, external_id)])[0]
 
 
 @blueprint.get("")
@@ -107,7 +107,13 @@ def list_pages(query: dict[str, Any]) -> Any:
     """All pages, or a space's; newest first."""
     before = cursors.decode(query["cursor"], int)[0] if query.get("cursor") else None
     with actor_tx() as tx:
-        found = pages.list_(tx, space=query.get("space"), before=before, limit=query["limit"] + 1)
+        found = pages.list_(
+            tx,
+            space=query.get("space"),
+            before=before,
+            limit=query["limit"] + 1,
+            public_only=current_actor().public_only,
+        )
         items = show(tx, found[: query["limit"]])
     more = len(found) > len(items)
     return {"items": items, "next_cursor": cursors.encode(items[-1]["id"]) if more else None}
@@ -131,7 +137,7 @@ def delete_page(external_id: str) -> None:
 def get_stats(_query: dict[str, Any], external_id: str) -> Any:
     """Likes, views and score of a page over each window."""
     with actor_tx() as tx:
-        return series.stats(tx, pages.get(tx, external_id).id, now=utcnow())
+        return series.stats(tx, visible(tx, external_id).id, now=utcnow())
 
 
 @blueprint.get("/<external_id>/series")
@@ -144,9 +150,14 @@ def get_series(query: dict[str, Any], external_id: str) -> Any:
     week, month = timedelta(days=7), timedelta(days=30)
     start = query.get("start") or max(end, series.EARLIEST + month) - (week if query["step"] is Step.HOUR else month)
     with actor_tx() as tx:
-        page = pages.get(tx, external_id)
+        page = visible(tx, external_id)
         points = series.series(tx, page.id, query["metric"], step=query["step"], start=start, end=end)
     return {"metric": query["metric"].value, "step": query["step"].value, "points": points}
+
+
+def visible(tx: Tx, external_id: str) -> Page:
+    """The page, if it is there for the caller."""
+    return pages.get(tx, external_id, public_only=current_actor().public_only)
 
 
 def _tell() -> None:

@@ -14,7 +14,7 @@ from app.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import liveness
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
-from tenants.settings import TenantSettings
+from tenants.settings import Sees, TenantSettings
 
 blueprint = Blueprint("settings", __name__, url_prefix="/api/v1", description="Settings of the tenant")
 
@@ -39,7 +39,10 @@ class RetentionOut(Schema):
 
 
 class SettingsOut(Schema):
-    signup_open = ma.fields.Boolean()
+    signup_open = ma.fields.Boolean(metadata={"description": "whether anybody may register as a member"})
+    signup_sees = ma.fields.Enum(
+        Sees, by_value=True, metadata={"description": "which pages members see who registered alone"}
+    )
     share_public_pages = ma.fields.Boolean()
     public_scoreboard = ma.fields.Boolean()
     allowed_origins = ma.fields.List(ma.fields.String())
@@ -55,6 +58,7 @@ class SettingsIn(Schema):
         unknown = ma.INCLUDE
 
     signup_open = ma.fields.Raw(metadata={"type": "boolean"})
+    signup_sees = ma.fields.Raw(metadata={"type": "string", "enum": [choice.value for choice in Sees]})
     share_public_pages = ma.fields.Raw(metadata={"type": "boolean"})
     public_scoreboard = ma.fields.Raw(metadata={"type": "boolean"})
     allowed_origins = ma.fields.Raw(metadata={"type": "array"})

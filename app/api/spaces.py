@@ -7,7 +7,7 @@ import marshmallow as ma
 from analytics import series
 from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema
-from app.auth import May, requires
+from app.auth import May, current_actor, requires
 from app.transactions import actor_tx
 
 blueprint = Blueprint("spaces", __name__, url_prefix="/api/v1/spaces", description="Spaces")
@@ -31,10 +31,11 @@ class SpacesOut(Schema):
 @blueprint.arguments(PageIn, location="query")
 @blueprint.response(200, SpacesOut)
 def list_spaces(query: dict[str, Any]) -> Any:
-    """The spaces that have pages, by their keys, with what they got in the last 7 days."""
+    """The spaces that have pages which the caller sees, by their keys, with what those got in the last 7 days."""
     after = cursors.decode(query["cursor"], str)[0] if query.get("cursor") else None
     with actor_tx() as tx:
-        found = series.spaces(tx, after=after, limit=query["limit"] + 1)
+        public_only = current_actor().public_only
+        found = series.spaces(tx, after=after, limit=query["limit"] + 1, public_only=public_only)
     items = found[: query["limit"]]
     more = len(found) > len(items)
     return {"items": items, "next_cursor": cursors.encode(items[-1].space) if more else None}

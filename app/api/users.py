@@ -19,6 +19,7 @@ from app.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, registry, sessions, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
+from tenants.settings import Sees
 from tenants.users import Role, User
 
 blueprint = Blueprint("users", __name__, url_prefix="/api/v1", description="Users")
@@ -36,6 +37,12 @@ class UserOut(Schema):
     bio = ma.fields.String(allow_none=True)
     wallet = ma.fields.String(allow_none=True)
     email_verified = ma.fields.Boolean()
+    sees_private = ma.fields.Boolean(
+        allow_none=True,
+        metadata={
+            "description": "whether a member sees private pages whatever signup_sees is; for the user and admins"
+        },
+    )
     score = ma.fields.Integer(attribute="current_score")
     total_actions = ma.fields.Integer()
     created_at = ma.fields.AwareDateTime()
@@ -65,6 +72,9 @@ class UserChangeIn(Schema):
     bio = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=1000))
     wallet = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=128))
     email_verified = StrictBoolean()
+    sees_private = StrictBoolean(
+        metadata={"description": "whether a member sees private pages whatever the setting signup_sees is"}
+    )
 
 
 class ResetTokenOut(Schema):
@@ -79,6 +89,7 @@ class MeOut(Schema):
     id = ma.fields.String(required=True)
     scopes = ma.fields.List(ma.fields.String())
     roles = ma.fields.List(ma.fields.String())
+    sees = ma.fields.Enum(Sees, by_value=True, metadata={"description": "which pages are there for the caller"})
     user = ma.fields.Nested(UserOut)
 
 
@@ -129,6 +140,10 @@ class ErasedOut(Schema):
     audit_rows = ma.fields.Integer()
 
 
+# What is said of a change in the audit, beside the names of what was changed.
+RIGHTS = frozenset({"role", "suspended", "segment", "sees_private"})
+
+
 class OwnRights(Conflict):
     code = "own_rights"
     title = "Nobody takes away their own rights"
@@ -140,13 +155,14 @@ class OwnRights(Conflict):
 def me() -> Any:
     """Who the caller is."""
     actor = current_actor()
+    told: dict[str, Any] = {"kind": actor.kind, "tenant": actor.tenant_id, "id": actor.id}
+    told["sees"] = Sees.PUBLIC if actor.public_only else Sees.ALL
     if actor.kind == "client":
-        return {"kind": "client", "tenant": actor.tenant_id, "id": actor.id, "scopes": sorted(actor.scopes)}
+        return {**told, "scopes": sorted(actor.scopes)}
     with actor_tx() as tx:
         user = users.get(tx, actor.user_id)
         tenant = registry.get(tx, actor.tenant_id)
-    told = {"kind": "user", "tenant": actor.tenant_id, "tenant_name": tenant.name, "id": actor.id}
-    return {**told, "roles": [actor.role], "user": user}
+    return {**told, "tenant_name": tenant.name, "roles": [actor.role], "user": user}
 
 
 @blueprint.get("/users")
@@ -167,12 +183,16 @@ def list_users(query: dict[str, Any]) -> Any:
 @requires(May.READ_USERS)
 @blueprint.response(200, UserOut)
 def get_user(user: str) -> Any:
-    """One user: our id, `ext:<external_id>`, or `me`. Only the user and admins see the e-mail address."""
+    """One user: our id, `ext:<external_id>`, or `me`.
+
+    Only the user and admins see the e-mail address and `sees_private`.
+    """
     actor = current_actor()
     with actor_tx() as tx:
         found = resolve(tx, user, actor)
     if not actor.is_admin and not (actor.kind == "user" and found.id == actor.user_id):
-        found.email = None  # in this answer only: the transaction is over
+        for name in ("email", "sees_private"):
+            setattr(found, name, None)  # in this answer only: the transaction is over
     return found
 
 
@@ -182,7 +202,7 @@ def get_user(user: str) -> Any:
 @blueprint.arguments(UserChangeIn)
 @blueprint.response(200, UserOut)
 def change_user(changes: dict[str, Any], user: str) -> Any:
-    """Set a user's role, segment, profile, or suspend them: their sessions end at once."""
+    """Set a user's role, segment, profile, what they see, or suspend them: their sessions end at once."""
     actor, now = current_actor(), utcnow()
     with actor_tx() as tx:
         found = resolve(tx, user, actor)
@@ -194,7 +214,7 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
             outbox.mark_stale(tx, Kind.USER, [str(found.id)])
             after_commit(lambda: wake([actor.tenant_id]))
     after_commit(tell)
-    rights = {name: value for name, value in changes.items() if name in {"role", "suspended", "segment"}}
+    rights = {name: value for name, value in changes.items() if name in RIGHTS}
     audit("user.changed", user=str(found.id), changed=sorted(changes), **rights)
     return changed
 

@@ -13,6 +13,7 @@ import pytest
 from click import Group
 from click.testing import CliRunner
 from psycopg import sql
+from sqlalchemy import select
 from sqlalchemy.engine import make_url
 
 from app import datadir
@@ -21,8 +22,8 @@ from app.datadir import Addresses
 from app.dumps import _portable
 from app.embedded import EmbeddedServers, running, started
 from app.settings import Settings
-from tenants import registry
-from tenants.db import owner_tx, utcnow
+from tenants import registry, users
+from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.conftest import reachable_folder
 from tests.service import plaudit
 
@@ -196,7 +197,9 @@ def on_ours(settings: Settings, tmp_path: Path) -> Callable[..., CompletedProces
     return lambda *arguments: plaudit(*arguments, data_dir=tmp_path, env=env)
 
 
-def test_clients_keys_and_users_from_the_command_line(on_ours: Callable[..., CompletedProcess[str]]) -> None:
+def test_clients_keys_and_users_from_the_command_line(
+    connected: None, on_ours: Callable[..., CompletedProcess[str]]
+) -> None:
     assert on_ours("tenant", "create", "crew", "--name", "Crew").returncode == 0
     made = json.loads(on_ours("client", "create", "crew", "--scopes", "stats:read,events:write", "--json").stdout)
     assert made["client_secret"].startswith("sk_")
@@ -215,6 +218,8 @@ def test_clients_keys_and_users_from_the_command_line(on_ours: Callable[..., Com
     admin = on_ours("user", "create", "crew", "boss", "--role", "admin")
     assert "Password: " in admin.stdout, admin.stderr
     assert "audit.user.created" in admin.stderr
+    with tenant_tx("crew") as tx:
+        assert tx.scalars(select(users.User.sees_private)).all() == [True], "who is made here sees private pages"
     assert "suspended" in on_ours("user", "suspend", "crew", "boss").stdout
     assert "admin" in on_ours("user", "suspend", "crew", "boss", "--lift").stdout
     assert "member" in on_ours("user", "role", "crew", "boss", "member").stdout

@@ -192,8 +192,17 @@ def test_a_member_sees_boards_and_not_the_admins_corner(app: Flask, client: Flas
 def test_an_overview_adds_up_to_the_boards(client: FlaskClient, tenant: str) -> None:
     wiki = client_of(client, tenant)
     now = utcnow()
-    for name, space in (("a", "docs"), ("b", "blog")):
-        wiki("PUT", f"/api/v1/pages/{name}", json={"space": space, "title": name, "url": f"/{name}"})
+    for name, space, visibility in (("a", "docs", "private"), ("b", "blog", "public")):
+        body = {"space": space, "title": name, "url": f"/{name}", "visibility": visibility}
+        assert wiki("PUT", f"/api/v1/pages/{name}", json=body).status_code == 201
+    scopes = {
+        "tenant": ("a", "b"),
+        "space:docs": ("a",),
+        "space:none": (),
+        "public": ("b",),
+        "public:blog": ("b",),
+        "public:docs": (),
+    }
     ages = [
         timedelta(0),
         timedelta(hours=5),
@@ -208,7 +217,7 @@ def test_an_overview_adds_up_to_the_boards(client: FlaskClient, tenant: str) -> 
     assert backfill("POST", "/api/v1/events", json={"events": events}).get_json()["accepted"] == len(events)
     projection.run_all(tenant, now=utcnow)
     for window in ("1d", "7d", "30d", "all"):
-        for scope, pages in (("tenant", ("a", "b")), ("space:docs", ("a",)), ("space:none", ())):
+        for scope, pages in scopes.items():
             found = wiki("GET", f"/api/v1/overview?scope={scope}&window={window}").get_json()
             stats = [wiki("GET", f"/api/v1/pages/{page}/stats").get_json() for page in pages]
             for counted in ("views", "likes"):
@@ -249,17 +258,21 @@ def test_where_a_trend_takes_too_long_the_totals_are_still_there(
     client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wiki = client_of(client, tenant)
-    wiki("PUT", "/api/v1/pages/a", json={"space": "docs", "title": "a", "url": "/a"})
-    wiki("POST", "/api/v1/pages/a/views")
+    for name, visibility in (("a", "private"), ("b", "public")):
+        body = {"space": "docs", "title": name, "url": f"/{name}", "visibility": visibility}
+        assert wiki("PUT", f"/api/v1/pages/{name}", json=body).status_code == 201
+        wiki("POST", f"/api/v1/pages/{name}/views")
     projection.run_all(tenant, now=utcnow)
     with owner_tx() as blocking:
         blocking.execute(text("LOCK TABLE page_views_hour IN ACCESS EXCLUSIVE MODE"))
         monkeypatch.setattr(series, "TREND_WITHIN_MS", 200)
         found = wiki("GET", "/api/v1/overview?window=7d").get_json()
-    assert found["views"] == {"total": 1, "previous": None, "points": []}
+        public = wiki("GET", "/api/v1/overview?scope=public:docs&window=7d").get_json()
+    assert found["views"] == {"total": 2, "previous": None, "points": []}
+    assert public["views"] == {"total": 1, "previous": None, "points": []}
     assert found["likes"]["points"]
 
 
-@pytest.mark.parametrize("query", ["scope=public", "scope=users", "scope=nonsense", "window=2d", "x=1"])
+@pytest.mark.parametrize("query", ["scope=global", "scope=users", "scope=nonsense", "window=2d", "x=1"])
 def test_an_overview_of_nothing_is_refused(client: FlaskClient, tenant: str, query: str) -> None:
     assert client_of(client, tenant)("GET", f"/api/v1/overview?{query}").status_code == 422

@@ -25,7 +25,7 @@ def hub(connected: None, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def follower_of(hub: Hub) -> Follower:
-    reader = Reader(BOARD.tenant_id, public_only=False)
+    reader = Reader(BOARD.tenant_id, public_only=False, is_anonymous=False)
     made = Follower(hub, "socket", reader, None, lambda _: True, lambda: None, lambda: False)
     made.follows[KEY] = Followed(BOARD, None)
     hub.add(KEY, made)
@@ -64,7 +64,7 @@ def test_a_resync_never_tells_an_older_version_than_was_told(hub: Hub) -> None:
 
 def test_who_comes_while_the_process_goes_is_sent_elsewhere(hub: Hub, tenant: str) -> None:
     follower = follower_of(hub)
-    follower.reader = Reader(tenant, public_only=False)
+    follower.reader = Reader(tenant, public_only=False, is_anonymous=False)
     hub.join(follower)
     hub.end_all(RESTARTING)
     assert follower.close_code == RESTARTING
@@ -86,9 +86,9 @@ def test_rows_are_read_once_however_many_ask_also_where_they_cannot_be_read(monk
     monkeypatch.setattr(live_tops, "_read", read)
     tops = Tops()
     for _ in range(100):
-        assert tops.get(BOARD, 10, 1, public_only=False).version == 1
+        assert tops.get(BOARD, 10, 1, anonymous=False).version == 1
     assert len(reads) == 1
     for _ in range(100):
         with pytest.raises(Unavailable):
-            tops.get(BOARD, 10, 2, public_only=False)
+            tops.get(BOARD, 10, 2, anonymous=False)
     assert len(reads) == 2

@@ -366,6 +366,71 @@ def test_a_scoreboard_is_public_only_if_the_tenant_says_so(live: Live, client: F
     assert socket.close_code() == 4401, "and it ends as soon as it is public no more"
 
 
+# --- Who sees public pages only --------------------------------------------------------------------------------------
+
+
+def test_who_registered_alone_follows_public_boards_and_users_only(
+    live: Live, client: FlaskClient, wiki: Caller
+) -> None:
+    stranger = user_of(client, wiki.tenant, sees_private=False)
+    socket = live.connect(f"/ws/leaderboards?ticket={ticket_for(stranger)}")
+    for scope in ("tenant", "space:docs", "space:nowhere"):
+        socket.send(op="subscribe", scope=scope, window="7d", metric="likes", top=3)
+        assert socket.read()["code"] == "public_boards_only"
+        topic = f"topic={scope}:7d:likes&ticket={ticket_for(stranger)}"
+        refused = requests.get(f"{live.url}/api/v1/live/events?{topic}", timeout=5)
+        assert (refused.status_code, refused.json()["code"]) == (403, "public_boards_only")
+    for board in ({"window": "7d", "metric": "likes"}, {"scope": "users", "window": "all"}):
+        socket.send(op="subscribe", **board)
+    assert {socket.read()["topic"] for _ in range(2)} == {"public:7d:likes", "users:all:points"}
+    like(wiki, "ann")
+    assert socket.read()["topic"] == "public:7d:likes"
+    socket.close()
+    top10 = live.connect(f"/ws/scoreboard/top10?ticket={ticket_for(stranger)}")
+    assert top10.read()["type"] == "top"
+    top10.close()
+
+
+@pytest.mark.parametrize(
+    ("more", "less"),
+    [
+        ({"sees_private": True}, {"sees_private": False}),
+        ({"role": "admin"}, {"role": "member"}),
+        ({"signup_sees": "all"}, {"signup_sees": "public"}),
+    ],
+)
+def test_open_connections_leave_private_boards_when_their_rights_do_not_reach_them_any_more(
+    live: Live, client: FlaskClient, wiki: Caller, more: dict[str, Any], less: dict[str, Any]
+) -> None:
+    stranger = user_of(client, wiki.tenant, sees_private=False)
+    path = "/api/v1/settings" if "signup_sees" in more else f"/api/v1/users/{stranger.id}"
+    socket = live.connect(f"/ws/leaderboards?ticket={ticket_for(stranger)}")
+    assert wiki("PATCH", path, json=more).status_code == 200
+
+    def follows() -> bool:
+        socket.send(op="subscribe", **BOARD)
+        return bool(socket.read()["type"] == "subscribed")
+
+    eventually(follows, within_s=5)
+    socket.send(op="subscribe", scope="public", window="7d", metric="likes")
+    socket.read_until("subscribed", topic="public:7d:likes")
+    stream = events(opened(live, f"topic={TOPIC}&ticket={ticket_for(stranger)}"))
+    last_id, greeting = next(stream)
+    assert greeting["type"] == "subscribed"
+    time.sleep(2)  # the check soon after they came in is over; the next one would be in 20 seconds
+    assert wiki("PATCH", path, json=less).status_code == 200
+    socket.read_until("unsubscribed", topic=TOPIC, within_s=3)
+    assert (next(stream)[1]["type"], greeting["topic"]) == ("unsubscribed", TOPIC)
+    like(wiki, "ann")
+    assert socket.read()["topic"] == "public:7d:likes", "what is public is followed on"
+    assert socket.silent_for(0.5)
+    socket.send(op="subscribe", **BOARD)
+    assert socket.read()["code"] == "public_boards_only"
+    socket.close()
+    again = requests.get(f"{live.url}/api/v1/live/events?topic={TOPIC}", headers={"Last-Event-ID": last_id}, timeout=5)
+    assert again.status_code == 403, "nor does a stream that broke off go on with it"
+
+
 # --- The stream ------------------------------------------------------------------------------------------------------
 
 

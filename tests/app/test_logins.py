@@ -15,7 +15,19 @@ from app.web import create_app
 from tenants import passwords, sessions, users
 from tenants.db import tenant_tx, utcnow
 from tenants.users import Role
-from tests.people import PASSWORD, Caller, client_of, log_in, user_of
+from tests.conftest import make_tenant
+from tests.people import PASSWORD, Caller, client_of, log_in, open_signup, user_of
+
+
+@pytest.fixture
+def tenant(connected: None) -> str:
+    """One where anybody may register."""
+    return open_signup(make_tenant())
+
+
+@pytest.fixture
+def other_tenant(connected: None) -> str:
+    return open_signup(make_tenant())
 
 
 def register(http: FlaskClient, tenant_id: str, **changes: Any) -> Any:
@@ -68,8 +80,13 @@ def test_names_are_unique_per_tenant_whatever_their_case(client: FlaskClient, te
     assert register(client, other_tenant).status_code == 201
 
 
-def test_sign_up_can_be_closed(client: FlaskClient, tenant: str) -> None:
+def test_sign_up_is_closed_until_it_is_opened_and_can_be_closed(client: FlaskClient, connected: None) -> None:
+    tenant = make_tenant()
+    closed = register(client, tenant)
+    assert (closed.status_code, closed.get_json()["code"]) == (403, "signup_closed")
     admin = client_of(client, tenant)
+    assert admin("PATCH", "/api/v1/settings", json={"signup_open": True}).status_code == 200
+    assert register(client, tenant, username="earlier", email="earlier@example.org").status_code == 201
     assert admin("PATCH", "/api/v1/settings", json={"signup_open": False}).status_code == 200
     assert register(client, tenant).get_json()["code"] == "signup_closed"
 

@@ -1,8 +1,12 @@
+from pathlib import Path
+
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from tenants.db import tenant_tx
+from app import demo
+from tenants import settings as tenant_settings
+from tenants.db import tenant_tx, utcnow
 from tests.people import client_of
 
 
@@ -22,6 +26,9 @@ def test_settings_have_defaults_and_change_in_part(client: FlaskClient, tenant: 
     [
         ({"nonsense": 1}, "nonsense"),
         ({"signup_open": "yes"}, "signup_open"),
+        ({"signup_sees": "nothing"}, "signup_sees"),
+        ({"signup_sees": ["all"]}, "signup_sees"),
+        ({"signup_sees": None}, "signup_sees"),
         ({"limits": {"score_updates_per_minute": 0}}, "limits.score_updates_per_minute"),
         ({"limits": {"score_updates_per_minute": True}}, "limits.score_updates_per_minute"),
         ({"limits": 5}, "limits"),
@@ -41,16 +48,38 @@ def test_a_wrong_setting_is_named_and_nothing_changes(
     assert admin("GET", "/api/v1/settings").get_json()["public_scoreboard"] is False
 
 
-def test_what_a_newer_release_wrote_is_kept_and_only_differences_are(client: FlaskClient, tenant: str) -> None:
+def test_what_a_tenant_said_is_stored_as_it_said_it_and_what_a_newer_release_wrote_is_kept(
+    client: FlaskClient, tenant: str
+) -> None:
+    """Also where it said the default, which another release may change."""
     admin = client_of(client, tenant)
+
+    def stored() -> dict[str, object]:
+        with tenant_tx(tenant) as tx:
+            found: dict[str, object] = tx.execute(text("SELECT overrides FROM tenant_settings")).scalar_one()
+            return found
+
     admin("PATCH", "/api/v1/settings", json={"signup_open": False, "limits": {"score_updates_per_minute": 10}})
+    said = {"signup_open": False, "limits": {"score_updates_per_minute": 10}}
+    assert stored() == said
+    newer = '{"from_the_future": 1, "limits": {"of_the_future": 2, "score_updates_per_minute": 11}}'
     with tenant_tx(tenant) as tx:
-        assert tx.execute(text("SELECT overrides FROM tenant_settings")).scalar_one() == {"signup_open": False}
-        tx.execute(text("UPDATE tenant_settings SET overrides = overrides || '{\"from_the_future\": 1}'"))
-    assert admin("GET", "/api/v1/settings").get_json()["signup_open"] is False
-    admin("PATCH", "/api/v1/settings", json={"signup_open": True})
-    with tenant_tx(tenant) as tx:
-        assert tx.execute(text("SELECT overrides FROM tenant_settings")).scalar_one() == {"from_the_future": 1}
+        tx.execute(text("UPDATE tenant_settings SET overrides = overrides || CAST(:n AS jsonb)"), {"n": newer})
+    assert admin("GET", "/api/v1/settings").get_json()["limits"]["score_updates_per_minute"] == 11
+    admin("PATCH", "/api/v1/settings", json={"signup_open": True, "limits": {"beacons_per_minute": 5}})
+    limits = {"of_the_future": 2, "score_updates_per_minute": 11, "beacons_per_minute": 5}
+    assert stored() == {"signup_open": True, "from_the_future": 1, "limits": limits}
+    assert admin("GET", "/api/v1/settings").get_json()["signup_open"] is True
+
+
+def test_sign_up_is_closed_and_who_signs_up_sees_what_is_public_until_the_tenant_says_otherwise(
+    client: FlaskClient, tenant: str
+) -> None:
+    admin = client_of(client, tenant)
+    first = admin("GET", "/api/v1/settings").get_json()
+    assert (first["signup_open"], first["signup_sees"]) == (False, "public")
+    changed = admin("PATCH", "/api/v1/settings", json={"signup_sees": "all"})
+    assert changed.get_json() == {**first, "signup_sees": "all"} == admin("GET", "/api/v1/settings").get_json()
 
 
 def test_a_replayed_change_has_its_etag_too(client: FlaskClient, tenant: str) -> None:
@@ -67,3 +96,16 @@ def test_a_stale_change_is_412(client: FlaskClient, tenant: str) -> None:
         answer = admin("PATCH", "/api/v1/settings", json={"signup_open": False}, headers={"If-Match": stale})
         assert answer.status_code == 412
     assert admin("PATCH", "/api/v1/settings", json={}, headers={"If-Match": "*"}).status_code == 200
+
+
+def test_the_demo_opens_sign_up_unless_somebody_closed_it(connected: None, tmp_path: Path) -> None:
+    def is_open() -> bool:
+        with tenant_tx(demo.DEMO_TENANT) as tx:
+            return tenant_settings.read(tx)[0].signup_open
+
+    demo.ensure(tmp_path)
+    assert is_open()
+    with tenant_tx(demo.DEMO_TENANT) as tx:
+        tenant_settings.change(tx, {"signup_open": False}, now=utcnow())
+    demo.ensure(tmp_path)
+    assert not is_open()

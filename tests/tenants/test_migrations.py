@@ -1,0 +1,72 @@
+"""What a migration makes of a database that was in use."""
+
+import importlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import Engine, text
+from sqlalchemy.engine import make_url
+
+import migrations.versions
+from app.datadir import Addresses
+from migrations.run import migrate
+from tenants.db import make_engine
+
+
+@pytest.fixture
+def engine(servers: Addresses) -> Iterator[Engine]:
+    """An empty database of this test's own, as its owner."""
+    name = f"plaudit_test_{secrets.token_hex(6)}"
+    with psycopg.connect(servers.database_url, autocommit=True) as server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    url = make_url(servers.database_url).set(database=name).render_as_string(hide_password=False)
+    made = make_engine(url, pool_size=1)
+    yield made
+    made.dispose()
+    with psycopg.connect(servers.database_url, autocommit=True) as server:
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def migrate_up_to(engine: Engine, name: str, *, before: bool) -> None:
+    """To the migration of this name, whatever its number is."""
+    (file,) = Path(migrations.versions.__path__[0]).glob(f"*_{name}.py")
+    module = importlib.import_module(f"migrations.versions.{file.stem}")
+    migrate(engine, revision=module.down_revision if before else module.revision)
+
+
+def test_sign_up_stays_open_where_it_was_and_who_was_there_sees_all(engine: Engine) -> None:
+    """Its default changes: what a tenant stored keeps its meaning, and what it did not store was true."""
+    migrate_up_to(engine, "signup", before=True)
+    stored = {
+        "closed": '{"signup_open": false, "public_scoreboard": true}',
+        "opened": '{"signup_open": true}',
+        "other": '{"public_scoreboard": true, "limits": {"live_connections": 5}}',
+    }
+    with engine.begin() as tx:
+        for tenant in ("silent", *stored):
+            tx.execute(text("INSERT INTO tenants (id, name, created_at) VALUES (:id, :id, now())"), {"id": tenant})
+        for tenant, overrides in stored.items():
+            tx.execute(
+                text("INSERT INTO tenant_settings VALUES (:id, 7, CAST(:overrides AS jsonb), '2020-01-01Z')"),
+                {"id": tenant, "overrides": overrides},
+            )
+        tx.execute(
+            text("""
+                INSERT INTO users (tenant_id, id, username, created_at, updated_at)
+                VALUES ('silent', gen_random_uuid(), 'ann', now(), now())
+            """)
+        )
+    migrate_up_to(engine, "signup", before=False)
+    with engine.connect() as tx:
+        rows = tx.execute(text("SELECT tenant_id, version, overrides FROM tenant_settings")).all()
+        assert {row.tenant_id: (row.version, row.overrides) for row in rows} == {
+            "silent": (1, {"signup_open": True}),
+            "closed": (7, {"signup_open": False, "public_scoreboard": True}),
+            "opened": (7, {"signup_open": True}),
+            "other": (8, {"signup_open": True, "public_scoreboard": True, "limits": {"live_connections": 5}}),
+        }
+        assert tx.scalars(text("SELECT sees_private FROM users")).all() == [True]
