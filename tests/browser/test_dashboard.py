@@ -106,11 +106,12 @@ class Watched:
         expect(self.page.locator(".top nav")).to_be_visible()
         return self.page
 
-    def sign_in(self, path: str = "/dashboard") -> Page:
+    def sign_in(self, path: str = "/dashboard", username: str | None = None, password: str | None = None) -> Page:
+        """As the admin, or as somebody else."""
         self.page.goto(self.service.url + path)
         self.page.get_by_label("Tenant").fill(self.service.ready["tenant"])
-        self.page.get_by_label("Username").fill(self.service.ready["admin_username"])
-        self.page.get_by_label("Password").fill(self.service.ready["admin_password"])
+        self.page.get_by_label("Username").fill(username or self.service.ready["admin_username"])
+        self.page.get_by_label("Password").fill(password or self.service.ready["admin_password"])
         self.page.get_by_role("button", name="Sign in").click()
         expect(self.page.locator(".top nav")).to_be_visible()
         return self.page
@@ -315,6 +316,54 @@ def test_the_theme_can_be_switched_and_is_remembered(watched: Watched) -> None:
     expect(page.locator(".top nav")).to_be_visible()
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == after
     watched.all_is_well()
+
+
+def test_who_registered_alone_sees_what_is_public_and_no_errors(stranger: Watched, wiki: Wiki) -> None:
+    wiki.put("shown", space="mixed", likes=1, visibility="public")
+    wiki.put("kept-back", space="mixed", likes=3)
+    wiki.put("kept-apart", space="closed", likes=3)
+    eventually(lambda: (wiki.likes_on("mixed"), wiki.likes_on("closed")) == ([3, 1], [3]))
+    login = {"username": "registered_alone", "password": "correct horse battery"}
+    made = {**login, "tenant": "demo", "email": "alone@example.org"}
+    answer = wiki.service.post("/api/v1/auth/register", json=made)
+    assert answer.status_code == 201, answer.text
+    page = stranger.sign_in("/dashboard?metric=likes", **login)
+    expect(page.locator(".board tbody tr").first).to_be_visible()
+    expect(page.get_by_label("Space").locator("option", has_text="mixed")).to_have_count(1)
+    assert "closed" not in page.get_by_label("Space").locator("option").all_inner_texts()
+    stranger.shoot("registered-alone")
+    page.get_by_label("Space").select_option("mixed")
+    expect(page.get_by_role("heading", name="Top public pages")).to_be_visible()
+    expect(page.locator(".board tbody tr")).to_have_count(1)
+    assert names(page) == ["Title of shown"]
+    expect(page.locator(".figure", has_text="Likes").locator(".big")).to_have_text("1")
+    expect(page.locator(".live")).to_have_text("Live")
+    wiki.like("shown", "later")
+    expect(page.locator(".board td.value")).to_have_text("2")
+    stranger.shoot("registered-alone-space")
+    page.get_by_role("link", name="Title of shown").click()
+    expect(page.get_by_role("dialog").get_by_role("heading")).to_have_text("Title of shown")
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Spaces").click()
+    expect(page.locator(".board tbody tr", has_text="mixed").locator("td.value").first).to_have_text("1")
+    assert "closed" not in page.locator(".board").inner_text()
+    stranger.shoot("registered-alone-spaces")
+    page.get_by_role("link", name="People").click()
+    expect(page.locator(".card")).to_be_visible()
+    stranger.all_is_well()
+    page.goto(f"{wiki.service.url}/dashboard?page=kept-back")
+    expect(page.get_by_role("dialog").get_by_text("There is no such page")).to_be_visible()
+    # An admin lets them see all, and thinks better of it while they look.
+    path = f"{wiki.service.url}/api/v1/users/{answer.json()['id']}"
+    assert requests.patch(path, json={"sees_private": True}, headers=wiki.headers, timeout=10).ok
+    page.goto(f"{wiki.service.url}/dashboard?space=mixed&metric=likes")
+    expect(page.locator(".board tbody tr")).to_have_count(2)
+    expect(page.locator(".live")).to_have_text("Live")
+    assert requests.patch(path, json={"sees_private": False}, headers=wiki.headers, timeout=10).ok
+    page.get_by_role("button", name="30 days").click()
+    expect(page.get_by_role("heading", name="Top public pages")).to_be_visible()
+    expect(page.locator(".board tbody tr")).to_have_count(1)
+    assert names(page) == ["Title of shown"]
 
 
 def test_signing_out_and_a_session_that_ends(stranger: Watched) -> None:

@@ -3,6 +3,7 @@
 const kept = new Map();
 const MOST_KEPT = 50;
 let whenSignedOut = () => {};
+let whenScopeIsRefused = () => {};
 
 export class Problem extends Error {
   constructor(status, body) {
@@ -16,6 +17,10 @@ export class Problem extends Error {
 
 export function onSignedOut(act) {
   whenSignedOut = act;
+}
+
+export function onRefusedScope(act) {
+  whenScopeIsRefused = act;
 }
 
 export const get = (path, options) => call("GET", path, undefined, options);
@@ -63,5 +68,6 @@ async function problemOf(answer) {
     kept.clear();
     whenSignedOut();
   }
+  if (told.code === "public_boards_only") whenScopeIsRefused();
   return new Problem(answer.status, told);
 }

@@ -25,7 +25,8 @@ export class ContentView extends BoardView {
     const space = query.get("space") ?? "";
     const window = windowName(query.get("window")) ? query.get("window") : "7d";
     const metric = METRICS.some(([name]) => name === query.get("metric")) ? query.get("metric") : "score";
-    const scope = space ? `space:${space}` : "tenant";
+    const scope = this.context.scopeOf(space);
+    this.chosen = space;
     this.context.title(space || "All spaces");
     this.windows.select(window);
     this.metrics.select(metric);
@@ -63,7 +64,7 @@ export class ContentView extends BoardView {
 
   showSpaces(spaces) {
     this.spaces = spaces;
-    const chosen = this.shown?.scope.replace(/^(space:|tenant$)/, "") ?? "";
+    const chosen = this.chosen ?? "";
     const known = spaces.includes(chosen) || !chosen ? spaces : [chosen, ...spaces];
     replace(this.space, h("option", { value: "" }, "All spaces"), known.map((name) => h("option", { value: name }, name)));
     this.space.value = chosen;
@@ -118,7 +119,7 @@ export class ContentView extends BoardView {
     const linked = (item) => item.page && h("a", { href: this.link({ space: item.page.space, page: null }), "data-route": "" }, words(item.page.space));
     this.card ??= new BoardCard(this.board, {
       board: this.shown,
-      title: "Top pages",
+      title: this.context.publicOnly ? "Top public pages" : "Top pages",
       what: "Page",
       nouns: ["page", "pages"],
       second: space ? null : { name: "Space", cell: linked },

@@ -1,6 +1,6 @@
 // The frame: who is signed in, which view the address names, and the live dot.
 
-import { get, onSignedOut, send } from "./api.js";
+import { get, onRefusedScope, onSignedOut, send } from "./api.js";
 import { ContentView } from "./content.js";
 import { h, icons, replace } from "./dom.js";
 import { Live } from "./live.js";
@@ -39,8 +39,15 @@ class Frame {
       h("footer", {}, h("span", {}, "Plaudit"), h("a", { href: "/api/docs" }, "API")),
     );
     this.live = new Live({ changed: (topic, version) => this.view?.changed(topic, version), state: (name) => this.showState(name) });
-    this.context = { go: (to, how) => this.go(to, how), live: this.live, me, isAdmin: this.isAdmin, title: (text) => (document.title = `${text} · Plaudit`) };
+    this.publicOnly = me.sees === "public";
+    this.context = { go: (to, how) => this.go(to, how), live: this.live, me, isAdmin: this.isAdmin, publicOnly: this.publicOnly, scopeOf: (space) => this.scopeOf(space), title: (text) => (document.title = `${text} · Plaudit`) };
     this.show();
+  }
+
+  /** The scope of all pages, or of a space's, that whoever is signed in may see. */
+  scopeOf(space) {
+    if (this.publicOnly) return space ? `public:${space}` : "public";
+    return space ? `space:${space}` : "tenant";
   }
 
   showState(name) {
@@ -138,6 +145,12 @@ onSignedOut(() => {
   if (!frame) return;
   frame.leave();
   askToSignIn("Your session has ended. Sign in again to go on.");
+});
+// An admin took their right to see private pages away while they look: begin again with what they see now.
+onRefusedScope(() => {
+  if (!frame || frame.publicOnly) return;
+  frame.leave();
+  setTimeout(begin, 1000);
 });
 if (root.dataset.wasHere === undefined) askToSignIn();
 else begin();

@@ -16,7 +16,8 @@ export class SpacesView {
   }
 
   show() {
-    this.context.live.follow([{ scope: "tenant", window: "7d", metric: "views" }, { scope: "tenant", window: "7d", metric: "likes" }]);
+    const scope = this.context.scopeOf();
+    this.context.live.follow([{ scope, window: "7d", metric: "views" }, { scope, window: "7d", metric: "likes" }]);
     this.read();
   }
 
