@@ -122,7 +122,7 @@ def test_a_browser_is_the_same_visitor_anywhere_in_its_64(client: FlaskClient, t
 def test_sockets_are_counted_by_network(settings: Settings, tenant: str) -> None:
     app = create_live_app(settings)
     with app.test_request_context("/ws/scoreboard/top10", environ_base={"REMOTE_ADDR": at_home(1)}):
-        g.guest = Guest(Reader(tenant, public_only=True), None)
+        g.guest = Guest(Reader.anonymous(tenant), None)
         assert _follower("socket").address == HOME
 
 
