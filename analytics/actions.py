@@ -33,7 +33,7 @@ from tenants.throttle import State, TooMany
 
 AGENT_MAX = 512
 METADATA_MAX_BYTES = 4096
-# What an action was done to, in one spelling.
+# What an action was done to.
 OBJECT = re.compile(r"[A-Za-z0-9._~:@/-]{1,128}\Z")
 
 PAID = Counter("plaudit_points_paid_total", "Points paid for actions.", ["tenant"])
@@ -190,7 +190,7 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
         action_type=deed.action_type,
         event_id=event_id,
         rank=rank,
-        once_key=_once_key(deed) if look.once_per_object else None,
+        once_key=_once_key(deed, normal_object(deed.object)) if look.once_per_object else None,
     )
     if score is None:  # the same source came for another user at the same moment
         raise PayloadDiffers
@@ -276,7 +276,8 @@ def _look(tx: Tx, deed: Deed, *, now: datetime) -> Any:
             "tenant": tx.tenant,
             "user": deed.user_id,
             "action": deed.action_type,
-            "once": _once_key(deed),
+            "once": _once_key(deed, normal_object(deed.object)),
+            "once_as_written": _once_key(deed, deed.object),  # as older entries have it
             "today": _midnight(now),
             "hour_ago": now - integrity.WINDOW,
             "minute_ago": now - timedelta(seconds=limits.WINDOW_S),
@@ -285,9 +286,14 @@ def _look(tx: Tx, deed: Deed, *, now: datetime) -> Any:
     ).one()
 
 
-def _once_key(deed: Deed) -> str:
+def normal_object(spelling: str | None) -> str:
+    """An object in the form that is compared: `Docs//Home/` is `docs/home`."""
+    return "/".join(part for part in (spelling or "").casefold().split("/") if part)
+
+
+def _once_key(deed: Deed, spelling: str | None) -> str:
     """Of what counts once; a hash, since an object may say who somebody is, and the ledger stays."""
-    said = f"{deed.user_id}:{deed.action_type}:{deed.object or ''}"
+    said = f"{deed.user_id}:{deed.action_type}:{spelling or ''}"
     return hashlib.sha256(said.encode()).hexdigest()
 
 
@@ -301,7 +307,8 @@ _LOOK = text("""
             AND at >= :today AND reverses IS NULL) AS done_today,
            (SELECT max(at) FROM score_ledger WHERE tenant_id = :tenant AND user_id = :user AND action_type = :action
             AND reverses IS NULL) AS last_at,
-           EXISTS (SELECT FROM score_ledger WHERE tenant_id = :tenant AND once_key = :once) AS was_done,
+           EXISTS (SELECT FROM score_ledger WHERE tenant_id = :tenant
+            AND once_key IN (:once, :once_as_written)) AS was_done,
            (SELECT COALESCE(sum(CASE WHEN l.reverses IS NULL THEN l.delta ELSE (
                 SELECT l.delta FROM score_ledger o  -- what was given before gives no room now by being taken back
                 WHERE o.tenant_id = :tenant AND o.id = l.reverses AND o.at > f.since) END), 0)::bigint

@@ -201,14 +201,15 @@ def check(*, external_id: str, space: str, title: str, url: str) -> None:
         errors["space"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
     if not title.strip() or len(title) > TITLE_MAX or _CONTROL.search(title):
         errors["title"] = [f"1 to {TITLE_MAX} characters, no control characters"]
-    if not _is_url(url):
+    if not is_url(url):
         errors["url"] = [f"an http or https address, or a path, of at most {URL_MAX} bytes"]
     if errors:
         raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
 
 
-def _is_url(url: str) -> bool:
-    if not 1 <= len(url.encode()) <= URL_MAX or _CONTROL.search(url):
+def is_url(url: str) -> bool:
+    """Whether a page may be at this address, and a link may lead there. Browsers read a backslash as a slash."""
+    if not 1 <= len(url.encode()) <= URL_MAX or "\\" in url or _CONTROL.search(url):
         return False
     if url.startswith("/") and not url.startswith("//"):
         return True

@@ -406,8 +406,8 @@ def _is_operator() -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if hmac.compare_digest(given.encode(), settings.metrics_token.encode()):
             return True
-    # Without a proxy of ours, a forwarded request is not from this machine, whatever its last address is.
-    if "HTTP_X_FORWARDED_FOR" in request.environ and not settings.proxy_hops:
+    # Where a proxy stands before it, whatever it forwards comes from loopback, and not every proxy says for whom.
+    if settings.proxy_hops or settings.has_public_url or "HTTP_X_FORWARDED_FOR" in request.environ:
         return False
     address = caller_address()
     return address is not None and ip_address(address).is_loopback

@@ -141,10 +141,12 @@ def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
 
 
 def _link(url: str, base: str | None) -> str | None:
-    """Where a browser may go from somebody's page: nowhere but to http addresses."""
+    """Where a browser may go from somebody's page: nowhere but to http addresses (older rows may have others)."""
+    if not pages.is_url(url):
+        return None
     if re.match(r"https?://", url, re.IGNORECASE):
         return url
-    if base is not None and url.startswith("/") and not url.startswith(("//", "/\\")):
+    if base is not None and url.startswith("/"):
         return base + url
     return None
 

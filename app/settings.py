@@ -25,6 +25,8 @@ class Settings:
     port: int
     live_port: int
     public_url: str
+    # Whether it was given: then a proxy may stand before this machine.
+    has_public_url: bool
     live_url: str
     proxy_hops: int
     data_dir: Path
@@ -53,6 +55,7 @@ class Settings:
             port=port,
             live_port=live_port,
             public_url=public_url.rstrip("/"),
+            has_public_url=bool(env.get("PLAUDIT_PUBLIC_URL")),
             live_url=_live_url(env, public_url, live_port),
             proxy_hops=_integer(env, "PLAUDIT_PROXY_HOPS", 0, least=0, most=10),
             data_dir=Path(env.get("PLAUDIT_DATA_DIR") or DEFAULT_DATA_DIR),

@@ -40,8 +40,14 @@ READS_PER_MINUTE = 600
 BEYOND_ANY_VALUE = 1e18
 MEMBER = re.compile(r"[0-9]{1,19}")
 USER_MEMBER = re.compile(r"[0-9]{13}[0-9a-f]{16}:[0-9a-f-]{36}")
-# What a spreadsheet would take for a formula.
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+# What stands before a spreadsheet's formula: the start of a cell, or what some spreadsheets split cells on. (Full-width
+# signs are taken in some languages.) Each run of separators is tried once, so it is linear.
+FORMULA = re.compile(
+    r"""(?x)
+    (?: ^ [\s"]*+ | (?<![\s";|]) [\ "]*+ [;|\t\r\n] [\s";|]*+ )
+    (?= [=+\-@\uff1d\uff0b\uff0d\uff20] )
+    """
+)
 
 
 class NoSnapshot(NotFound):
@@ -355,4 +361,5 @@ def _csv_line(cells: Sequence[Any]) -> str:
 
 
 def _harmless(cell: Any) -> Any:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
+    """Text behind an apostrophe is never a formula."""
+    return FORMULA.sub(r"\g<0>'", cell) if isinstance(cell, str) else cell

@@ -109,7 +109,11 @@ def test_titles_are_words_wherever_they_stand(client: FlaskClient, wiki: Caller,
 
 
 @pytest.mark.parametrize(
-    "url", ["javascript:alert(1)", "JavaScript:alert(1)", "data:text/html,x", "//evil.example", "/\\evil.example"]
+    "url",
+    [
+        *("javascript:alert(1)", "JavaScript:alert(1)", "data:text/html,x", "//evil.example", "/\\evil.example"),
+        *("https://wiki.example\\@evil.example", "/a\\..\\..\\evil", "/\t/evil.example", "\x01//evil.example"),
+    ],
 )
 def test_only_http_addresses_are_links(client: FlaskClient, wiki: Caller, key: str, url: str) -> None:
     put(wiki, "p")

@@ -15,6 +15,7 @@ from analytics import boards, projection, snapshots
 from analytics.boards import ALL_TENANTS, Metric
 from analytics.locks import Busy, try_hold
 from analytics.windows import Window
+from app.api import leaderboards as leaderboards_api
 from app.board_shelf import MOST_BYTES, Answer, BoardShelf
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -268,6 +269,22 @@ def test_the_export_is_the_whole_board_and_no_cell_is_a_formula(board: Board, ap
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [(row["rank"], row["external_id"], row["value"]) for row in rows] == [("1", "a", "2"), ("2", "b", "1")]
     assert [row["title"][0] for row in rows] == ["'", "'"]
+
+
+@pytest.mark.parametrize(
+    "title", ["x;=cmd()", "x; \t =cmd()", "x|@SUM(1)", " =cmd()", '"=cmd()', 'x;"=cmd()"', "\uff1dcmd()"]
+)
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_no_cell_is_a_formula_whatever_a_spreadsheet_splits_on(title: str, separator: str) -> None:
+    line = leaderboards_api._csv_line([1, "a", title, "b"])
+    for row in csv.reader(io.StringIO(line), delimiter=separator):
+        for cell in row:
+            assert not cell.strip(' \t"').startswith(("=", "+", "-", "@", "\uff1d")), cell
+
+
+def test_ordinary_titles_are_exported_as_they_are() -> None:
+    for title in ("a - b", "x = y", "C++", "me@example.org", "a; b", "1 + 1", "Q&A, -part 2-", "x;y=z"):
+        assert next(csv.reader([leaderboards_api._csv_line([title])])) == [title]
 
 
 def test_a_publishable_key_reads_public_boards_only(

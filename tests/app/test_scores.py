@@ -1,5 +1,6 @@
 """Scores that cannot be forged: paid once, by the catalog, within limits (P2, P6)."""
 
+import hashlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -239,6 +240,7 @@ def test_caps_cooldowns_and_objects(admin: Caller, player: Caller) -> None:
 
     put(once_per_object=True)
     assert [act(object="a"), act(object="a"), act(object="b")] == ["paid", "already_done", "paid"]
+    assert [act(object=same) for same in ("A", "b/", "B//")] == ["already_done"] * 3, "in whatever spelling"
     put(daily_cap=3)
     assert [act(), act()] == ["paid", "daily_cap_reached"]
     put(cooldown_s=60)
@@ -250,6 +252,31 @@ def test_caps_cooldowns_and_objects(admin: Caller, player: Caller) -> None:
     assert admin("DELETE", "/api/v1/actions/catalog/post").status_code == 204
     assert admin("DELETE", "/api/v1/actions/catalog/post").status_code == 404
     assert act() == "unknown_action"
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [("x", "X"), ("x", "x/"), ("a/b", "a//b"), ("Docs/Home//", "docs/home"), ("x/", "X///"), ("", "/")],
+)
+def test_an_object_counts_once_in_whatever_spelling(admin: Caller, player: Caller, first: str, again: str) -> None:
+    admin("PUT", "/api/v1/actions/catalog/post", json={"points": 10, "once_per_object": True})
+    said = {"object": first} if first else {}
+    assert player("POST", UPDATE, json=claim_of(**said)).status_code == 200
+    second = player("POST", UPDATE, json=claim_of(object=again))
+    assert (second.status_code, second.get_json()["code"]) == (409, "already_done")
+    assert player("POST", UPDATE, json=claim_of(object="another")).status_code == 200
+
+
+def test_what_was_done_under_the_old_key_of_an_object_is_not_paid_again(
+    admin: Caller, player: Caller, tenant: str
+) -> None:
+    admin("PUT", "/api/v1/actions/catalog/post", json={"points": 10, "once_per_object": True})
+    assert player("POST", UPDATE, json=claim_of(object="Old/")).status_code == 200
+    old = hashlib.sha256(f"{player.id}:post:Old/".encode()).hexdigest()
+    with owner_tx() as tx:
+        tx.execute(text("UPDATE score_ledger SET once_key = :old WHERE tenant_id = :t"), {"old": old, "t": tenant})
+    again = player("POST", UPDATE, json=claim_of(object="Old/"))
+    assert (again.status_code, again.get_json()["code"]) == (409, "already_done")
 
 
 def test_the_ledger_cannot_be_changed_by_the_role_of_requests(player: Caller, tenant: str) -> None:

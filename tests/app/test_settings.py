@@ -41,3 +41,5 @@ def test_the_defaults_need_nothing() -> None:
 
 def test_behind_a_proxy_the_sockets_are_on_the_public_origin() -> None:
     assert Settings.from_env({"PLAUDIT_PUBLIC_URL": "https://p.example/"}).live_url == "https://p.example"
+    assert Settings.from_env({"PLAUDIT_PUBLIC_URL": "https://p.example/"}).has_public_url
+    assert not Settings.from_env({"PLAUDIT_PUBLIC_URL": ""}).has_public_url

@@ -35,6 +35,9 @@ NASTY = {
 }
 
 
+NO_LINKS = ["/\\evil.example", "//evil.example", "https://wiki.example\\@evil.example", "javascript:alert(1)", "/a", ""]
+
+
 class Wiki:
     """The tenant's side."""
 
@@ -70,6 +73,20 @@ class Wiki:
         state = read_state(self.service.data_dir)
         assert state is not None
         return psycopg.connect(state["addresses"]["database_url"])
+
+
+def test_only_plain_http_addresses_are_links(browser: Browser, demo_service: Service) -> None:
+    page = browser.new_page()
+    try:
+        page.goto(f"{demo_service.url}/dashboard")
+        module = page.locator('script[type="module"]').first.get_attribute("src") or ""
+        linked = page.evaluate(
+            "async ([dom, urls]) => { const { isOutside } = await import(dom); return urls.filter(isOutside); }",
+            [module.replace("main.js", "dom.js"), [*NO_LINKS, "https://wiki.example/a?b#c"]],
+        )
+    finally:
+        page.close()
+    assert linked == ["https://wiki.example/a?b#c"]
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ export function replace(element, ...children) {
   return append(element, children);
 }
 
-export const isOutside = (url) => /^https?:\/\//i.test(url ?? "");
+export const isOutside = (url) => /^https?:\/\/[^\\]+$/i.test(url ?? "");
 
 /** A link to somebody's page, if it is one that a browser should open; else only its text. */
 export function outsideLink(url, attributes, ...children) {
