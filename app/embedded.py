@@ -155,7 +155,7 @@ class EmbeddedServers:
         )
         return Server(
             name="valkey",
-            command=self._launch("SIGTERM", [str(self._binaries.valkey), "-"]),
+            command=self._launch("SIGKILL", [str(self._binaries.valkey), "-"]),
             stop_signal=signal.SIGTERM,
             port=self._valkey_port,
             stdin=config.encode(),

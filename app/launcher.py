@@ -14,13 +14,18 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(parent_pid: int, signal_number: int = signal.SIGTERM) -> None:
-    """Have the kernel signal this process when the thread that started it ends (on Linux; elsewhere nothing)."""
+def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> None:
+    """Have the kernel signal this process when the thread that started it ends (on Linux; elsewhere nothing).
+
+    SIGKILL, because anything else can be lost: a forked process runs with its parent's handlers until it sets its own,
+    and one that waits for its last requests has nobody left to stop it. None of our processes needs to be asked: what
+    was acknowledged is committed. Only PostgreSQL is asked (SIGINT), so that it stops its own children.
+    """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
     if os.getppid() != parent_pid:  # it died before we asked
-        os.kill(os.getpid(), signal_number)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
@@ -31,7 +36,10 @@ def main() -> None:
         os.setgid(gid)
         os.setuid(uid)
     os.umask(0o077)
-    die_with_parent(int(parent_pid), getattr(signal, signal_name))
+    signal_number = signal.Signals[signal_name]
+    if signal_number != signal.SIGKILL:  # one that Python's handler notes just before execv would be lost
+        signal.signal(signal_number, signal.SIG_DFL)
+    die_with_parent(int(parent_pid), signal_number)
     os.execv(command[0], command)
 
 

@@ -1,17 +1,24 @@
 """`plaudit up`: starts, survives the death of any part, ends without a trace, and says what is wrong."""
 
+import contextlib
 import os
+import random
+import secrets
 import signal
 import socket
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from app.datadir import Addresses
+from app.settings import Settings
 from tests.conftest import reachable_folder
-from tests.service import Service, eventually, free_port, own_servers_env, plaudit, running_service
+from tests.secrets_seen import LOG_FOLDER
+from tests.service import PLAUDIT, ROOT, Service, eventually, free_port, own_servers_env, plaudit, running_service
 
 
 @pytest.fixture
@@ -81,6 +88,94 @@ def test_killed_with_9_it_leaves_no_process_and_the_next_start_recovers(folder: 
         assert is_ready(again)
 
 
+@pytest.mark.parametrize("command", ["web", "live"])
+@pytest.mark.parametrize("loading_s", [0, 0.05, 0.2])
+def test_a_process_that_is_loading_dies_with_its_parent(
+    command: str, loading_s: float, settings: Settings, addresses: Addresses
+) -> None:
+    """Killed with -9, the parent cannot stop it; left alone, it would answer with old settings beside its successor."""
+    parent = start_process(command, settings, addresses)
+    eventually(parent.children, within_s=30, every_s=0.005)
+    time.sleep(loading_s)
+    assert left_by_killing(parent) == []
+
+
+def test_a_process_that_takes_a_dead_ones_place_dies_with_its_parent(settings: Settings, addresses: Addresses) -> None:
+    parent = start_process("web", settings, addresses)
+    first = eventually(lambda: len(parent.children()) == 2 and parent.children(), within_s=30)
+    first[0].kill()
+    eventually(lambda: set(parent.children()) - set(first), within_s=30, every_s=0.005)
+    assert left_by_killing(parent) == []
+
+
+def start_process(command: str, settings: Settings, addresses: Addresses) -> psutil.Popen:
+    own = {
+        "DATABASE_URL": addresses.database_url,
+        "PLAUDIT_SERVICE_DATABASE_URL": addresses.service_database_url,
+        "REDIS_URL": addresses.redis_url,
+        "PLAUDIT_SECRET_KEY": settings.secret_key or "",
+        "PROMETHEUS_MULTIPROC_DIR": str(LOG_FOLDER),
+    }
+    with (LOG_FOLDER / "killed.log").open("ab") as log:
+        return psutil.Popen(
+            [*PLAUDIT, command, "--port", str(free_port())], stdout=log, stderr=log, cwd=ROOT, env=os.environ | own
+        )
+
+
+def left_by_killing(parent: psutil.Popen) -> list[psutil.Process]:
+    """Kill it with -9 while its children stand still; those that are left five seconds after they go on."""
+    parent.suspend()
+    children = parent.children()
+    for child in children:
+        child.suspend()
+    parent.kill()
+    parent.wait()
+    for child in children:
+        child.resume()
+    return left_of(children)
+
+
+def left_of(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that do not end within five seconds. They are killed then."""
+    _, left = psutil.wait_procs(processes, timeout=5)
+    left = [one for one in left if not gone([one])]
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return left
+
+
+@pytest.mark.parametrize("attempt", range(2))
+def test_killed_with_9_while_it_starts_it_leaves_no_process(folder: Path, attempt: int) -> None:
+    assert kill_while_it_starts(folder, random.Random(attempt).uniform(1, 5)) == []
+
+
+def kill_while_it_starts(folder: Path, after_s: float) -> list[psutil.Process]:
+    """Start `plaudit up` and kill it with -9 after that long; those that are left."""
+    mark = secrets.token_hex(8)
+    with (LOG_FOLDER / "killed.log").open("ab") as log:
+        up = subprocess.Popen(
+            [*PLAUDIT, "up", "--demo", "--data-dir", str(folder), "--port", str(free_port())],
+            stdout=log,
+            stderr=log,
+            cwd=ROOT,
+            env=own_servers_env() | {"PLAUDIT_TEST_MARK": mark},
+        )
+    time.sleep(after_s)
+    started = psutil.Process(up.pid).children(recursive=True)
+    up.kill()
+    up.wait()
+    return left_of({*started, *marked_with(mark)})
+
+
+def marked_with(mark: str) -> Iterator[psutil.Process]:
+    """Every process that was given this environment, whoever its parent is by now."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("PLAUDIT_TEST_MARK") == mark:
+                yield process
+
+
 def test_two_run_beside_each_other(folder: Path) -> None:
     with running_service(folder) as one, running_service(folder.with_name("other")) as two:
         assert is_ready(one)
@@ -90,10 +185,6 @@ def test_two_run_beside_each_other(folder: Path) -> None:
 
 def test_nobody_has_to_read_what_it_says(folder: Path) -> None:
     """A full pipe must not stop the service."""
-    import subprocess
-
-    from tests.service import PLAUDIT, ROOT
-
     port = free_port()
     command = [*PLAUDIT, "up", "--data-dir", str(folder), "--port", str(port)]
     process = subprocess.Popen(
