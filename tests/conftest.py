@@ -110,6 +110,8 @@ def servers() -> Iterator[Addresses]:
         embedded = EmbeddedServers(folder, lock, durable=False)
         with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             own = embedded.addresses
+            with psycopg.connect(embedded.logins.superuser_url) as server:
+                server.execute("ALTER ROLE plaudit CREATEDB")  # a database for this run
             yield Addresses(
                 database_url=database_url or own.database_url,
                 service_database_url="" if database_url else own.service_database_url,
