@@ -5,10 +5,12 @@ free lock means that nothing of an earlier start is left. `servers.json` tells o
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -39,8 +41,7 @@ def prepare(data_dir: Path) -> Path:
         if not data_dir.exists():
             data_dir.mkdir(parents=True, exist_ok=True)
             data_dir.chmod(0o711)  # whatever the umask; a folder that was there keeps its mode
-        probe = data_dir / "servers.lock"
-        probe.touch(mode=0o600)
+        _open_lock(data_dir).close()
     except OSError as error:
         raise EmbeddedError(
             f"The data folder {data_dir} cannot be used ({error.strerror}): choose another with --data-dir"
@@ -52,7 +53,7 @@ def prepare(data_dir: Path) -> Path:
 def hold(data_dir: Path, holder: Holder) -> Iterator[IO[str]]:
     """The lock on this folder's servers, for `plaudit up` or for one command."""
     deadline = time.monotonic() + WAIT_FOR_OTHERS_S
-    with (data_dir / "servers.lock").open("a") as lock:
+    with _open_lock(data_dir) as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,6 +134,21 @@ def write_private(file: Path, text: str) -> None:
     Path(name).rename(file)
 
 
+def open_private(file: Path) -> IO[bytes]:
+    """Open a file that only we may read, made if need be, for reading and for writing at its end.
+
+    In a folder where others may write they can put something else in its place: a link to what they want overwritten,
+    a pipe that nobody reads, a file of theirs. That raises OSError.
+    """
+    opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    info = os.fstat(opened)
+    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1 or info.st_uid != os.geteuid():
+        os.close(opened)
+        raise PermissionError(errno.EPERM, "not a regular file of this user's with one name", str(file))
+    os.fchmod(opened, 0o600)
+    return os.fdopen(opened, "r+b")
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -143,8 +159,14 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def _open_lock(data_dir: Path) -> IO[str]:
+    """The lock may be another user's: root may use their folder."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    return os.fdopen(os.open(data_dir / "servers.lock", flags, 0o600), "a")
+
+
 def _is_held(data_dir: Path) -> bool:
-    with (data_dir / "servers.lock").open("a") as lock:
+    with _open_lock(data_dir) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,5 +1,8 @@
 """`plaudit import`"""
 
+import contextlib
+import json
+import stat
 import sys
 from pathlib import Path
 from typing import IO, Any
@@ -45,6 +48,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
             begun = imports.begin(tx, file_hash, name=file.name, now=now, again=True)
             days = tenant_settings.read(tx)[0].retention.hourly_buckets_days
         if begun.finished_at is None:
+            out = _open_rejects(rejects, begun.lines_done, not_=file)
             chunks = imports.run(
                 tenant_id,
                 file,
@@ -53,8 +57,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
                 ages=Ages.for_caller(now, backfill_days=days),
                 now=now,
             )
-            _keep(rejects, begun.lines_done)
-            with rejects.open("ab") as out, _progress(lines, begun.lines_done, quiet=as_json) as advance:
+            with out, _progress(lines, begun.lines_done, quiet=as_json) as advance:
                 for chunk in chunks:
                     _write(out, chunk.rejects)
                     advance(chunk.lines_done)
@@ -62,7 +65,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
         with open_tx() as tx:
             done = imports.begin(tx, file_hash, name=file.name, now=now)
     if not done.rejected:
-        rejects.unlink(missing_ok=True)
+        _remove_if_empty(rejects)
     counts = {"accepted": done.accepted, "duplicates": done.duplicates, "rejected": done.rejected}
     before = begun.finished_at.isoformat(timespec="seconds") if begun.finished_at else None
     text = f"{done.accepted:,} accepted, {done.duplicates:,} duplicates, {done.rejected:,} rejected"
@@ -83,14 +86,39 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
         sys.exit(1)
 
 
-def _keep(rejects: Path, lines_done: int) -> None:
-    """Drop what an interrupted run wrote of a chunk that was not committed (or of another file)."""
-    import json
+def _open_rejects(rejects: Path, lines_done: int, *, not_: Path) -> IO[bytes]:
+    """The file of refused lines, without those of a chunk that was not committed when a run was interrupted."""
+    from app.datadir import open_private
+    from tenants.errors import Invalid
 
-    if not rejects.exists():
-        return
-    kept = [line for line in rejects.read_text().splitlines() if line and json.loads(line).get("line", 0) <= lines_done]
-    rejects.write_text("".join(f"{line}\n" for line in kept))
+    if rejects.exists() and rejects.samefile(not_):
+        raise Invalid(f"{rejects} is the file to import: choose another with --rejects")
+    try:
+        out = open_private(rejects)
+    except OSError as error:
+        raise Invalid(f"{rejects} cannot be written ({error.strerror}): choose another with --rejects") from None
+    try:
+        kept = _kept(out.read(), lines_done)
+    except (ValueError, TypeError, KeyError):
+        out.close()
+        raise Invalid(f"{rejects} holds something else than refused lines: choose another with --rejects") from None
+    out.truncate(0)
+    out.writelines(line + b"\n" for line in kept)
+    return out
+
+
+def _kept(written: bytes, lines_done: int) -> list[bytes]:
+    *lines, unfinished = written.split(b"\n")
+    if unfinished[:8] != b'{"line":'[: len(unfinished)]:
+        raise ValueError
+    return [line for line in lines if line and json.loads(line)["line"] <= lines_done]
+
+
+def _remove_if_empty(rejects: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        info = rejects.lstat()
+        if stat.S_ISREG(info.st_mode) and info.st_size == 0:
+            rejects.unlink()
 
 
 def _write(out: IO[bytes], rejects: list[Any]) -> None:

@@ -1,6 +1,7 @@
 """`plaudit import`: streams, goes on after an interruption, and never counts twice."""
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -126,3 +127,48 @@ def test_odd_files(tenant: str, sender: Caller, tmp_path: Path, env: dict[str, s
     assert (told["accepted"], told["rejected"], told["lines"]) == (2, 0, 3)
     assert plaudit("import", "nobody", str(empty), data_dir=tmp_path, env=env).returncode == 1
     assert plaudit("import", tenant, str(tmp_path / "none"), data_dir=tmp_path, env=env).returncode == 2
+
+
+@pytest.mark.parametrize("kind", ["symlink", "hard link", "pipe", "other text"])
+def test_rejects_are_written_to_nothing_that_was_put_in_their_place(
+    kind: str, tenant: str, sender: Caller, page: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    """Whoever may write to the folder must not choose what an import (of root's, perhaps) overwrites or removes."""
+    file = write(tmp_path / "events.ndjson", [{"type": "view", "page": page}, "bad"])
+    rejects, victim = tmp_path / "events.ndjson.rejects.ndjson", tmp_path / "victim"
+    victim.write_text("" if kind == "symlink" else "precious\n")
+    if kind == "symlink":
+        rejects.symlink_to(victim)
+    elif kind == "hard link":
+        rejects.hardlink_to(victim)
+    elif kind == "pipe":
+        os.mkfifo(rejects)
+    else:
+        rejects.write_text("precious\n")
+    before = victim.read_text()
+    done = plaudit("import", tenant, str(file), data_dir=tmp_path, env=env)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "--rejects" in done.stderr
+    assert victim.read_text() == before
+    assert kind != "other text" or rejects.read_text() == "precious\n"
+    assert views_of(tenant) == 0
+    elsewhere = tmp_path / "elsewhere"
+    done = plaudit("import", tenant, str(file), "--rejects", str(elsewhere), data_dir=tmp_path, env=env)
+    assert "1 accepted, 0 duplicates, 1 rejected" in done.stdout, done.stderr
+    assert elsewhere.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_import_removes_and_empties_no_file_but_its_own_rejects(
+    tenant: str, sender: Caller, page: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    file, notes = write(tmp_path / "events.ndjson", [{"type": "view", "page": page}]), tmp_path / "notes"
+    itself = plaudit("import", tenant, str(file), "--rejects", str(file), data_dir=tmp_path, env=env)
+    assert itself.returncode == 1
+    assert file.read_text()
+    assert plaudit("import", tenant, str(file), data_dir=tmp_path, env=env).returncode == 0
+    assert not file.with_name("events.ndjson.rejects.ndjson").exists(), "nothing was refused"
+    notes.write_text("precious\n")
+    again = plaudit("import", tenant, str(file), "--rejects", str(notes), data_dir=tmp_path, env=env)
+    assert "nothing was added" in again.stdout
+    assert notes.read_text() == "precious\n"

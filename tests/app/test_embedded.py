@@ -172,3 +172,11 @@ def test_what_an_interrupted_start_left_is_no_data_of_another_version() -> None:
         (folder / "postgres-18.new" / "data").mkdir(parents=True)
         with servers_of(folder) as (servers, _):
             assert servers.are_up()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "servers.lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(datadir.EmbeddedError, match="--data-dir"):
+        datadir.prepare(tmp_path / "data")
+    assert not (tmp_path / "victim").exists()
