@@ -1,6 +1,10 @@
 """Backups: PostgreSQL's own dumps, which any newer server can read.
 
 The tools are the wheel's, or the system's where those are newer than the server needs them to be.
+
+A dump is a program: its SQL runs as the owner. What pg_restore lists of it is compared with what a dump of ours can
+hold, which finds other people's databases and clumsy attacks, but no forged definition of an object that we do have.
+(psql runs nothing of the machine's for it: pg_restore's scripts forbid that, by \\restrict.)
 """
 
 import os
@@ -23,6 +27,15 @@ _UNWANTED = re.compile(
     # Options of single columns: we set none, and some servers keep marks of their own there.
     r"|ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \([^()]*\);)\n?"
 )
+# What a backup of ours holds, as pg_restore --list shows it: kind, schema, name and owner.
+_OUR_FUNCTIONS = "record_events|blank_audit|make_month_of_actions"
+_OURS = re.compile(
+    r"(TABLE|TABLE DATA|TABLE ATTACH|INDEX|INDEX ATTACH|CONSTRAINT|FK CONSTRAINT|CHECK CONSTRAINT|DEFAULT|SEQUENCE"
+    r"|SEQUENCE OWNED BY|SEQUENCE SET|ROW SECURITY|POLICY) public \S.*"
+    rf"|FUNCTION public ({_OUR_FUNCTIONS})\(.*"
+    rf"|ACL public (TABLE|COLUMN|SEQUENCE|FUNCTION ({_OUR_FUNCTIONS})\() ?\S.*"
+    r"|SCHEMA - public .*|(ACL|COMMENT) - SCHEMA public .*"
+)
 _OWNERS_POLICY = re.compile(r"^(CREATE POLICY owner ON \S+ TO )\S+( USING )")
 
 
@@ -32,28 +45,41 @@ def write(database_url: str, file: Path, engine: Engine) -> int:
     target = file.absolute()
     if not target.parent.is_dir():
         raise Invalid(f"There is no folder {target.parent}")
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as unfinished:
+    if target.exists() and not target.is_file():
+        raise Invalid(f"{target} is not a file")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    unfinished = Path(name)
+    try:
         _run(
             [
                 str(_tool("pg_dump", database_url)),
                 *("--format=custom", "--no-owner", "--enable-row-security", "--lock-wait-timeout=10000"),
-                *("--schema=public", f"--file={unfinished.name}"),
+                *("--schema=public", f"--file={unfinished}"),
             ],
             database_url,
         )
-        os.fsync(unfinished.fileno())
-        size = Path(unfinished.name).stat().st_size
-        Path(unfinished.name).replace(target)
-        Path(unfinished.name).touch(mode=0o600)  # what the context manager removes
+        os.fsync(handle)
+        size = os.fstat(handle).st_size
+        unfinished.replace(target)  # a link is replaced, not followed
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
     return size
 
 
-def read(database_url: str, file: Path, engine: Engine) -> None:
-    """Replace the schema by the dump's, all or nothing."""
+def read(database_url: str, file: Path, engine: Engine, *, trust: bool = False) -> None:
+    """Replace the schema by the dump's, all or nothing. One that holds strange objects must be trusted."""
     tool = _tool("pg_restore", database_url)
     listed = subprocess.run([str(tool), "--list", str(file)], capture_output=True, text=True, check=False)
     if listed.returncode or "alembic_version" not in listed.stdout:
         raise Invalid(f"{file} is not a backup of Plaudit")
+    if not trust and (strange := strange_objects(listed.stdout)):
+        raise Invalid(
+            f"{file} holds what no backup of Plaudit does ({strange[0]}; {len(strange)} in all), and its SQL would run "
+            "as the owner of the database: give --trust only if you know who made it"
+        )
     with engine.begin() as connection:
         for statement in create_roles():
             connection.execute(text(statement))
@@ -78,6 +104,12 @@ _DISCONNECT_OTHERS = text("""
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
       AND pg_has_role(current_user, usesysid, 'MEMBER')
 """)
+
+
+def strange_objects(listing: str) -> list[str]:
+    """What a list by pg_restore names that no backup of ours holds."""
+    entries = [re.sub(r"^\d+; \d+ \d+ ", "", line) for line in listing.splitlines() if line and line[0] != ";"]
+    return [entry.strip() for entry in entries if not _OURS.fullmatch(entry)]
 
 
 def holds_data(engine: Engine) -> bool:

@@ -29,12 +29,17 @@ def backup(data_dir: Path, file: Path, as_json: bool) -> None:
 @click.command(short_help="Replace everything by a backup.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.option("--yes", is_flag=True, help="Replace what is there without asking.")
+@click.option("--trust", is_flag=True, help="Take FILE even if it holds objects that no backup of Plaudit has.")
 @json_option
 @click.pass_obj
-def restore(data_dir: Path, file: Path, yes: bool, as_json: bool) -> None:
+def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -> None:
     """Replace everything in PostgreSQL by what `plaudit backup` wrote to FILE, all or nothing.
 
     FILE may come from an older PostgreSQL or an older Plaudit: it is brought to this one's schema.
+
+    The SQL in FILE runs as the owner of the database: restore only backups that you trust. One with objects that no
+    backup of Plaudit has (other functions, triggers, views, schemas) is refused without --trust; a skilled forgery is
+    not found that way.
     """
     from analytics import boards, versions
     from app import dumps
@@ -42,9 +47,11 @@ def restore(data_dir: Path, file: Path, yes: bool, as_json: bool) -> None:
     from tenants import db, redis
 
     with database(data_dir, keep_old_version=True, make=True) as env:
-        if not yes and dumps.holds_data(db.owner_engine()):
-            click.confirm("The database holds data. Replace all of it?", abort=True)
-        dumps.read(env["DATABASE_URL"], file, db.owner_engine())
+        if not yes:
+            click.echo(f"The SQL in {file} runs as the owner of the database: go on only if you trust it.", err=True)
+            if dumps.holds_data(db.owner_engine()):
+                click.confirm("The database holds data. Replace all of it?", abort=True)
+        dumps.read(env["DATABASE_URL"], file, db.owner_engine(), trust=trust)
         before, after = migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
         with db.owner_tx() as tx:
             versions.jump(tx, now=db.utcnow())

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import re
 import secrets
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from sqlalchemy.engine import make_url
 from app import datadir
 from app.cli import cli
 from app.datadir import Addresses
-from app.dumps import _portable
+from app.dumps import _portable, strange_objects
 from app.embedded import EmbeddedServers, running, started
 from app.settings import Settings
 from tenants import registry, users
@@ -178,7 +180,100 @@ def test_a_file_that_is_no_backup_changes_nothing(folder: Path, tmp_path: Path) 
 def test_restore_asks_before_it_replaces(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "b"
     plaudit("backup", str(file), data_dir=folder)
-    assert plaudit("restore", str(file), data_dir=folder).returncode == 1
+    asked = plaudit("restore", str(file), data_dir=folder)
+    assert asked.returncode == 1
+    for said in (asked.stderr, " ".join(CliRunner().invoke(cli, ["restore", "--help"]).stdout.split())):
+        assert "runs as the owner of the database" in said
+
+
+def test_a_backup_with_strange_objects_is_restored_only_by_who_trusts_it(folder: Path, tmp_path: Path) -> None:
+    """The SQL of a backup runs as the owner, and a function of it whenever somebody is led to call it."""
+    file = tmp_path / "b"
+    assert plaudit("migrate", data_dir=folder).returncode == 0
+    with running(folder) as addresses, psycopg.connect(addresses.database_url, autocommit=True) as owner:
+        owner.execute("CREATE FUNCTION strange() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        try:
+            assert plaudit("backup", str(file), data_dir=folder).returncode == 0
+        finally:
+            owner.execute("DROP FUNCTION strange()")
+    refused = plaudit("restore", str(file), "--yes", data_dir=folder)
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert "FUNCTION public strange()" in refused.stderr
+    assert "--trust" in refused.stderr
+
+    def strange_is_there() -> bool:
+        with running(folder) as addresses, psycopg.connect(addresses.database_url) as owner:
+            found = owner.execute("SELECT to_regproc('public.strange') IS NOT NULL").fetchone()
+            return bool(found and found[0])
+
+    assert not strange_is_there()
+    trusted = plaudit("restore", str(file), "--yes", "--trust", data_dir=folder)
+    assert trusted.returncode == 0, trusted.stderr
+    assert strange_is_there()
+    with running(folder) as addresses, psycopg.connect(addresses.database_url) as owner:
+        owner.execute("DROP FUNCTION strange()")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "FUNCTION public record_events2(text) plaudit",
+        "PROCEDURE public record_events(text) plaudit",
+        "FUNCTION other record_events(text) plaudit",
+        "TRIGGER public pages boo plaudit",
+        "EVENT TRIGGER - boo plaudit",
+        "EXTENSION - dblink ",
+        "COMMENT - EXTENSION dblink ",
+        "RULE public pages boo plaudit",
+        "VIEW public boo plaudit",
+        "MATERIALIZED VIEW public boo plaudit",
+        "SERVER - boo plaudit",
+        "FOREIGN TABLE public boo plaudit",
+        "SCHEMA - other plaudit",
+        "TABLE other pages plaudit",
+        "TABLE DATA other pages plaudit",
+        "BLOB - 12345 plaudit",
+        "CAST - CAST (text AS integer) ",
+        "OPERATOR public = plaudit",
+        "PUBLICATION - boo plaudit",
+        "something that pg_restore never wrote",
+    ],
+)
+def test_strange_objects_are_found_in_a_list(entry: str) -> None:
+    known = ["5; 2615 2200 SCHEMA - public pg_database_owner", "217; 1259 16386 TABLE public pages plaudit"]
+    listing = "\n".join([";", "; Selected TOC Entries:", ";", *known, f"218; 1259 1 {entry}", ""])
+    assert strange_objects(listing) == [entry.strip()]
+
+
+def test_a_backup_runs_no_program_of_the_machine(folder: Path, tmp_path: Path) -> None:
+    """psql runs what follows \\! in a script, and a forged backup can hold any text."""
+    file, ran = tmp_path / "b", Path("/tmp") / f"ran{secrets.token_hex(4)}"
+    assert plaudit("tenant", "create", "whole", "--name", "Whole", data_dir=folder).returncode == 0
+    assert plaudit("backup", str(file), data_dir=folder).returncode == 0
+    index = re.search(rb"CREATE INDEX [^;]+;\n", file.read_bytes())
+    assert index is not None
+    forged = b"\\! touch %s\n" % bytes(ran)
+    file.write_bytes(file.read_bytes().replace(index[0], forged + b" " * (len(index[0]) - len(forged))))
+    done = plaudit("restore", str(file), "--yes", "--trust", data_dir=folder)
+    assert done.returncode == 1
+    assert "backslash commands are restricted" in done.stderr
+    assert not ran.exists()
+    assert '"whole"' in plaudit("tenant", "list", "--json", data_dir=folder).stdout
+
+
+def test_a_backup_replaces_a_link_and_no_pipe_or_device(folder: Path, tmp_path: Path) -> None:
+    victim, link, pipe = tmp_path / "victim", tmp_path / "link", tmp_path / "pipe"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    assert plaudit("backup", str(link), data_dir=folder).returncode == 0
+    assert (victim.read_text(), link.is_symlink()) == ("precious", False)
+    os.mkfifo(pipe)
+    refused = plaudit("backup", str(pipe), data_dir=folder)
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "victim"], "nothing is left over"
 
 
 def test_a_process_without_a_database_says_so(tmp_path: Path) -> None:
