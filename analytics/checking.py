@@ -51,6 +51,10 @@ class Expected:
     scopes: tuple[str, ...]
     is_shared: bool
 
+    def on_global(self, window: str, metric: str) -> float | None:
+        """Its value on a global board; None: it is not on it."""
+        return (self.is_shared and self.numbers[f"{metric}_{window}"]) or None
+
 
 @dataclass
 class Report:
@@ -80,6 +84,7 @@ def check(tenant_id: str, *, now: datetime) -> Report:
         with redis.boards().client() as client:
             boards = _boards(expected)
             found += _wrong_boards(client, tenant_id, boards, expected, due)
+            found += _wrong_on_global(client, tenant_id, expected)
             found += _wrong_user_boards(client, tenant_id, standings, late_users)
     return Report(len(expected), len(boards) + len(standings), len(due) + len(late_users), found)
 
@@ -173,9 +178,9 @@ def check_global(expected: dict[int, Expected]) -> list[Difference]:
     """The global boards against what every tenant shares."""
     boards = {
         f"global:{window}:{metric}": {
-            str(page_id): page.numbers[f"{metric}_{window}"]
+            str(page_id): value
             for page_id, page in expected.items()
-            if page.is_shared and page.numbers[f"{metric}_{window}"]
+            if (value := page.on_global(window, metric)) is not None
         }
         for metric in METRICS
         for window in WINDOWS
@@ -191,14 +196,23 @@ def shared_pages(tenant_id: str, *, now: datetime) -> dict[int, Expected]:
 
 
 def _due(tx: Tx) -> set[int]:
+    """The pages that are still to be projected: each for itself, or because sharing has begun or stopped."""
     rows = tx.scalars(
         text("""
             SELECT member FROM outbox WHERE tenant_id = :tenant AND kind = 'page'
             UNION SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = 'page'
+            UNION SELECT page_id::text FROM page_stats WHERE tenant_id = :tenant AND is_public AND is_shared <> :shared
+                AND EXISTS (SELECT FROM outbox WHERE tenant_id = :tenant AND kind = 'sharing')
         """),
-        {"tenant": tx.tenant},
+        {"tenant": tx.tenant, "shared": _is_shared(tx)},
     )
     return {int(member) for member in rows}
+
+
+def _is_shared(tx: Tx) -> bool:
+    """Whether the tenant shares its public pages with the global boards."""
+    said = text("SELECT (overrides->>'share_public_pages')::boolean FROM tenant_settings WHERE tenant_id = :tenant")
+    return bool(tx.scalar(said, {"tenant": tx.tenant}))
 
 
 def _hour(tx: Tx) -> datetime | None:
@@ -211,12 +225,7 @@ def _hour(tx: Tx) -> datetime | None:
 
 def _expected(tx: Tx, hour: datetime) -> Iterator[tuple[int, Expected]]:
     """Every page's numbers, from its likes and buckets one by one."""
-    shared = bool(
-        tx.scalar(
-            text("SELECT (overrides->>'share_public_pages')::boolean FROM tenant_settings WHERE tenant_id = :tenant"),
-            {"tenant": tx.tenant},
-        )
-    )
+    shared = _is_shared(tx)
     likes_weight, views_weight = _weights(tx)
     views = ", ".join(f"sum(views) FILTER (WHERE bucket_hour > :hour - interval '{d} days')" for d in DAYS.values())
     likes = ", ".join(f"count(*) FILTER (WHERE created_at >= :after - interval '{d} days')" for d in DAYS.values())
@@ -271,7 +280,7 @@ def _score(exact: float) -> float:
 def _wrong_stats(tx: Tx, expected: dict[int, Expected], due: set[int]) -> Iterator[Difference]:
     columns = [f"{metric}_{window}" for metric in METRICS for window in WINDOWS]
     kept = {
-        row.page_id: {name: getattr(row, name) for name in columns}
+        row.page_id: {name: getattr(row, name) for name in (*columns, "is_shared")}
         for row in tx.execute(text("SELECT * FROM page_stats WHERE tenant_id = :tenant"), {"tenant": tx.tenant})
         if row.page_id not in due
     }
@@ -284,6 +293,28 @@ def _wrong_stats(tx: Tx, expected: dict[int, Expected], due: set[int]) -> Iterat
                 yield Difference(
                     tx.tenant, f"page_stats.{name}", _name(str(page_id), expected), found[name], right[name]
                 )
+        if page_id in kept and page_id in expected and found["is_shared"] != expected[page_id].is_shared:
+            where, name = "page_stats.is_shared", _name(str(page_id), expected)
+            yield Difference(tx.tenant, where, name, bool(found["is_shared"]), expected[page_id].is_shared)
+
+
+def _wrong_on_global(client: "Redis", tenant_id: str, expected: Mapping[int, Expected]) -> Iterator[Difference]:
+    """This tenant's pages on the global boards: those that it shares, and no others."""
+    pages = sorted(expected)
+    for metric in METRICS:
+        for window in WINDOWS:
+            key = f"lb:_all:global:{window}:{metric}"
+            if not client.exists(f"lbv:{{{key}}}"):
+                if any(page.on_global(window, metric) for page in expected.values()):
+                    yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
+                continue
+            for start in range(0, len(pages), CHUNK):
+                chunk = pages[start : start + CHUNK]
+                values: Any = client.zmscore(key, [str(page_id) for page_id in chunk])
+                for page_id, value in zip(chunk, values, strict=True):
+                    right = expected[page_id].on_global(window, metric)
+                    if value != right:
+                        yield Difference(tenant_id, key, _name(str(page_id), expected), value, right)
 
 
 def _name(member: str, pages: Mapping[int, Expected]) -> str:

@@ -1,5 +1,7 @@
 """The outbox: which members of which boards are stale. Written in the transaction of what made them so.
 
+A row of the kind `sharing` stands for every public page at once: the tenant began or stopped sharing them.
+
 Append-only, so a writer never waits for the projector: rows are read, deduplicated and deleted by id.
 """
 
@@ -16,6 +18,7 @@ from tenants.db import Base, TenantOwned, Tx, array
 class Kind(StrEnum):
     PAGE = "page"
     USER = "user"
+    SHARING = "sharing"
 
 
 class Outbox(TenantOwned, Base):
@@ -37,6 +40,11 @@ def mark_stale(tx: Tx, kind: Kind, members: Iterable[int | str]) -> None:
             ),
             {"tenant": tx.tenant, "kind": kind.value, "members": names},
         )
+
+
+def mark_sharing_stale(tx: Tx) -> None:
+    """Say that the tenant's setting `share_public_pages` has changed."""
+    mark_stale(tx, Kind.SHARING, ["share_public_pages"])
 
 
 def read(tx: Tx, kind: Kind, *, limit: int) -> Sequence[Row[Any]]:

@@ -164,17 +164,6 @@ def delete(tx: Tx, external_id: str) -> None:
     outbox.mark_stale(tx, Kind.PAGE, [gone])
 
 
-def mark_public_stale(tx: Tx) -> None:
-    """Have every public page projected anew: whether they are shared with the global boards has changed."""
-    tx.execute(
-        text("""
-            INSERT INTO outbox (tenant_id, kind, member)
-            SELECT tenant_id, 'page', id::text FROM pages WHERE tenant_id = :tenant AND visibility = 'public'
-        """),
-        {"tenant": tx.tenant},
-    )
-
-
 def find_by_url(tx: Tx, url: str) -> str | None:
     """The external id of the page at this address; without its query where only that is known."""
     exact = url.split("#", 1)[0]

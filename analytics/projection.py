@@ -165,12 +165,17 @@ def _project(tx: Tx, *, now: datetime, limit: int) -> Done:
     now = max(now, position.slid_to)  # windows never slide back, whatever another machine's clock says
     behind = rollups.slide(tx, position, now=now)
     current = weights.current(tx, now=now)
-    shared = tenant_settings.read(tx)[0].share_public_pages
     reweigh, unweighed = rollups.to_reweigh(tx, position, current)
     pages, users = _Due.of(tx, Kind.PAGE, limit=limit), _Due.of(tx, Kind.USER, limit=limit)
-    pages.members |= {str(page_id) for page_id in reweigh}
+    sharing = outbox.read(tx, Kind.SHARING, limit=limit)
+    # After the outbox: whatever committed together with a row that was read is then visible.
+    shared = tenant_settings.read(tx)[0].share_public_pages
+    reshare, unshared = rollups.to_reshare(tx, shared=shared) if sharing else ([], False)
+    pages.members |= {str(page_id) for page_id in (*reweigh, *reshare)}
+    if not unshared:
+        pages.rows += [row.id for row in sharing]
     done = Done(pages=len(pages.members), users=len(users.members))
-    done.more = behind or unweighed or pages.more or users.more
+    done.more = behind or unweighed or unshared or pages.more or users.more
     with _Telling(tx, done, now=now) as telling:
         for chunk in _chunks(sorted(map(int, pages.members))):
             rolled = rollups.compute(tx, chunk, now=now, weights=current, shared=shared)

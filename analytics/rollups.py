@@ -1,7 +1,8 @@
 """Rollups: each page's numbers over each window, computed from likes and hourly buckets.
 
 `page_stats` is what boards are made of. Its cost follows what changed: a page is computed anew when something of it
-moved (the outbox says so), when hours of it left a window (`slide`), or when the weights changed (`to_reweigh`).
+moved (the outbox says so), when hours of it left a window (`slide`), when the weights changed (`to_reweigh`), or when
+the tenant began or stopped sharing its public pages (`to_reshare`).
 """
 
 from collections.abc import Collection, Sequence
@@ -21,13 +22,17 @@ from tenants.db import Base, TenantOwned, Tx, array
 # A worker that was away for long catches up in steps of this many hours, each a transaction of its own.
 MOST_HOURS_A_STEP = 24
 REWEIGH_A_STEP = 5_000
+RESHARE_A_STEP = 5_000
 
 
 class PageStats(TenantOwned, Base):
     """A page's numbers, and the space and visibility under which it is on the boards."""
 
     __tablename__ = "page_stats"
-    __table_args__ = (Index("ix_page_stats_space", "tenant_id", "space_key"),)
+    __table_args__ = (
+        Index("ix_page_stats_space", "tenant_id", "space_key"),
+        Index("ix_page_stats_public", "tenant_id", "is_shared", "page_id", postgresql_where=text("is_public")),
+    )
 
     tenant_id: Mapped[str] = mapped_column(
         ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
@@ -166,6 +171,20 @@ def to_reweigh(tx: Tx, projection: Projection, weights: Weights) -> tuple[list[i
     more = len(pages) == REWEIGH_A_STEP
     projection.reweighed_to = pages[-1] if more else None
     return pages, more
+
+
+def to_reshare(tx: Tx, *, shared: bool) -> tuple[list[int], bool]:
+    """The next public pages that are not shared as the setting says, and whether there are more after them."""
+    pages = list(
+        tx.scalars(
+            text("""
+                SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND is_public AND is_shared = :differs
+                ORDER BY page_id LIMIT :limit
+            """),
+            {"tenant": tx.tenant, "differs": not shared, "limit": RESHARE_A_STEP},
+        )
+    )
+    return pages, len(pages) == RESHARE_A_STEP
 
 
 def reweighing(tx: Tx, weights: Weights) -> tuple[int, int]:

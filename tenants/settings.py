@@ -124,11 +124,16 @@ def forget(tenant_id: str) -> None:
     _recent.pop(tenant_id, None)
 
 
+def lock(tx: Tx) -> None:
+    """Until the transaction is over, nobody else changes this tenant's settings."""
+    tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('settings:' || :tenant, 0))"), {"tenant": tx.tenant})
+
+
 def change(
     tx: Tx, changes: Mapping[str, Any], *, now: datetime, expected_version: int | None = None
 ) -> tuple[TenantSettings, int]:
     """Set some of them; the rest stays. With an expected version, only if nobody was quicker."""
-    tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('settings:' || :tenant, 0))"), {"tenant": tx.tenant})
+    lock(tx)
     current, version = read(tx)
     if expected_version is not None and expected_version != version:
         raise Stale(f"The settings are at version {version} now")

@@ -5,7 +5,7 @@ from typing import Any
 
 import marshmallow as ma
 
-from analytics import pages
+from analytics import outbox
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
 from app.auth import May, current_actor, requires
@@ -84,9 +84,11 @@ def read_settings() -> Any:
 def change_settings(changes: dict[str, Any]) -> Any:
     """Change some; the rest stays. With `If-Match`, only if nobody was quicker."""
     with actor_tx() as tx:
+        tenant_settings.lock(tx)
+        before, _ = tenant_settings.read(tx)
         changed = tenant_settings.change(tx, changes, now=utcnow(), expected_version=expected_version())
-        if "share_public_pages" in changes:
-            pages.mark_public_stale(tx)
+        if changed[0].share_public_pages != before.share_public_pages:
+            outbox.mark_sharing_stale(tx)
     tenant_id = current_actor().tenant_id
     after_commit(lambda: wake([tenant_id]))
     after_commit(lambda: liveness.tell(tenant_id, [liveness.SETTINGS]))

@@ -120,7 +120,7 @@ class Boards(RuleBasedStateMachine):
     def share(self, shared: bool) -> None:
         with tenant_tx(self.tenant) as tx:
             tenant_settings.change(tx, {"share_public_pages": shared}, now=self.now)
-            pages.mark_public_stale(tx)
+            outbox.mark_sharing_stale(tx)
         self.shared = shared
 
     @rule(likes=st.sampled_from([0.0, 1.0, 2.5]), views=st.sampled_from([0.5, 1.0]))
