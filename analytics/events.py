@@ -21,6 +21,8 @@ from tenants.credentials import ClientToken
 
 MOST_ITEMS = 1000
 EVENT_ID_MAX = 128
+# Of the text that says why an event was refused: it may repeat what was sent.
+MAX_DETAIL = 200
 OLDEST = timedelta(days=7)
 NEWEST = timedelta(minutes=5)
 _DOES = {does.value: does for does in Does}
@@ -108,7 +110,7 @@ class Action:
 class Refused(Exception):
     def __init__(self, code: Reason, detail: str) -> None:
         self.code = code
-        self.detail = detail
+        self.detail = detail[:MAX_DETAIL]
 
 
 @dataclass(frozen=True)

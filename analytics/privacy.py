@@ -1,29 +1,28 @@
 """What is held of a person: all of it for them to see, and the way to be forgotten.
 
 Erasing blanks who they were, everywhere, and takes their likes away; the ledger stays, under an id that is nobody's, so
-that it still adds up.
+that it still adds up. Answers that are kept for `Idempotency-Key` follow after the commit: see `analytics.redaction`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import orjson
 from sqlalchemy import delete, select, text, update
 
-from analytics import likes, outbox
+from analytics import likes, outbox, redaction
 from analytics.actions import ActionEvent
 from analytics.integrity import Flag, State
 from analytics.ledger import LedgerEntry
 from analytics.likes import PageLike
 from analytics.outbox import Kind
 from analytics.pages import Page
+from analytics.redaction import PERSONAL
 from tenants import sessions, users
 from tenants.db import Tx
 from tenants.errors import Forbidden
-from tenants.idempotency import IdempotencyKey
 from tenants.sessions import PasswordReset, Session
 from tenants.users import Role, User
 
@@ -31,7 +30,6 @@ PROFILE = """
     id external_id username email role segment avatar_url bio wallet email_verified sees_private created_at updated_at
     suspended_at current_score total_actions
 """
-PERSONAL = ("external_id", "username", "email", "password_hash", "segment", "avatar_url", "bio", "wallet")
 SESSION = "id ip user_agent created_at last_used_at expires_at revoked_at"
 LEDGER = "id source metric action_type delta previous score at event_id reverses"
 ACTIONS = "id received_at action_type source verification client_time points object ip agent client_info"
@@ -91,7 +89,7 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
     ended = list(tx.scalars(delete(Session).where(Session.user_id == user.id).returning(Session.id)))
     tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user.id))
-    _redact_kept_answers(tx, user.id, [name for name in (user.username, user.email, user.external_id) if name])
+    redaction.mark(tx, user.id, now=now)
     settled = {"state": State.DISMISSED.value, "resolved_at": now, "resolved_by": "erasure"}
     tx.execute(update(Flag).where(Flag.user_id == user.id, Flag.resolved_at.is_(None)).values(**settled))
     tx.execute(update(Flag).where(Flag.user_id == user.id).values(note=None))
@@ -109,33 +107,6 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
         audit_rows=int(blanked or 0),
         tell=lambda: sessions.announce(tenant_id, ended),
     )
-
-
-def _redact_kept_answers(tx: Tx, user_id: UUID, names: Sequence[str]) -> None:
-    """Take the user out of the answers that are kept for whoever asks again. The keys stay: nothing counts twice."""
-    sought = [str(user_id), *names]
-    mentions = text(
-        "EXISTS (SELECT FROM unnest(CAST(:sought AS text[])) s WHERE position(convert_to(s, 'UTF8') IN body) > 0)"
-    ).bindparams(sought=sought)
-    for row in tx.scalars(select(IdempotencyKey).where(mentions)):
-        try:
-            told = orjson.loads(row.body)
-        except orjson.JSONDecodeError:
-            continue
-        row.body = orjson.dumps(_without(told, str(user_id), set(names)))
-    tx.flush()
-
-
-def _without(value: Any, user_id: str, names: set[str]) -> Any:
-    if isinstance(value, list):
-        return [_without(inner, user_id, names) for inner in value]
-    if isinstance(value, dict):
-        is_them = user_id in {value.get("id"), value.get("user_id")}
-        return {
-            name: None if is_them and name in (*PERSONAL, "note") else _without(inner, user_id, names)
-            for name, inner in value.items()
-        }
-    return None if isinstance(value, str) and value in names else value
 
 
 def _fields(row: Any, names: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Every error as `application/problem+json` (RFC 9457): the one table from domain errors to HTTP."""
 
 from http import HTTPStatus
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -14,6 +15,12 @@ from werkzeug.exceptions import HTTPException
 from tenants import errors as domain
 
 log = structlog.get_logger()
+
+# An answer repeats only so much of what was sent.
+MAX_DETAIL = 1_000
+MAX_FIELDS = 20
+MAX_FIELD_NAME = 100
+MAX_MESSAGE = 400
 
 STATUS_OF: dict[type[domain.DomainError], HTTPStatus] = {
     domain.Malformed: HTTPStatus.BAD_REQUEST,
@@ -88,12 +95,15 @@ def problem(
         "type": f"urn:plaudit:problem:{code}",
         "title": title,
         "status": status,
-        "detail": detail,
+        "detail": detail[:MAX_DETAIL],
         "code": code,
         "request_id": g.get("request_id"),
     }
     if errors:
-        body["errors"] = errors
+        body["errors"] = {
+            name[:MAX_FIELD_NAME]: [text[:MAX_MESSAGE] for text in texts[:MAX_FIELDS]]
+            for name, texts in islice(errors.items(), MAX_FIELDS)
+        }
     g.problem_code = code
     return Response(orjson.dumps(body), status=status, content_type="application/problem+json", headers=headers or {})
 

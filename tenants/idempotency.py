@@ -2,6 +2,8 @@
 
 One row for each caller, method, path and key. Two requests at once are told apart by an advisory lock that is tried,
 not waited for: the second is told that the first is still running.
+
+A large answer is not kept, but its key is: nothing is done twice, and a replay says why it has no answer.
 """
 
 import hashlib
@@ -18,6 +20,7 @@ from tenants.errors import Conflict, Invalid
 
 KEPT_FOR = timedelta(hours=24)
 KEY_MAX = 255
+MAX_KEPT_BYTES = 64 * 1024
 
 
 class IdempotencyKey(TenantOwned, Base):
@@ -31,7 +34,8 @@ class IdempotencyKey(TenantOwned, Base):
     body_hash: Mapped[str]
     status: Mapped[int]
     headers: Mapped[dict[str, Any]] = mapped_column(JSONB)
-    body: Mapped[bytes] = mapped_column(LargeBinary)
+    # None: it was too large to be kept.
+    body: Mapped[bytes | None] = mapped_column(LargeBinary)
     created_at: Mapped[datetime]
 
 
@@ -43,6 +47,15 @@ class KeyReused(Invalid):
 class StillRunning(Conflict):
     code = "idempotency_in_progress"
     title = "A request with this Idempotency-Key is still running"
+
+
+class AnswerNotKept(Conflict):
+    code = "answer_not_kept"
+    title = "This request was carried out before, and its answer was not kept"
+
+    def __init__(self, at: datetime) -> None:
+        done = f"This request was carried out at {at.isoformat(timespec='seconds')} and is not repeated"
+        super().__init__(f"{done}. Its answer was too large to be kept: read what it changed instead")
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,8 @@ def earlier_answer(tx: Tx, claimed: Claim, *, now: datetime) -> IdempotencyKey |
         return None
     if row.body_hash != claimed.body_hash:
         raise KeyReused
+    if row.body is None:
+        raise AnswerNotKept(row.created_at)
     return row
 
 
@@ -84,7 +99,7 @@ def keep(tx: Tx, claimed: Claim, *, status: int, headers: dict[str, str], body: 
             body_hash=claimed.body_hash,
             status=status,
             headers=headers,
-            body=body,
+            body=body if len(body) <= MAX_KEPT_BYTES else None,
             created_at=now,
         )
     )

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import structlog
 
-from analytics import maintenance, projection, snapshots, wake
+from analytics import maintenance, projection, redaction, snapshots, wake
 from analytics.locks import Busy
 from app.settings import Settings
 from tenants import registry, retention, signing
 from tenants.db import owner_tx, utcnow
 from tenants.redis import RedisUnavailable, queue
+
+REDACT_EACH_S = 60.0
 
 log = structlog.get_logger()
 
@@ -72,6 +74,13 @@ def purge_expired() -> None:
     purged = retention.purge_expired(now=utcnow())
     if any(purged.values()):
         log.info("expired rows purged", action="retention.purged", data=purged)
+
+
+def redact_kept_answers() -> None:
+    """Take erased users out of kept answers, where the request that erased them could not finish it."""
+    for tenant_id, user_id in redaction.pending():
+        with _alone(tenant_id):
+            redaction.redact(tenant_id, user_id, within_s=REDACT_EACH_S)
 
 
 def keep_partitions() -> None:

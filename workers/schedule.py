@@ -38,6 +38,7 @@ SCHEDULE = [
     Every(seconds=5, job="workers.jobs.sweep", also_without_redis=True),
     Every(seconds=60, job="workers.jobs.refresh_snapshots", also_without_redis=True),
     Every(seconds=60, job="workers.jobs.purge_deleted_tenants"),
+    Every(seconds=60, job="workers.jobs.redact_kept_answers", also_without_redis=True),
     Every(seconds=3600, job="workers.jobs.purge_expired"),
     Every(seconds=3600, job="workers.jobs.keep_partitions", also_without_redis=True),
     Every(seconds=3600, job="workers.jobs.purge_history"),

@@ -9,7 +9,7 @@ import orjson
 from flask import Response
 from flask.typing import ResponseReturnValue
 
-from analytics import actions, ledger, outbox, privacy
+from analytics import actions, ledger, outbox, privacy, redaction
 from analytics.outbox import Kind
 from analytics.wake import wake
 from app import cursors
@@ -288,6 +288,7 @@ def erase_user(user: str) -> Any:
     with actor_tx() as tx:
         erased = privacy.erase(tx, own_or_any(tx, user), by_admin=actor.is_admin, now=utcnow())
     after_commit(erased.tell)
+    after_commit(lambda: redaction.begin(actor.tenant_id, erased.user_id))
     after_commit(lambda: wake([actor.tenant_id]))
     audit("user.erased", user=str(erased.user_id))
     return {

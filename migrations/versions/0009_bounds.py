@@ -3,12 +3,15 @@
 import sqlalchemy as sa
 from alembic import op
 
+from tenants import rls
+
 revision = "0009"
 down_revision = "0008"
 
 
 def upgrade() -> None:
     sharing()
+    kept_answers()
 
 
 def sharing() -> None:
@@ -19,3 +22,21 @@ def sharing() -> None:
         ["tenant_id", "is_shared", "page_id"],
         postgresql_where=sa.text("is_public"),
     )
+
+
+def kept_answers() -> None:
+    # Without a body: the answer was too large to be kept.
+    op.alter_column("idempotency_keys", "body", nullable=True)
+    op.create_table(
+        "pending_redactions",
+        sa.Column("tenant_id", sa.Text, nullable=False),
+        sa.Column("user_id", sa.Uuid, nullable=False),
+        sa.Column("redacted_to", sa.Text, nullable=False, server_default=""),
+        sa.Column("erased_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("tenant_id", "user_id", name="pk_pending_redactions"),
+        sa.ForeignKeyConstraint(
+            ["tenant_id"], ["tenants.id"], ondelete="CASCADE", name="fk_pending_redactions_tenant_id"
+        ),
+    )
+    for statement in rls.isolate("pending_redactions", platform=("SELECT",)):
+        op.execute(statement)
