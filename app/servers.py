@@ -46,8 +46,10 @@ def _load(settings: Settings, parent: int) -> Any:
     """Runs in each of granian's processes."""
     die_with_parent(parent)
     logs.configure(service="web", log_format=settings.log_format)
+    from app import stalled
     from app.web import create_app
 
+    stalled.cut_off_from_the_start(settings.port)
     return create_app(settings)
 
 

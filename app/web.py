@@ -13,6 +13,7 @@ from analytics.visitors import Visitors
 from analytics.wake import Waker
 from app import api, assets, body, dashboard, edge, embed, errors
 from app.board_shelf import BoardShelf
+from app.exports import Exports
 from app.fast_lane import FastLane
 from app.settings import Settings, SettingsError
 from tenants import db, logs
@@ -51,6 +52,7 @@ def create_app(settings: Settings) -> Flask:
     )
     app.extensions["plaudit-mint"] = Mint(secret_key(settings))
     app.extensions["plaudit-boards"] = BoardShelf()
+    app.extensions["plaudit-exports"] = Exports(port=settings.port)
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
     dashboard.install(app, api.install(app))
     app.register_blueprint(assets.blueprint)

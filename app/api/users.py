@@ -1,5 +1,6 @@
 """The users of a tenant, for its admins and for themselves."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ from analytics.wake import wake
 from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
 from app.auth import Actor, May, current_actor, requires
+from app.exports import running_exports
 from app.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, registry, sessions, users
 from tenants.db import Tx, utcnow
@@ -265,16 +267,19 @@ def read_actions(query: dict[str, Any], user: str) -> Any:
 @blueprint.doc(responses={"200": {"description": "everything that is held of the user, as JSON"}})
 def export_user(user: str) -> Response:
     """Everything that is held of a user."""
-    with actor_tx() as tx:
-        found = own_or_any(tx, user)
-        if found.role == Role.ADMIN and not current_actor().is_admin:
-            raise Forbidden("Only an admin may see all that is held of an admin")
-        held = privacy.export(tx, found)
-    name = f"plaudit-user-{found.id}.json"
+
+    def make() -> Iterator[bytes]:
+        with actor_tx() as tx:
+            found = own_or_any(tx, user)
+            if found.role == Role.ADMIN and not current_actor().is_admin:
+                raise Forbidden("Only an admin may see all that is held of an admin")
+            held = privacy.export(tx, found)
+        return iter([orjson.dumps(held, option=orjson.OPT_UTC_Z, default=str)])
+
     return Response(
-        orjson.dumps(held, option=orjson.OPT_UTC_Z, default=str),
+        running_exports().begin(current_actor().tenant_id, make),
         content_type="application/json",
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        headers={"Content-Disposition": 'attachment; filename="plaudit-user.json"'},
     )
 
 

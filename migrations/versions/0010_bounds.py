@@ -5,8 +5,8 @@ from alembic import op
 
 from tenants import rls
 
-revision = "0009"
-down_revision = "0008"
+revision = "0010"
+down_revision = "0009"
 
 
 def upgrade() -> None:
