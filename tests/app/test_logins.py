@@ -180,6 +180,31 @@ def test_an_ended_session_is_401_on_the_next_call_everywhere(
     assert user("GET", "/api/v1/me").status_code == 401
 
 
+def test_what_a_user_sees_changes_on_the_next_call_everywhere(two_apps: tuple[Flask, Flask], tenant: str) -> None:
+    one, two = (app.test_client() for app in two_apps)
+    user, admin = user_of(one, tenant, sees_private=False), user_of(one, tenant, role=Role.ADMIN)
+    there = Caller(two, tenant, user.token, user.id)
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({}, "public"),
+        ({"sees_private": True}, "all"),
+        ({"sees_private": False}, "public"),
+        ({"role": "admin"}, "all"),
+        ({"role": "member"}, "public"),
+    ]
+    for change, expected in changes:
+        assert admin("PATCH", f"/api/v1/users/{user.id}", json=change).status_code == 200
+        for caller in (there, user):
+            assert caller("GET", "/api/v1/me").get_json()["sees"] == expected, change
+
+
+def test_new_rights_bring_no_session_back_that_has_run_out(client: FlaskClient, tenant: str) -> None:
+    user, admin = user_of(client, tenant), client_of(client, tenant)
+    with tenant_tx(tenant) as tx:
+        tx.execute(text("UPDATE sessions SET expires_at = now() - interval '1 minute'"))
+    assert admin("PATCH", f"/api/v1/users/{user.id}", json={"role": "admin"}).status_code == 200
+    assert user("GET", "/api/v1/me").status_code == 401
+
+
 def test_refreshing_gives_new_tokens_and_the_old_session(client: FlaskClient, tenant: str) -> None:
     user = user_of(client, tenant)
     answer = client.post("/api/v1/auth/refresh", json={"refresh_token": user.refresh_token}).get_json()
