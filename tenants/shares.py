@@ -3,7 +3,7 @@
 Threads and database connections are shared by all tenants of a process. A `TenantShare` limits how many of them one
 tenant uses at the same time, so that a tenant that sends more than its share waits, and is then refused, while the
 others find what they need. Waiting is first come, first served, and short: a request that cannot begin soon is better
-told so than kept.
+told so than kept. A tenant that nobody else shares the process with may wait longer.
 """
 
 import threading
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from tenants.errors import Limited
 
 WAIT_S = 0.2
-# A tenant that is alone in a process takes nothing from anybody by waiting longer.
+# A tenant that is alone in a process takes nothing from anybody by waiting longer, however many wait.
 WAIT_ALONE_S = 2.0
 # After the last request of another tenant.
 ALONE_AFTER_S = 1.0
@@ -35,7 +35,7 @@ def share_of(total: int) -> int:
 
 
 class TenantShare:
-    """At most `size` at once for each tenant."""
+    """At most `size` at once for each tenant, and where others ask too, at most `max_waiting` that wait."""
 
     def __init__(self, size: int, *, max_waiting: int) -> None:
         self._size = size
@@ -66,7 +66,7 @@ class TenantShare:
                 self._taken[tenant_id] = taken + 1
                 return
             queue = self._queues.setdefault(tenant_id, deque())
-            if len(queue) >= self._max_waiting:
+            if len(queue) >= self._max_waiting and not self._is_alone():
                 raise TenantBusy
             # A lock that somebody else releases: the cheapest thing to wait for.
             turn = threading.Lock()
@@ -93,12 +93,15 @@ class TenantShare:
                 queue = self._queues.get(tenant_id, ())
                 if turn not in queue:
                     return  # it was handed over as we stopped waiting
-                now = time.monotonic()
-                if now < deadline and now - self._tenant_changed_at > ALONE_AFTER_S:
+                if time.monotonic() < deadline and self._is_alone():
                     continue
                 self._queues[tenant_id].remove(turn)
                 self._drop_if_empty(tenant_id)
             raise TenantBusy
+
+    def _is_alone(self) -> bool:
+        """Whether nobody but the newest tenant has asked for a while."""
+        return time.monotonic() - self._tenant_changed_at > ALONE_AFTER_S
 
     def _drop_if_empty(self, tenant_id: str) -> None:
         if not self._queues[tenant_id]:

@@ -57,6 +57,8 @@ def test_who_waits_longest_is_next_and_no_more_wait_than_may() -> None:
         for number in range(3):
             waiting.append(pool.submit(use, number))
             eventually(partial(is_waiting, share, number + 1))
+        with share.of("b"):  # now others ask too
+            pass
         began = time.monotonic()
         with pytest.raises(TenantBusy):
             share.take("a")
@@ -69,12 +71,16 @@ def test_who_waits_longest_is_next_and_no_more_wait_than_may() -> None:
 
 
 def test_forty_eight_at_once_of_one_tenant_are_never_refused() -> None:
-    """The share of 64 threads; each of them in turn for one of 16 connections, a few milliseconds long."""
+    """The share of 64 threads; each of them in turn for one of 16 connections, a few milliseconds long.
+
+    Nor are more, as long as nobody else is there.
+    """
     threads, connections = TenantShare(share_of(64), max_waiting=8), TenantShare(share_of(22), max_waiting=10_000)
 
     def short(_number: int) -> None:
         with threads.of("a"), connections.of("a"):
             time.sleep(0.005)
 
-    with ThreadPoolExecutor(48) as pool:
-        list(pool.map(short, range(48 * 20)))
+    for at_once in (48, 200):
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(short, range(at_once * 10)))
