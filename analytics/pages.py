@@ -149,6 +149,10 @@ def list_(tx: Tx, *, space: str | None, before: int | None, limit: int, public_o
     return list(tx.scalars(wanted))
 
 
+def has_space(tx: Tx, space: str) -> bool:
+    return tx.scalar(select(Page.id).where(Page.space_key == space).limit(1)) is not None
+
+
 def delete(tx: Tx, external_id: str) -> None:
     """Remove a page with its likes and views. Its counter is taken first, as by everybody who writes to the page."""
     gone = tx.scalar(

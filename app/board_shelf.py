@@ -65,11 +65,11 @@ class BoardShelf:
         size = len(answer.body)
         if size > MOST_BYTES_OF_ONE:
             return
-        if len(self._kept) >= MOST_BOARDS or self._bytes + size > MOST_BYTES:
-            self._forget()  # all of it would be over in a moment
         if len(self._kept.get(name, ())) >= MOST_OF_A_BOARD:
             self._drop(name)
-        kept = self._kept.setdefault(name, {})
+        kept = self._kept[name] = self._kept.pop(name, {})  # the last to make room
+        while len(self._kept) > MOST_BOARDS or self._bytes + size > MOST_BYTES:
+            self._drop(next(iter(self._kept)))  # never this one: MOST_OF_A_BOARD of the largest have room
         if what in kept:
             self._bytes -= len(kept[what].answer.body)
         kept[what] = _Kept(answer, time.monotonic() + KEPT_S)

@@ -1,15 +1,18 @@
 """Whether a credential still counts: asked of Redis first, then of PostgreSQL.
 
 A revocation is committed in PostgreSQL, and then written to Redis as a tombstone, so it counts on the next call in
-every process. A good answer is kept for a few seconds only, and never over a tombstone (SET NX): a look-up that was
-under way while the revocation happened cannot bring the credential back. Without Redis every look-up goes to
-PostgreSQL. A tombstone is tried even when Redis seems to be away; one that could not be written is kept and written
-before this process asks Redis again. So only if Redis hangs during a revocation and wakes up with old answers can
-another process be told one of those, for GOOD_FOR_S at most.
+every process. A good answer is kept for a few seconds only, and never over a tombstone: neither a look-up that was
+under way while the revocation happened nor a change that is announced late can bring the credential back. Without Redis
+every look-up goes to PostgreSQL. A tombstone is tried even when Redis seems to be away; one that could not be written
+is kept and written before this process asks Redis again. So only if Redis hangs during a revocation and wakes up with
+old answers can another process be told one of those, for GOOD_FOR_S at most.
 """
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil
 from typing import cast
 
 import orjson
@@ -72,22 +75,42 @@ def tell(tenant_id: str, names: Iterable[str]) -> None:
 
 
 def changed(tenant_id: str, answers: Mapping[str, str]) -> None:
-    """Tell every process the new answers, after a change that revokes nothing was committed."""
+    """Tell every process the new answers, after a change that revokes nothing was committed.
+
+    What was revoked since stays so.
+    """
     _write({key("cred", tenant_id, name): (answer.encode(), GOOD_FOR_S) for name, answer in answers.items()})
 
 
 def forget(tenant_id: str, names: Iterable[str]) -> None:
     """Have PostgreSQL asked again, tombstones or not: a tenant of this id was made anew."""
+    keys = [key("cred", tenant_id, name) for name in names]
+    with _lock:
+        for name in keys:
+            _unwritten.pop(name, None)
     with contextlib.suppress(RedisError, OSError):
-        boards().redis.delete(*(key("cred", tenant_id, name) for name in names))
+        boards().redis.delete(*keys)
 
 
-_unwritten: dict[str, tuple[bytes, int]] = {}
+# An answer, unless a tombstone is there.
+_CHANGE = """
+    if redis.call('GET', KEYS[1]) == ARGV[1] then return 0 end
+    redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
+    return 1
+"""
+# What Redis has not taken yet: key → the value, and until when (monotonic) it may be written. Beyond that, answers that
+# are older than a change have run out in Redis by themselves, and newer ones may be there.
+_unwritten: dict[str, tuple[bytes, float]] = {}
+_lock = threading.Lock()
 
 
 def _write(values: dict[str, tuple[bytes, int]]) -> bool:
-    if len(_unwritten) < MOST_UNWRITTEN:  # beyond, what is left is GOOD_FOR_S
-        _unwritten.update(values)
+    now = time.monotonic()
+    with _lock:
+        if len(_unwritten) < MOST_UNWRITTEN:  # beyond, what is left is GOOD_FOR_S
+            for name, (value, seconds) in values.items():
+                if value == _REVOKED or _unwritten.get(name, (b"", 0.0))[0] != _REVOKED:
+                    _unwritten[name] = (value, now + seconds)
     # Past the breaker: a revocation is worth a try, and half a second.
     try:
         _write_unwritten(boards().redis)
@@ -99,11 +122,20 @@ def _write(values: dict[str, tuple[bytes, int]]) -> bool:
 def _write_unwritten(redis: "Redis") -> None:
     if not _unwritten:
         return
-    waiting = dict(_unwritten)
+    with _lock:
+        waiting = dict(_unwritten)
+    now = time.monotonic()
     with redis.pipeline(transaction=False) as pipe:
-        for name, (value, seconds) in waiting.items():
-            pipe.set(name, value, ex=seconds)
+        for name, (value, until) in waiting.items():
+            seconds = ceil(until - now)
+            if seconds <= 0:
+                continue
+            if value == _REVOKED:
+                pipe.set(name, value, ex=seconds)
+            else:
+                pipe.eval(_CHANGE, 1, name, _REVOKED, value, seconds)
         pipe.execute()
-    for name, written in waiting.items():
-        if _unwritten.get(name) == written:
-            _unwritten.pop(name, None)
+    with _lock:
+        for name, written in waiting.items():
+            if _unwritten.get(name) == written:
+                del _unwritten[name]

@@ -2,7 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -10,7 +13,7 @@ import marshmallow as ma
 import orjson
 from flask import Response
 
-from analytics import series
+from analytics import pages, series
 from analytics.boards import ALL_TENANTS, Board, Metric
 from analytics.series import Counted
 from analytics.windows import Window
@@ -32,7 +35,8 @@ READS_PER_MINUTE = 300
 # What is quick is made anew, so that nobody is shown what was before a change; of the rest, a tenth of a core's time.
 QUICK_S = 0.1
 TIMES_ITS_COST = 10
-MOST_KEPT = 5_000
+MAX_KEPT_OF_A_TENANT = 100
+MAX_TENANTS_KEPT = 1_000
 
 
 class OverviewIn(Schema):
@@ -76,7 +80,7 @@ def read_overview(query: dict[str, Any]) -> Response:
         said = "tenant, space:<key>, public or public:<key>"
         raise Invalid(f"scope: {said}", errors={"scope": [said]})
 
-    def make() -> Answer:
+    def make() -> tuple[Answer, bool]:
         actor, now = current_actor(), utcnow()
         limit = throttle.per_minute(READS_PER_MINUTE)
         throttle.require("overview", limit, actor.tenant_id, actor.id, detail="Too many in a minute: try again later")
@@ -87,9 +91,11 @@ def read_overview(query: dict[str, Any]) -> Response:
                 )
                 for counted in Counted
             }
+            is_known = board.part is None or pages.has_space(tx, board.part)
         step_s = int(series.OVERVIEW_STEP[board.window].total_seconds())
         told = {"scope": board.scope, "window": board.window, "step_s": step_s, **found}
-        return Answer.of(orjson.dumps(told, option=orjson.OPT_UTC_Z), version=0)
+        # Anybody can make up spaces: what is kept is of those that there are.
+        return Answer.of(orjson.dumps(told, option=orjson.OPT_UTC_Z), version=0), is_known
 
     answer, age_s = _kept.get(board, make)
     response = if_changed(answer)
@@ -97,32 +103,82 @@ def read_overview(query: dict[str, Any]) -> Response:
     return response
 
 
+@dataclass(frozen=True)
+class _Entry:
+    answer: Answer
+    made_at: float
+    until: float
+
+
+@dataclass
+class _Making:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    wanted_by: int = 0
+
+
 class _Kept:
-    """Answers that cost something, each kept the longer the more it did, and made by one of those who ask at once."""
+    """Answers that cost something, each kept the longer the more it did, and made by one of those who ask at once.
+
+    Each tenant has a number of its own: the answers read last stay, and no tenant takes another's place.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[Board, tuple[float, float, Answer]] = {}
-        self._making: dict[Board, threading.Lock] = {}
+        self._known: OrderedDict[str, OrderedDict[Board, _Entry]] = OrderedDict()
+        self._making: dict[Board, _Making] = {}
 
-    def get(self, board: Board, make: Callable[[], Answer]) -> tuple[Answer, float]:
-        """The answer, and how many seconds old it is."""
-        with self._lock:
-            if len(self._making) >= MOST_KEPT:
-                self._known.clear()
-                self._making.clear()
-            making = self._making.setdefault(board, threading.Lock())
-        with making:
-            made_at, until, answer = self._known.get(board) or (0.0, 0.0, None)
+    def get(self, board: Board, make: Callable[[], tuple[Answer, bool]]) -> tuple[Answer, float]:
+        """The answer, and how many seconds old it is. `make` also says whether its answer may be kept."""
+        with self._turn(board):
             began = time.monotonic()
-            if answer is not None and began < until:
-                return answer, began - made_at
-            answer = make()
+            known = self._find(board)
+            if known is not None and began < known.until:
+                return known.answer, began - known.made_at
+            answer, may_be_kept = make()
             took_s = time.monotonic() - began
-            if took_s >= QUICK_S:
-                with self._lock:
-                    self._known[board] = (began, began + took_s * TIMES_ITS_COST, answer)
+            if may_be_kept and took_s >= QUICK_S:
+                self._keep(board, _Entry(answer, began, began + took_s * TIMES_ITS_COST))
             return answer, 0.0
+
+    def sizes(self) -> dict[str, int]:
+        """How many are kept of each tenant."""
+        with self._lock:
+            return {tenant_id: len(answers) for tenant_id, answers in self._known.items()}
+
+    @contextmanager
+    def _turn(self, board: Board) -> Iterator[None]:
+        """One at a time for each board. Its lock is there as long as somebody wants it."""
+        with self._lock:
+            making = self._making.setdefault(board, _Making())
+            making.wanted_by += 1
+        try:
+            with making.lock:
+                yield
+        finally:
+            with self._lock:
+                making.wanted_by -= 1
+                if not making.wanted_by:
+                    del self._making[board]
+
+    def _find(self, board: Board) -> _Entry | None:
+        with self._lock:
+            known = self._known.get(board.tenant_id)
+            if known is None or board not in known:
+                return None
+            self._known.move_to_end(board.tenant_id)
+            known.move_to_end(board)
+            return known[board]
+
+    def _keep(self, board: Board, entry: _Entry) -> None:
+        with self._lock:
+            known = self._known.setdefault(board.tenant_id, OrderedDict())
+            self._known.move_to_end(board.tenant_id)
+            known[board] = entry
+            known.move_to_end(board)
+            if len(known) > MAX_KEPT_OF_A_TENANT:
+                known.popitem(last=False)
+            if len(self._known) > MAX_TENANTS_KEPT:
+                self._known.popitem(last=False)
 
 
 _kept = _Kept()

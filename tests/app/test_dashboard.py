@@ -1,6 +1,8 @@
 """The dashboard's page, files and cookie, as HTTP. What it looks like and does is tests/browser."""
 
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,7 +13,10 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics import projection, series
+from analytics.boards import Metric, board_of
+from analytics.windows import Window
 from app.api import overview
+from app.board_shelf import Answer
 from app.settings import Settings
 from app.web import create_app
 from tenants.db import owner_tx, utcnow
@@ -242,6 +247,69 @@ def test_what_took_long_to_make_is_kept_and_says_so(
     again = wiki("GET", "/api/v1/overview")
     assert (first.headers["Age"], again.headers["Age"]) == ("0", "1")
     assert first.get_json() == again.get_json()
+
+
+def test_made_up_spaces_take_nobodys_place(client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wiki = client_of(client, tenant)
+    wiki("PUT", "/api/v1/pages/a", json={"space": "docs", "title": "a", "url": "/a"})
+    monkeypatch.setattr(overview, "QUICK_S", 0)
+    monkeypatch.setattr(overview, "TIMES_ITS_COST", 1_000_000)
+    monkeypatch.setattr(overview, "MAX_KEPT_OF_A_TENANT", 3)
+    kept = overview._Kept()
+    monkeypatch.setattr(overview, "_kept", kept)
+    for path in ("/api/v1/overview", "/api/v1/overview?scope=space:docs"):
+        assert wiki("GET", path).headers["Age"] == "0"
+    for number in range(20):
+        answer = wiki("GET", f"/api/v1/overview?scope=space:made-up-{number}")
+        assert (answer.status_code, answer.get_json()["views"]["total"], answer.headers["Age"]) == (200, 0, "0")
+    for path in ("/api/v1/overview", "/api/v1/overview?scope=space:docs"):
+        assert wiki("GET", path).headers["Age"] != "0", "still kept"
+    assert kept.sizes() == {tenant: 2}
+
+
+def test_each_tenant_keeps_its_latest_overviews_and_none_of_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "QUICK_S", 0)
+    monkeypatch.setattr(overview, "TIMES_ITS_COST", 1_000_000)
+    monkeypatch.setattr(overview, "MAX_KEPT_OF_A_TENANT", 3)
+    monkeypatch.setattr(overview, "MAX_TENANTS_KEPT", 4)
+    kept = overview._Kept()
+
+    def is_kept(tenant_id: str, space: str) -> bool:
+        made: list[str] = []
+
+        def make() -> tuple[Answer, bool]:
+            made.append(space)
+            return Answer.of(b"{}", version=0), True
+
+        kept.get(board_of(tenant_id, f"space:{space}", Window.WEEK, Metric.VIEWS), make)
+        return not made
+
+    assert not is_kept("small", "a")
+    for number in range(10):
+        assert not is_kept("big", f"s{number}")
+        assert is_kept("big", "s0"), "what is read stays"
+    assert is_kept("small", "a")
+    assert kept.sizes() == {"small": 1, "big": 3}
+    for number in range(10):
+        assert not is_kept(f"tenant-{number}", "a")
+    assert len(kept.sizes()) == 4
+
+
+def test_an_overview_that_many_ask_for_at_once_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "QUICK_S", 0)
+    monkeypatch.setattr(overview, "TIMES_ITS_COST", 1_000_000)
+    kept, made = overview._Kept(), []
+    board = board_of("demo", "tenant", Window.WEEK, Metric.VIEWS)
+
+    def make() -> tuple[Answer, bool]:
+        made.append(1)
+        time.sleep(0.1)
+        return Answer.of(b"{}", version=0), True
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: kept.get(board, make), range(8)))
+    assert (len(answers), len(made)) == (8, 1)
+    assert kept._making == {}, "nothing is left of those who waited"
 
 
 def test_what_is_quick_is_never_old(client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:

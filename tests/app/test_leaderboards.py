@@ -16,7 +16,7 @@ from analytics.boards import ALL_TENANTS, Metric
 from analytics.locks import Busy, try_hold
 from analytics.windows import Window
 from app.api import leaderboards as leaderboards_api
-from app.board_shelf import MOST_BYTES, Answer, BoardShelf
+from app.board_shelf import MOST_BOARDS, MOST_BYTES, Answer, BoardShelf
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.users import Role
@@ -517,10 +517,27 @@ def test_a_page_that_turned_private_a_moment_ago_is_not_shown_by_its_new_title(
         assert "wiki.example/b" in said
 
 
-def test_the_shelf_is_bounded_in_bytes() -> None:
+def test_made_up_spaces_do_not_empty_the_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.board_shelf.KEPT_S", 60)
+    shelf = a_shelf()
+    one = boards.Board("t", "tenant", Window.WEEK, Metric.VIEWS)
+    for number in range(MOST_BOARDS + 1):
+        shelf.get(replace(one, scope=f"space:{number}"), 1, lambda: Answer(b"x", "e", 1))
+    made: list[int] = []
+    for number in range(2, MOST_BOARDS + 1):
+        shelf.get(replace(one, scope=f"space:{number}"), 1, lambda: made.append(1) or Answer(b"x", "e", 1))  # type: ignore[func-returns-value]
+    assert made == [], "only the oldest made room"
+
+
+def a_shelf() -> BoardShelf:
     shelf = BoardShelf()
     shelf._listener.is_hearing = True
     shelf._listener.start = lambda: None  # type: ignore[method-assign]
+    return shelf
+
+
+def test_the_shelf_is_bounded_in_bytes() -> None:
+    shelf = a_shelf()
     one = boards.Board("t", "tenant", Window.WEEK, Metric.VIEWS)
     for number in range(400):
         body = b"x" * 200_000
