@@ -75,7 +75,7 @@ def calls(http: FlaskClient, tenant: str, key: str) -> dict[str, Call]:
         "login": posting("/api/v1/auth/login", **wrong),
         "register": posting("/api/v1/auth/register", **wrong, email="a"),
         "refresh": posting("/api/v1/auth/refresh", refresh_token="x"),
-        "reset": posting("/api/v1/auth/reset", reset_token="x", password="x" * 10),
+        "reset": posting("/api/v1/auth/reset", reset_token="x", password=PASSWORD),
         "oauth": posting("/oauth/token"),
         "tickets": lambda address: http.post(
             f"/api/v1/live/tickets?key={key}", environ_base={"REMOTE_ADDR": address}, headers={"Origin": ORIGIN}
