@@ -172,6 +172,8 @@ class Batch:
             counts[outcome.result] += 1
             if outcome.result is Result.UNKNOWN_PAGE:
                 rejected.append(Rejection(index, Reason.UNKNOWN_PAGE, f"there is no page {item.page!r}"))
+            elif outcome.result is Result.LIMITED:
+                rejected.append(Rejection(index, Reason.LIMITED, "the tenant has as many users as it may have"))
             elif outcome.result is Result.ACCEPTED:
                 types[item.does.value] += 1
         rejected.sort(key=lambda rejection: rejection.index)

@@ -36,6 +36,7 @@ class Result(Enum):
     DUPLICATE = "duplicate"
     UNKNOWN_PAGE = "unknown_page"
     UNKNOWN_USER = "unknown_user"
+    LIMITED = "limited"  # the user would be one more than the tenant may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,7 @@ class _Share:
         user_ids: dict[str | UUID | None, UUID] = {}
         external = {item.user for item, _ in wanted if isinstance(item.user, str)}
         user_ids.update(users.ensure_all_external(tx, external, now=self.parts[0].now))
+        wanted = self._without_limited(tx, wanted, external - user_ids.keys())
         user_ids |= {item.user: item.user for item, _ in wanted if isinstance(item.user, UUID)}
         held = users.hold(tx, set(user_ids.values()))
         user_ids = {name: user_id for name, user_id in user_ids.items() if user_id in held}
@@ -224,6 +226,28 @@ class _Share:
             outcome.likes = count
         return moved
 
+    def _without_limited(
+        self, tx: Tx, wanted: Sequence[tuple[Item, Outcome]], missing: set[str]
+    ) -> Sequence[tuple[Item, Outcome]]:
+        """The likes of users for whom there was room. The others are counted as refused, and can be sent again."""
+        limited = [(item, outcome) for item, outcome in wanted if item.user in missing]
+        if not limited:
+            return wanted
+        for _, outcome in limited:
+            outcome.result = Result.LIMITED
+        keys = [item.event_key for item, _ in limited if item.event_key is not None]
+        tx.execute(_FORGET_EVENTS, {"tenant": tx.tenant, "keys": keys})
+        refused = {"reason": Result.LIMITED.value, "rejected": len(limited), "now": self.parts[0].now}
+        tx.execute(_COUNT_REFUSED, {"tenant": tx.tenant, **refused})
+        return [(item, outcome) for item, outcome in wanted if item.user not in missing]
+
+
+_FORGET_EVENTS = text("DELETE FROM seen_events WHERE tenant_id = :tenant AND event_key = ANY(CAST(:keys AS uuid[]))")
+_COUNT_REFUSED = text("""
+    INSERT INTO ingest_rejections_hour AS r (tenant_id, bucket_hour, reason, rejected)
+    VALUES (:tenant, date_trunc('hour', CAST(:now AS timestamptz), 'UTC'), :reason, :rejected)
+    ON CONFLICT (tenant_id, bucket_hour, reason) DO UPDATE SET rejected = r.rejected + EXCLUDED.rejected
+""")
 
 # A function, because its plans are kept: planning was half of a commit's cost.
 _RECORD = """

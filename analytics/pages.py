@@ -23,7 +23,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
 from analytics.outbox import Kind
-from tenants import users
+from tenants import ceilings, users
+from tenants.ceilings import Ceiling
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Invalid, NotFound
 
@@ -93,6 +94,7 @@ def put(
 ) -> Saved:
     """Make or change a page. What is not given of visibility and owner stays (a new page is private)."""
     check(external_id=external_id, space=space, title=title, url=url)
+    _require_room(tx, external_id, space)
     owner_id = users.ensure_external(tx, owner, now=now) if owner is not None else None
     row = tx.execute(
         text("""
@@ -127,6 +129,48 @@ def put(
             )
         outbox.mark_stale(tx, Kind.PAGE, [row.id])
     return Saved(get(tx, external_id), new=row is not None and bool(row.new))
+
+
+def count(tx: Tx, most: int) -> int:
+    """How many pages there are, or `most`."""
+    counted = text("SELECT count(*) FROM (SELECT FROM pages WHERE tenant_id = :tenant LIMIT :most) p")
+    return int(tx.scalar(counted, {"tenant": tx.tenant, "most": most}) or 0)
+
+
+def count_spaces(tx: Tx, most: int) -> int:
+    """How many spaces pages are in, or have been while they were on boards (which remain); or `most`."""
+    return int(tx.scalar(_SPACES, {"tenant": tx.tenant, "most": most}) or 0)
+
+
+def _require_room(tx: Tx, external_id: str, space: str) -> None:
+    """A page that is not there yet, or a space, needs room for it."""
+    known = tx.execute(_KNOWN, {"tenant": tx.tenant, "page": external_id, "space": space}).one()
+    if not known.page:
+        ceilings.require(tx, Ceiling.PAGES, count)
+    if not known.space:
+        ceilings.require(tx, Ceiling.SPACES, count_spaces)
+
+
+_KNOWN = text("""
+    SELECT EXISTS (SELECT FROM pages WHERE tenant_id = :tenant AND external_id = :page) AS page,
+           EXISTS (SELECT FROM pages WHERE tenant_id = :tenant AND space_key = :space)
+           OR EXISTS (SELECT FROM boards WHERE tenant_id = :tenant AND scope = 'space:' || :space) AS space
+""")
+
+# From one space to the next by the index, so that it costs as many steps as there are spaces.
+_SPACES = text("""
+    WITH RECURSIVE found AS (
+        (SELECT space_key FROM pages WHERE tenant_id = :tenant ORDER BY space_key LIMIT 1)
+        UNION ALL
+        SELECT (SELECT p.space_key FROM pages p WHERE p.tenant_id = :tenant AND p.space_key > found.space_key
+                ORDER BY p.space_key LIMIT 1)
+        FROM found WHERE found.space_key IS NOT NULL
+    )
+    SELECT count(*) FROM (
+        (SELECT space_key FROM found WHERE space_key IS NOT NULL LIMIT :most)
+        UNION SELECT substr(scope, 7) FROM boards WHERE tenant_id = :tenant AND scope LIKE 'space:%'
+        LIMIT :most) every
+""")
 
 
 def get(tx: Tx, external_id: str, *, public_only: bool = False) -> Page:

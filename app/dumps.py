@@ -28,13 +28,14 @@ _UNWANTED = re.compile(
     r"|ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \([^()]*\);)\n?"
 )
 # What a backup of ours holds, as pg_restore --list shows it: kind, schema, name and owner.
-_OUR_FUNCTIONS = "record_events|blank_audit|make_month_of_actions"
 _OURS = re.compile(
-    r"(TABLE|TABLE DATA|TABLE ATTACH|INDEX|INDEX ATTACH|CONSTRAINT|FK CONSTRAINT|CHECK CONSTRAINT|DEFAULT|SEQUENCE"
-    r"|SEQUENCE OWNED BY|SEQUENCE SET|ROW SECURITY|POLICY) public \S.*"
-    rf"|FUNCTION public ({_OUR_FUNCTIONS})\(.*"
-    rf"|ACL public (TABLE|COLUMN|SEQUENCE|FUNCTION ({_OUR_FUNCTIONS})\() ?\S.*"
-    r"|SCHEMA - public .*|(ACL|COMMENT) - SCHEMA public .*"
+    r"""(?x)
+    ( TABLE | TABLE\ DATA | TABLE\ ATTACH | INDEX | INDEX\ ATTACH | CONSTRAINT | FK\ CONSTRAINT | CHECK\ CONSTRAINT
+      | DEFAULT | SEQUENCE | SEQUENCE\ OWNED\ BY | SEQUENCE\ SET | ROW\ SECURITY | POLICY )\ public\ \S.*
+    | (FUNCTION\ public | ACL\ public\ FUNCTION)\ (record_events | blank_audit | make_month_of_actions)\(.*
+    | ACL\ public\ (TABLE | COLUMN | SEQUENCE)\ \S.*
+    | SCHEMA\ -\ public\ .* | (ACL | COMMENT)\ -\ SCHEMA\ public\ .*
+    """
 )
 _OWNERS_POLICY = re.compile(r"^(CREATE POLICY owner ON \S+ TO )\S+( USING )")
 

@@ -27,8 +27,9 @@ from analytics.invalidations import Listener
 from analytics.leaderboards import inside
 from app.auth import Reader
 from app.live_tops import Top, Tops
-from tenants import liveness, redis
+from tenants import ceilings, liveness, redis
 from tenants import settings as tenant_settings
+from tenants.ceilings import Ceiling
 from tenants.db import utcnow
 from tenants.errors import Forbidden, Limited, Unavailable
 from tenants.redis import RedisUnavailable
@@ -232,7 +233,9 @@ class Hub:
 
     def join(self, follower: Follower) -> None:
         self.start()
-        most = tenant_settings.recent(follower.reader.tenant_id).limits.live_connections
+        tenant_id = follower.reader.tenant_id
+        ceiling = ceilings.recent(tenant_id)[Ceiling.SOCKETS]
+        most = min(tenant_settings.recent(tenant_id).limits.live_connections, ceiling)
         with self._lock:
             if self._ending is not None:
                 raise Restarting

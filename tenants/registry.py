@@ -7,9 +7,10 @@ rows. So a delete answers quickly however much the tenant has, and can be run an
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import CheckConstraint, delete, func, select, text, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import TENANT_ID, Base, Tx
@@ -27,6 +28,8 @@ class Tenant(Base):
     name: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     deleted_at: Mapped[datetime | None]
+    # What an operator has set of `tenants.ceilings`; the rest is as usual.
+    ceilings: Mapped[dict[str, Any]] = mapped_column(JSONB, server_default=text("'{}'::jsonb"))
 
 
 class TenantExists(Conflict):

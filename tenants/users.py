@@ -12,7 +12,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import passwords
+from tenants import ceilings, passwords
+from tenants.ceilings import Ceiling
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict, Invalid, NotFound
 
@@ -39,6 +40,7 @@ class User(TenantOwned, Base):
         Index("uq_users_username", "tenant_id", text("lower(username)"), unique=True),
         Index("uq_users_email", "tenant_id", text("lower(email)"), unique=True),
         Index("ix_users_newest", "tenant_id", "created_at", "id"),
+        Index("ix_users_segment", "tenant_id", "segment", postgresql_where=text("segment IS NOT NULL")),
     )
 
     tenant_id: Mapped[str] = mapped_column(
@@ -90,6 +92,7 @@ def register(
 ) -> User:
     """A new user with a login of their own."""
     _check(username=username, email=email)
+    ceilings.require(tx, Ceiling.USERS, count)
     user = User(
         tenant_id=tx.tenant,
         id=uuid4(),
@@ -118,6 +121,7 @@ def ensure_external(tx: Tx, external_id: str, *, now: datetime) -> UUID:
     found = tx.scalar(select(User.id).where(User.external_id == external_id))
     if found is not None:
         return found
+    ceilings.require(tx, Ceiling.USERS, count)
     made = tx.scalar(
         insert(User)
         .values(tenant_id=tx.tenant, id=uuid4(), external_id=external_id, created_at=now, updated_at=now)
@@ -128,7 +132,10 @@ def ensure_external(tx: Tx, external_id: str, *, now: datetime) -> UUID:
 
 
 def ensure_all_external(tx: Tx, external_ids: set[str], *, now: datetime) -> dict[str, UUID]:
-    """The same for many (each checked before), in the order of their ids."""
+    """The same for many (each checked before), in the order of their ids.
+
+    Without those for whom there is no room: where the tenant has as many users as it may have.
+    """
     if not external_ids:
         return {}
     ordered = sorted(external_ids)
@@ -136,6 +143,7 @@ def ensure_all_external(tx: Tx, external_ids: set[str], *, now: datetime) -> dic
     found = {str(row.external_id): row.id for row in tx.execute(known)}
     missing = [external_id for external_id in ordered if external_id not in found]
     if missing:
+        missing = missing[: ceilings.room(tx, Ceiling.USERS, len(missing), count)]
         tx.execute(
             text("""
                 INSERT INTO users (tenant_id, id, external_id, created_at, updated_at)
@@ -147,6 +155,17 @@ def ensure_all_external(tx: Tx, external_ids: set[str], *, now: datetime) -> dic
         )
         found = {str(row.external_id): row.id for row in tx.execute(known)}
     return found
+
+
+def count(tx: Tx, most: int) -> int:
+    """How many users there are, erased ones too, or `most`."""
+    counted = text("SELECT count(*) FROM (SELECT FROM users WHERE tenant_id = :tenant LIMIT :most) u")
+    return int(tx.scalar(counted, {"tenant": tx.tenant, "most": most}) or 0)
+
+
+def count_segments(tx: Tx, most: int) -> int:
+    """How many segments users are in, or have been while they had points (their boards remain); or `most`."""
+    return int(tx.scalar(_SEGMENTS, {"tenant": tx.tenant, "most": most}) or 0)
 
 
 def hold(tx: Tx, user_ids: set[UUID]) -> set[UUID]:
@@ -212,6 +231,8 @@ def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> 
     _check(**{name: values[name] for name in ("email", "segment", "avatar_url") if name in values})
     if values.get("external_id") is not None:
         check_external_id(values["external_id"])
+    if values.get("segment") is not None and not _is_segment(tx, values["segment"]):
+        ceilings.require(tx, Ceiling.SEGMENTS, count_segments)
     if "suspended" in values:
         suspended = values.pop("suspended")
         values["suspended_at"] = (user.suspended_at or now) if suspended else None
@@ -250,6 +271,30 @@ def check_external_id(external_id: str) -> None:
     if EXTERNAL_ID.fullmatch(external_id) is None:
         message = "1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -"
         raise Invalid(f"user: {message}", errors={"user": [message]})
+
+
+def _is_segment(tx: Tx, segment: str) -> bool:
+    known = text("""
+        SELECT EXISTS (SELECT FROM users WHERE tenant_id = :tenant AND segment = :segment)
+            OR EXISTS (SELECT FROM boards WHERE tenant_id = :tenant AND scope = 'users:' || :segment)
+    """)
+    return bool(tx.scalar(known, {"tenant": tx.tenant, "segment": segment}))
+
+
+# From one segment to the next by the index, so that it costs as many steps as there are segments.
+_SEGMENTS = text("""
+    WITH RECURSIVE found AS (
+        (SELECT segment FROM users WHERE tenant_id = :tenant AND segment IS NOT NULL ORDER BY segment LIMIT 1)
+        UNION ALL
+        SELECT (SELECT u.segment FROM users u WHERE u.tenant_id = :tenant AND u.segment > found.segment
+                ORDER BY u.segment LIMIT 1)
+        FROM found WHERE found.segment IS NOT NULL
+    )
+    SELECT count(*) FROM (
+        (SELECT segment FROM found WHERE segment IS NOT NULL LIMIT :most)
+        UNION SELECT substr(scope, 7) FROM boards WHERE tenant_id = :tenant AND scope LIKE 'users:%'
+        LIMIT :most) every
+""")
 
 
 def _check(

@@ -111,7 +111,8 @@ def servers() -> Iterator[Addresses]:
         with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             own = embedded.addresses
             with psycopg.connect(embedded.logins.superuser_url) as server:
-                server.execute("ALTER ROLE plaudit CREATEDB")  # a database for this run
+                # A database for this run, dropped at its end whoever is still connected.
+                server.execute("ALTER ROLE plaudit CREATEDB; GRANT pg_signal_backend TO plaudit")
             yield Addresses(
                 database_url=database_url or own.database_url,
                 service_database_url="" if database_url else own.service_database_url,

@@ -36,8 +36,9 @@ from app.auth import (
     requires,
 )
 from app.transactions import actor_tx, after_commit, after_refusal, idempotent
-from tenants import credentials, throttle, users
+from tenants import ceilings, credentials, throttle, users
 from tenants import settings as tenant_settings
+from tenants.ceilings import Ceiling, CeilingReached
 from tenants.credentials import Scope
 from tenants.db import Tx, current_tx, tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
@@ -249,13 +250,16 @@ def write_with_actions(batch: Batch) -> Tally:
     return batch.tally(batch.part.outcomes, results)
 
 
-def _make_users(batch: Batch, *, now: datetime) -> dict[str, UUID]:
-    """Whom the batch's actions name, in a short transaction of its own: nobody waits for a user who is being made."""
+def _make_users(batch: Batch, *, now: datetime) -> dict[str, UUID | None]:
+    """Whom the batch's actions name, in a short transaction of its own: nobody waits for a user who is being made.
+
+    None: there is no room for another user.
+    """
     with actor_tx() as tx:
         _require_valid_token(tx, batch.part)
         known = {action.type for action in catalog.list_(tx)}  # an unknown action creates no user
         named = {action.user for _, action in batch.actions if action.type in known}
-        return users.ensure_all_external(tx, named, now=now)
+        return {**dict.fromkeys(named), **users.ensure_all_external(tx, named, now=now)}
 
 
 def _require_valid_token(tx: Tx, part: Part) -> None:
@@ -264,7 +268,7 @@ def _require_valid_token(tx: Tx, part: Part) -> None:
 
 
 def _pay(
-    tx: Tx, batch: Batch, user_ids: dict[str, UUID], settings: TenantSettings, *, now: datetime
+    tx: Tx, batch: Batch, user_ids: dict[str, UUID | None], settings: TenantSettings, *, now: datetime
 ) -> list[Paid | DomainError]:
     actor = current_actor()
     vouched = Scope.ACTIONS_WRITE in actor.scopes or actor.is_admin
@@ -273,12 +277,14 @@ def _pay(
     for index, action in batch.actions:
         if action.user not in user_ids:
             outcomes[index] = UnknownAction(action.type)
+        elif user_ids[action.user] is None:
+            outcomes[index] = CeilingReached(Ceiling.USERS, ceilings.read(tx)[Ceiling.USERS])
         elif action.event_key is not None and firsts.setdefault(action.event_key, index) != index:
             outcomes[index] = PayloadDiffers()  # the first with an id is the one that counts
     wanted = [(index, action) for index, action in batch.actions if index not in outcomes]
     deeds = [
         Deed(
-            user_ids[action.user],
+            user_id,
             action.type,
             source=f"event:{(action.event_key or uuid4()).hex}",
             verification=Verification.CLIENT,
@@ -288,6 +294,7 @@ def _pay(
             is_vouched=vouched,
         )
         for _, action in wanted
+        if (user_id := user_ids[action.user]) is not None
     ]
     for (index, _), paid in zip(wanted, actions.perform_all(tx, deeds, settings, now=now), strict=True):
         outcomes[index] = paid

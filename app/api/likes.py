@@ -13,6 +13,8 @@ from app.api.blueprint import Blueprint, Schema
 from app.api.pages import visible
 from app.auth import BadCredentials, May, current_actor, requires
 from app.transactions import actor_tx, after_commit, idempotent
+from tenants import ceilings
+from tenants.ceilings import Ceiling, CeilingReached
 from tenants.db import utcnow
 from tenants.users import check_external_id
 
@@ -73,5 +75,8 @@ def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
         raise PageNotFound(external_id)
     if outcome.result is Result.UNKNOWN_USER:
         raise BadCredentials
+    if outcome.result is Result.LIMITED:
+        with actor_tx() as tx:
+            raise CeilingReached(Ceiling.USERS, ceilings.read(tx)[Ceiling.USERS])
     after_commit(lambda: EVENTS.labels(actor.tenant_id, does.value).inc())
     return {"liked": does is Does.LIKE, "likes": outcome.likes}

@@ -7,6 +7,9 @@ import click
 
 from app.cli.common import audit, connect_redis, json_option, migrated_database, show, show_table
 
+MAX_CEILING = 10**12
+CEILING = click.IntRange(0, MAX_CEILING)
+
 
 def register(cli: click.Group) -> None:
     cli.add_command(tenant)
@@ -14,7 +17,7 @@ def register(cli: click.Group) -> None:
 
 @click.group()
 def tenant() -> None:
-    """Make, list and delete tenants."""
+    """Make, list, limit and delete tenants."""
 
 
 @tenant.command()
@@ -59,6 +62,50 @@ def list_(data_dir: Path, as_json: bool) -> None:
         columns=("id", "name", "created_at"),
         empty="There is no tenant yet. Make one: plaudit tenant create ID --name NAME",
     )
+
+
+@tenant.command("limit")
+@click.argument("tenant_id", metavar="TENANT")
+@click.option("--pages", type=CEILING, help="Pages.")
+@click.option("--users", type=CEILING, help="Users, erased ones too.")
+@click.option("--spaces", type=CEILING, help="Spaces, former ones with boards too.")
+@click.option("--segments", type=CEILING, help="Segments, former ones with boards too.")
+@click.option("--sockets", type=CEILING, help="Open sockets and streams in each live process.")
+@json_option
+@click.pass_obj
+def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **most: int | None) -> None:
+    """Set how much TENANT may have; without options, show it and how much is used.
+
+    What is above a ceiling already stays. New values hold at once; processes that make things at the same time may
+    pass one by a little.
+    """
+    from sqlalchemy import text
+
+    from analytics import pages
+    from tenants import ceilings, registry, users
+    from tenants.ceilings import Ceiling
+    from tenants.db import owner_tx, tenant_tx
+
+    changes = {Ceiling(name): number for name, number in most.items() if number is not None}
+    counts = {
+        Ceiling.PAGES: pages.count,
+        Ceiling.USERS: users.count,
+        Ceiling.SPACES: pages.count_spaces,
+        Ceiling.SEGMENTS: users.count_segments,
+    }
+    with migrated_database(data_dir):
+        with owner_tx() as tx:
+            registry.get(tx, tenant_id)
+            if changes:
+                ceilings.change(tx, tenant_id, changes)
+        with tenant_tx(tenant_id) as tx:
+            tx.execute(text("SET LOCAL statement_timeout = 0"))
+            limits = ceilings.read(tx)
+            used = {ceiling: count(tx, MAX_CEILING) for ceiling, count in counts.items()}
+    if changes:
+        audit("tenant.limited", tenant_id, **{ceiling.value: number for ceiling, number in changes.items()})
+    rows = [{"what": name.value, "limit": number, "used": used.get(name)} for name, number in limits.items()]
+    show_table(rows, as_json=as_json, columns=("what", "limit", "used"), empty="")
 
 
 @tenant.command()

@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects.postgresql import JSONB
 
 from tenants import rls
 
@@ -12,6 +13,7 @@ down_revision = "0009"
 def upgrade() -> None:
     sharing()
     kept_answers()
+    ceilings()
 
 
 def sharing() -> None:
@@ -40,3 +42,11 @@ def kept_answers() -> None:
     )
     for statement in rls.isolate("pending_redactions", platform=("SELECT",)):
         op.execute(statement)
+
+
+def ceilings() -> None:
+    # The service may read the table, and only the owner may write it.
+    op.add_column("tenants", sa.Column("ceilings", JSONB, nullable=False, server_default=sa.text("'{}'::jsonb")))
+    op.create_index(
+        "ix_users_segment", "users", ["tenant_id", "segment"], postgresql_where=sa.text("segment IS NOT NULL")
+    )

@@ -15,7 +15,8 @@ from flask.testing import FlaskClient
 from analytics import projection
 from app.datadir import Addresses
 from app.settings import Settings
-from tenants import tickets
+from tenants import ceilings, tickets
+from tenants.ceilings import Ceiling
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.live import Live, events, ticket_for
 from tests.people import Caller, client_of, user_of
@@ -265,6 +266,15 @@ def test_a_tenant_has_so_many_connections_and_no_more(live: Live, wiki: Caller) 
     open_ones[0].close()
     eventually(lambda: live.refusal(f"/ws/leaderboards?ticket={ticket_for(wiki)}")[0] == 101)
     open_ones[1].close()
+
+
+def test_a_tenant_cannot_allow_itself_more_connections_than_its_ceiling(live: Live, wiki: Caller) -> None:
+    wiki("PATCH", "/api/v1/settings", json={"limits": {"live_connections": 100_000}})
+    with owner_tx() as tx:
+        ceilings.change(tx, wiki.tenant, {Ceiling.SOCKETS: 1})
+    first = live.follow(wiki, **BOARD)
+    assert live.refusal(f"/ws/leaderboards?ticket={ticket_for(wiki)}") == (429, "too_many_connections")
+    first.close()
 
 
 def test_the_api_says_where_the_sockets_are(client: FlaskClient, wiki: Caller, settings: Settings) -> None:

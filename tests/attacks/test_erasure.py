@@ -166,7 +166,7 @@ def test_a_large_answer_is_not_kept_and_its_request_is_not_carried_out_twice(adm
 
 
 def test_the_detail_of_a_refused_event_repeats_little_of_what_was_sent(admin: Caller) -> None:
-    long = "x" * 5_000
+    long = "z" * 5_000
     events: list[Any] = [
         {"type": "view", "page": "p", long: 1},
         {"type": long},
@@ -178,7 +178,7 @@ def test_the_detail_of_a_refused_event_repeats_little_of_what_was_sent(admin: Ca
 
 
 def test_an_error_repeats_little_of_what_was_sent(admin: Caller) -> None:
-    sent = {f"{'x' * 1_000}{number}": 1 for number in range(500)}
+    sent = {f"{'z' * 1_000}{number}": 1 for number in range(500)}
     for method, path in (("PATCH", "/api/v1/settings"), ("PUT", "/api/v1/pages/p"), ("POST", "/api/v1/pages/p/views")):
         answer = admin(method, path, json=sent)
         assert (answer.status_code, len(answer.data) < 20_000) == (422, True), (path, len(answer.data))

@@ -1,13 +1,14 @@
 """P5 on every table: raw SQL as the service's role, with one tenant set, against another tenant's rows."""
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from analytics import imports, pages, projection, snapshots, weights
+from analytics import imports, pages, projection, redaction, snapshots, weights
 from tenants import credentials
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.people import client_of, user_of
@@ -32,6 +33,7 @@ def full_tenant(client: FlaskClient, other_tenant: str) -> str:
     with tenant_tx(other_tenant) as tx:
         imports.begin(tx, "hash", name="file", now=utcnow())
         weights.add(tx, likes=1, views=1, effective_from=None, by="test", now=utcnow())
+        redaction.mark(tx, UUID(user.id), now=utcnow())
     admin("POST", "/api/v1/live/tickets")
     projection.run(other_tenant, now=utcnow())
     snapshots.refresh(other_tenant, now=utcnow())
