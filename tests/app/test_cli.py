@@ -100,31 +100,6 @@ def rows_of(url: str) -> dict[str, list[str]]:
         }
 
 
-def test_an_operator_sets_and_sees_how_much_a_tenant_may_have(folder: Path) -> None:
-    plaudit("tenant", "create", "bound", "--name", "Bound", data_dir=folder)
-    plaudit("user", "create", "bound", "first", data_dir=folder)
-
-    def limits(*options: str) -> dict[str, tuple[int, int | None]]:
-        done = plaudit("tenant", "limit", "bound", *options, "--json", data_dir=folder)
-        assert done.returncode == 0, done.stderr
-        return {row["what"]: (row["limit"], row["used"]) for row in json.loads(done.stdout)}
-
-    assert limits() == {
-        "pages": (5_000_000, 0),
-        "users": (5_000_000, 1),
-        "spaces": (1_000, 0),
-        "segments": (1_000, 0),
-        "sockets": (2_000, None),
-    }
-    changed = limits("--users", "1", "--sockets", "10")
-    assert (changed["users"], changed["sockets"], changed["pages"]) == ((1, 1), (10, None), (5_000_000, 0))
-    assert "users" in plaudit("tenant", "limit", "bound", data_dir=folder).stdout
-    second = plaudit("user", "create", "bound", "second", data_dir=folder)
-    assert (second.returncode, "may have 1 users" in second.stderr) == (1, True)
-    for wrong in (("nobody",), ("bound", "--pages", "-1")):
-        assert plaudit("tenant", "limit", *wrong, data_dir=folder).returncode in {1, 2}
-
-
 def test_backup_wipe_restore_gives_the_same_data(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "plaudit.backup"
     for tenant_id in ("one", "two"):
@@ -380,3 +355,28 @@ def test_a_mistake_is_said_in_one_line(
     assert answer.returncode == 1
     assert answer.stderr.startswith(f"plaudit: {said}"), answer.stderr
     assert len(answer.stderr.splitlines()) == 1
+
+
+def test_an_operator_sets_and_sees_how_much_a_tenant_may_have(folder: Path) -> None:
+    plaudit("tenant", "create", "bound", "--name", "Bound", data_dir=folder)
+    plaudit("user", "create", "bound", "first", data_dir=folder)
+
+    def limits(*options: str) -> dict[str, tuple[int, int | None]]:
+        done = plaudit("tenant", "limit", "bound", *options, "--json", data_dir=folder)
+        assert done.returncode == 0, done.stderr
+        return {row["what"]: (row["limit"], row["used"]) for row in json.loads(done.stdout)}
+
+    assert limits() == {
+        "pages": (5_000_000, 0),
+        "users": (5_000_000, 1),
+        "spaces": (1_000, 0),
+        "segments": (1_000, 0),
+        "sockets": (2_000, None),
+    }
+    changed = limits("--users", "1", "--sockets", "10")
+    assert (changed["users"], changed["sockets"], changed["pages"]) == ((1, 1), (10, None), (5_000_000, 0))
+    assert "users" in plaudit("tenant", "limit", "bound", data_dir=folder).stdout
+    second = plaudit("user", "create", "bound", "second", data_dir=folder)
+    assert (second.returncode, "may have 1 users" in second.stderr) == (1, True)
+    for wrong in (("nobody",), ("bound", "--pages", "-1")):
+        assert plaudit("tenant", "limit", *wrong, data_dir=folder).returncode in {1, 2}
