@@ -29,13 +29,14 @@ MAX_ITEMS_IN_FLIGHT = 50_000
 MAX_ITEMS_A_COMMIT = 10_000
 WAIT_S = 10.0
 GATHER_S = 0.001
-# A transaction of a tenant's own that takes longer keeps the tenant out of the shared one for a while.
-SLOW_S = 0.5
+# A tenant whose own transaction takes longer, after a shared one failed, stays out of the shared one for a while.
+SLOW_S = 0.1
 APART_S = 30.0
 # PostgreSQL's codes for a lock or a statement that took too long.
 TIMEOUTS = ("55P03", "57014")
 
-Commit = Callable[[Sequence[Part], bool], None]
+# Writes parts in one transaction, shared by tenants or not; gives back those that are still to be written.
+Commit = Callable[[Sequence[Part], bool], list[Part]]
 
 
 class Overloaded(Unavailable):
@@ -60,14 +61,29 @@ class _Lane:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A part whose caller waits: until it is done, or until it is the caller's turn to lead its lane."""
+    """A part whose caller waits: until it is done, or until it is the caller's turn to lead its lane.
+
+    The gate is opened once for each of the two, with the group's lock held, and the caller shuts it by passing: so
+    nobody is woken twice, and nobody is forgotten.
+    """
 
     part: Part
     lane: _Lane
     leads: bool = False
     is_done: bool = False
-    # Held by the caller, and released by whoever ends the wait: a bare lock, the cheapest thing to wait for.
+    # A bare lock, the cheapest thing to wait for.
     gate: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.gate.acquire()
+
+    def lead(self) -> None:
+        self.leads = True
+        self.gate.release()
+
+    def finish(self) -> None:
+        self.is_done = True
+        self.gate.release()
 
 
 class GroupCommit:
@@ -96,14 +112,12 @@ class GroupCommit:
         """Have this part committed; how its items fared. Returns after PostgreSQL's commit, or raises."""
         with self._lock:
             self._admit(part)
-            lane = self._lane_of(part.tenant_id)
-            own = _Waiting(part, lane, leads=not lane.is_led)
-            own.gate.acquire()
-            lane.waiting.append(own)
-            lane.is_led = True
+            own = _Waiting(part, self._lane_of(part.tenant_id))
+            self._enqueue(own)
         try:
             while not own.is_done:
-                if own.leads or self._wait(own):
+                self._wait(own)
+                if own.leads:
                     self._lead(own)
         finally:
             with self._lock:
@@ -140,129 +154,140 @@ class GroupCommit:
             return self._shared
         return lane
 
-    def _wait(self, own: _Waiting) -> bool:
-        """Until the part is done, or it is this caller's turn to lead (True)."""
+    def _enqueue(self, one: _Waiting) -> None:
+        """Put it last in its lane. Where nobody leads, its caller does."""
+        one.lane.waiting.append(one)
+        if not one.lane.is_led:
+            one.lane.is_led = True
+            one.lead()
+
+    def _wait(self, own: _Waiting) -> None:
+        """Until the part is done, or it is this caller's turn to lead."""
         while not own.gate.acquire(timeout=self._wait_s):
             with self._lock:
                 if not own.leads and own in own.lane.waiting:
                     own.lane.waiting.remove(own)
                     raise Overloaded
-            # It is being committed, and only the database can say how that goes; or its gate is about to open.
-        return own.leads
+            # It is being committed, and only the database can say how that goes; or its gate has just been opened.
 
     def _lead(self, own: _Waiting) -> None:
-        """Commit what waits in the lane (our own part first among it), then let another lead."""
-        lane, own.leads = own.lane, False
+        """Commit what waits in the lane, our own part first among it; then let another lead."""
+        lane = own.lane
         if len(lane.waiting) < lane.last_batch:  # they were just answered, and come again in a moment
             time.sleep(GATHER_S)
-        batch = self._take(lane)
+        batch = self._take(lane, own)
+        parts = [one.part for one in batch]
+        left: Sequence[Part] = ()
         try:
-            done = self._commit_batch(lane, batch)
+            left = self._commit_shared(parts) if lane.is_shared else self._commit_apart(lane, parts)
         except BaseException as error:
-            for one in batch:
-                one.part.error = one.part.error or error
-                one.is_done = True
+            for part in parts:
+                part.error = part.error or error
             raise
         finally:
-            self._pass_on(lane)
-            for one in batch:
-                if one is not own and one.is_done:
-                    one.gate.release()
-        if done and self._after is not None:
-            self._after({one.part.tenant_id for one in batch if one.part.error is None and one.part.items})
+            with self._lock:
+                self._finish(batch, left)
+                self._pass_on(lane)
+        if self._after is not None:
+            unfinished = {id(part) for part in left}
+            done = [part for part in parts if id(part) not in unfinished and part.error is None and part.items]
+            self._after({part.tenant_id for part in done})
 
-    def _take(self, lane: _Lane) -> list[_Waiting]:
+    def _take(self, lane: _Lane, own: _Waiting) -> list[_Waiting]:
         """The next batch, in the order of arrival; of one tenant no more than its share, so that others fit in."""
         with self._lock:
+            own.leads = False
             batch: list[_Waiting] = []
-            left: deque[_Waiting] = deque()
+            waiting, lane.waiting = lane.waiting, deque()
             items, items_of = 0, Counter[str]()
-            for one in lane.waiting:
+            waiting.remove(own)
+            for one in [own, *waiting]:
                 tenant_id, weight = one.part.tenant_id, one.part.weight
+                if lane.is_shared and self._lane_of(tenant_id) is not lane:  # the tenant has left since
+                    one.lane = self._apart[tenant_id]
+                    self._enqueue(one)
+                    continue
                 fits = items + weight <= MAX_ITEMS_A_COMMIT
                 in_share = items_of[tenant_id] + weight <= share_of(MAX_ITEMS_A_COMMIT) or not items_of[tenant_id]
-                if not batch or (fits and in_share):
+                if one is own or (fits and in_share):
                     batch.append(one)
                     items += weight
                     items_of[tenant_id] += weight
                 else:
-                    left.append(one)
-            lane.waiting = left
+                    lane.waiting.append(one)
             lane.last_batch = len(batch)
             return batch
 
-    def _commit_batch(self, lane: _Lane, batch: list[_Waiting]) -> bool:
-        """Whether it is settled, well or not; if not, its parts have left for lanes of their own."""
-        parts = [one.part for one in batch]
-        if not lane.is_shared:
-            began = time.monotonic()
-            timed_out = self._commit_apart(parts)
-            now = time.monotonic()
-            if timed_out or now - began > SLOW_S:
-                lane.apart_until = now + APART_S
-        else:
-            try:
-                self._commit(parts, True)
-            except DBAPIError as error:
-                if not _outcome_is_known(error):
-                    _fail(parts, error)
-                else:
-                    self._move_apart(batch)
-                    return False
+    def _finish(self, batch: Sequence[_Waiting], left: Sequence[Part]) -> None:
+        """Let the callers go whose parts are settled. What is left goes on in a lane of its tenant's own."""
+        unfinished = {id(part) for part in left}
         for one in batch:
-            one.is_done = True
-        return True
+            if id(one.part) not in unfinished:
+                one.finish()
+        lanes: list[_Lane] = []
+        for one in reversed(batch):  # before whatever came to the lane meanwhile
+            if id(one.part) in unfinished:
+                one.lane = self._apart.setdefault(one.part.tenant_id, _Lane(one.part.tenant_id))
+                one.lane.waiting.appendleft(one)
+                lanes.append(one.lane)
+        for lane in dict.fromkeys(lanes):
+            if not lane.is_led:
+                lane.is_led = True
+                lane.waiting[0].lead()
 
-    def _commit_apart(self, parts: Sequence[Part]) -> bool:
-        """One tenant's parts in a transaction of their own; whether a lock or statement took too long.
+    def _commit_shared(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Several tenants' parts in one transaction. Those that are left are to be written apart."""
+        if not parts:
+            return ()
+        try:
+            return self._commit(parts, True)
+        except DBAPIError as error:
+            if _outcome_is_known(error):
+                return parts
+            _fail(parts, error)
+            return ()
+
+    def _commit_apart(self, lane: _Lane, parts: Sequence[Part]) -> Sequence[Part]:
+        """One tenant's parts in a transaction of their own. Nothing is left."""
+        began = time.monotonic()
+        timed_out = self._try_apart(parts)
+        now = time.monotonic()
+        if timed_out or now - began > SLOW_S:
+            lane.apart_until = now + APART_S
+        return ()
+
+    def _try_apart(self, parts: Sequence[Part]) -> bool:
+        """Whether a lock or statement took too long.
 
         If the parts fail together for another reason, each is tried once more by itself: the one that cannot be
         written fails alone. After a timeout nothing is tried again, since the next would wait as long.
         """
-        try:
-            self._commit(parts, False)
-        except DBAPIError as error:
-            if not _outcome_is_known(error) or _code(error) in TIMEOUTS:
-                _fail(parts, error)
-                return _code(error) in TIMEOUTS
-        else:
-            return False
-        for place, part in enumerate(parts):
+        tries: deque[Sequence[Part]] = deque([parts])
+        while tries:
+            now = tries.popleft()
             try:
-                self._commit([part], False)
+                left = self._commit(now, False)
             except DBAPIError as error:
-                part.error = error
                 if not _outcome_is_known(error) or _code(error) in TIMEOUTS:
-                    _fail(parts[place:], error)
+                    _fail([part for some in (now, *tries) for part in some], error)
                     return _code(error) in TIMEOUTS
+                if now is parts:
+                    tries.extend([part] for part in parts)
+                else:
+                    _fail(now, error)
+            else:
+                if left:
+                    tries.append(left)
         return False
 
-    def _move_apart(self, batch: list[_Waiting]) -> None:
-        """Give every tenant of a batch that failed its own lane, led by the first of its own callers."""
-        with self._lock:
-            lanes: list[_Lane] = []
-            for one in reversed(batch):  # before whatever came to the lane meanwhile
-                one.lane = self._apart.setdefault(one.part.tenant_id, _Lane(one.part.tenant_id))
-                one.lane.waiting.appendleft(one)
-                lanes.append(one.lane)
-            unled = [lane for lane in dict.fromkeys(lanes) if not lane.is_led]
-            for lane in unled:
-                lane.is_led = True
-                lane.waiting[0].leads = True
-        for lane in unled:
-            lane.waiting[0].gate.release()
-
     def _pass_on(self, lane: _Lane) -> None:
-        with self._lock:
-            if not lane.waiting:
-                lane.is_led = False
-                lane.last_batch = 0
-                if lane.tenant_id is not None and lane.apart_until < time.monotonic():
-                    del self._apart[lane.tenant_id]
-                return
-            heir = lane.waiting[0]
-            heir.leads = True
-        heir.gate.release()
+        if lane.waiting:
+            lane.waiting[0].lead()
+            return
+        lane.is_led = False
+        lane.last_batch = 0
+        if lane.tenant_id is not None and lane.apart_until < time.monotonic():
+            del self._apart[lane.tenant_id]
 
 
 def _outcome_is_known(error: DBAPIError) -> bool:

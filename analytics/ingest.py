@@ -102,8 +102,12 @@ def apply(tx: Tx, parts: Sequence[Part]) -> None:
     _Share(tx.tenant, parts).write(tx)
 
 
-def commit_together(parts: Sequence[Part], shared: bool) -> None:
-    """Write these parts in one transaction; `shared` by tenants, it waits for locks only briefly."""
+def commit_together(parts: Sequence[Part], shared: bool) -> list[Part]:
+    """Write these parts in one transaction; `shared` by tenants, it waits for locks only briefly.
+
+    Gives back the parts that are still to be written: where a token of a tenant's is not valid any more, nothing of
+    that tenant was, and what others of its requests want is written by the next transaction. All else is settled.
+    """
     by_tenant: dict[str, list[Part]] = {}
     for part in parts:
         part.outcomes, part.error = [], None
@@ -113,13 +117,13 @@ def commit_together(parts: Sequence[Part], shared: bool) -> None:
         with shared_tx(shares[0].tenant_id, shared=shared) as enter:
             for share in shares:
                 share.write(enter(share.tenant_id))
-        return
+        return []
     rows = in_one_trip([(share.tenant_id, _RECORD, share.parameters()) for share in shares], shared=shared)
+    left: list[Part] = []
     for share, row in zip(shares, rows, strict=True):
         share.hear(_Recorded(*row))
-        live = share.refuse()
-        if live:
-            commit_together(live, shared)
+        left += share.refuse()
+    return left
 
 
 class _Recorded(NamedTuple):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from psycopg.errors import LockNotAvailable
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
@@ -18,8 +19,11 @@ from analytics.group_commit import GroupCommit, Overloaded
 from analytics.ingest import Does, Item, Outcome, Part, Result, commit_together
 from analytics.windows import hour_of
 from app.settings import Settings
+from tenants import credentials
+from tenants.credentials import ClientToken
 from tenants.db import LOCK_TIMEOUT_MS, SHARED_LOCK_TIMEOUT_MS, owner_tx, tenant_tx, utcnow
 from tenants.shares import TenantBusy
+from tenants.signing import BadToken
 from tests.analytics.conftest import likes_of, views_of
 from tests.service import ROOT, eventually
 
@@ -45,10 +49,10 @@ def commits() -> list[int]:
 def group(commits: list[int]) -> GroupCommit:
     """A group commit that is slow enough for others to come meanwhile."""
 
-    def counting(parts: Sequence[Part], shared: bool) -> None:
+    def counting(parts: Sequence[Part], shared: bool) -> list[Part]:
         commits.append(len(parts))
         time.sleep(0.02)
-        commit_together(parts, shared)
+        return commit_together(parts, shared)
 
     return GroupCommit(commit=counting)
 
@@ -60,9 +64,9 @@ class Gate:
         self._opened = threading.Event()
         self.open = self._opened.set
 
-    def commit(self, parts: Sequence[Part], shared: bool) -> None:
+    def commit(self, parts: Sequence[Part], shared: bool) -> list[Part]:
         assert self._opened.wait(10)
-        commit_together(parts, shared)
+        return commit_together(parts, shared)
 
 
 def test_requests_in_flight_share_commits_across_tenants(
@@ -148,9 +152,10 @@ def test_a_tenant_fills_no_more_than_its_share_of_a_commit(tenant: str, other_te
     make_pages(other_tenant, "a")
     gate, commits = Gate(), []
 
-    def commit(parts: Sequence[Part], shared: bool) -> None:
-        gate.commit(parts, shared)
+    def commit(parts: Sequence[Part], shared: bool) -> list[Part]:
+        left = gate.commit(parts, shared)
         commits.append(Counter(part.tenant_id for part in parts for _ in part.items))
+        return left
 
     group, now = GroupCommit(commit=commit), utcnow()
     thousand = [Item(Does.VIEW, "a", now)] * 1000
@@ -194,9 +199,9 @@ def test_a_row_that_stays_locked_fails_its_own_requests_once_and_together(tenant
     make_pages(other_tenant, "a")
     tries: list[tuple[int, bool]] = []
 
-    def commit(parts: Sequence[Part], shared: bool) -> None:
+    def commit(parts: Sequence[Part], shared: bool) -> list[Part]:
         tries.append((len(parts), shared))
-        commit_together(parts, shared)
+        return commit_together(parts, shared)
 
     group = GroupCommit(commit=commit)
     with ThreadPoolExecutor(8) as pool, tenant_tx(tenant, separate=True) as holding:
@@ -215,6 +220,72 @@ def test_a_row_that_stays_locked_fails_its_own_requests_once_and_together(tenant
         holding.rollback()
         assert next_one.result(10) == [Outcome(Result.ACCEPTED)], "and when the row is free it is written"
     assert views_of(tenant) == 1
+
+
+def test_a_neighbours_dead_token_and_locked_row_count_nothing_twice(tenant: str, other_tenant: str) -> None:
+    """What a shared transaction has committed is settled, whatever becomes of what it could not write."""
+    make_pages(tenant, "a")
+    make_pages(other_tenant, "a")
+    with tenant_tx(other_tenant) as tx:
+        clients = [credentials.create_client(tx, name="c", scopes=["admin"], now=utcnow()).client.id for _ in range(2)]
+        credentials.revoke_client(tx, clients[0], now=utcnow())
+    dead, good = (
+        Part(other_tenant, [Item(Does.VIEW, "a", utcnow())], utcnow(), token=ClientToken(client, client))
+        for client in clients
+    )
+    gate = Gate()
+    group = GroupCommit(commit=gate.commit)
+    with ThreadPoolExecutor(8) as pool, tenant_tx(other_tenant, separate=True) as holding:
+        holding.execute(text("SELECT FROM page_counters FOR UPDATE"))
+        first = pool.submit(group.write, view(tenant, "a"))
+        eventually(lambda: group.items_in_flight == 1)
+        together = [pool.submit(group.write, part) for part in (view(tenant, "a"), dead, good)]
+        eventually(lambda: group.items_in_flight == 4)
+        gate.open()
+        assert [first.result(10), together[0].result(10)] == [[Outcome(Result.ACCEPTED)]] * 2
+        with pytest.raises(BadToken):
+            together[1].result(10)
+        time.sleep(2 * SHARED_LOCK_TIMEOUT_MS / 1000)
+        holding.rollback()
+        assert together[2].result(10) == [Outcome(Result.ACCEPTED)]
+    assert (views_of(tenant), views_of(other_tenant)) == (2, 1)
+
+
+def test_nobody_is_forgotten_or_woken_twice_whatever_fails_and_however_threads_take_turns() -> None:
+    """Nearly a third of the shared transactions fail; threads are switched a thousand times as often as usual."""
+    written: Counter[str] = Counter()
+    rng, lock = random.Random(11), threading.Lock()
+
+    def commit(parts: Sequence[Part], shared: bool) -> list[Part]:
+        with lock:
+            fails, leaves = shared and rng.random() < 0.3, rng.random() < 0.1
+        if fails:
+            raise OperationalError("commit", {}, LockNotAvailable())
+        left = list(parts[1:]) if leaves else []
+        with lock:
+            written.update(part.tenant_id for part in parts if part not in left)
+        return left
+
+    group, end, sent = GroupCommit(commit=commit), time.monotonic() + 3, Counter[str]()
+
+    def keep_writing(number: int) -> None:
+        tenant_id = f"t{number % 6}"
+        while time.monotonic() < end:
+            group.write(Part(tenant_id, [Item(Does.VIEW, "a", utcnow())], utcnow()))
+            with lock:
+                sent[tenant_id] += 1
+
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    try:
+        with ThreadPoolExecutor(48) as pool:
+            for future in [pool.submit(keep_writing, number) for number in range(48)]:
+                future.result(30)
+    finally:
+        sys.setswitchinterval(usual)
+    assert sent == written
+    assert (group.items_in_flight, group._shared.is_led, len(group._shared.waiting)) == (0, False, 0)
+    assert not any(lane.is_led or lane.waiting for lane in group._apart.values())
 
 
 def test_a_page_deleted_meanwhile_is_unknown(tenant: str) -> None:
