@@ -32,6 +32,8 @@ from tenants.settings import TenantSettings
 from tenants.throttle import State, TooMany
 
 AGENT_MAX = 512
+# In a transaction's `info`: how many payments it holds so far.
+PENDING = "payments"
 METADATA_MAX_BYTES = 4096
 # What an action was done to.
 OBJECT = re.compile(r"[A-Za-z0-9._~:@/-]{1,128}\Z")
@@ -176,7 +178,8 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
         oldest_at=look.oldest_update_at,
         now=now,
     )
-    limits.breakers.require(tx.tenant, most_per_minute=settings.limits.score_spike_per_minute)
+    pending = int(tx.info.get(PENDING, 0))
+    limits.breakers.require(tx.tenant, most_per_minute=settings.limits.score_spike_per_minute, pending=pending)
     event_id = uuid4()
     told_rank = deed.verification is not Verification.CLIENT  # nobody is told of a batch's
     rank = standings.rank_for(tx, user.score + points) if told_rank else None
@@ -197,6 +200,7 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
     if deed.token is not None:
         tokens.consume(tx, deed.token)
     _write_audit(tx, deed, event_id, points, now=now)
+    tx.info[PENDING] = pending + 1
     tx.after_commit(partial(_count_payment, tx.tenant, points))
     got, rule = look.in_last_hour + points, settings.integrity
     is_flagged = got > rule.points_per_hour and integrity.raise_flag(

@@ -15,6 +15,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from tenants.errors import Unavailable
+from tenants.shares import share_of
 from tenants.throttle import State, TooMany
 
 NAME = "scores"
@@ -80,8 +81,11 @@ class Breaker:
         self._since = 0.0
         self._probes = 0
 
-    def require(self, most_per_minute: int) -> None:
-        """Let one through, or TooBusy. Who is let through and commits is then counted by `passed`."""
+    def require(self, most_per_minute: int, *, pending: int = 0) -> None:
+        """Let one through, or TooBusy. Who is let through and commits is then counted by `passed`.
+
+        `pending`: how many were let through in the same transaction, which are not committed yet.
+        """
         with self._lock:
             now = self._clock()
             if self._phase is _Phase.OPEN and now - self._since >= OPEN_S:
@@ -95,7 +99,7 @@ class Breaker:
                 else:
                     self._close()
             self._forget_old(now)
-            if self._phase is _Phase.CLOSED and self._arrived >= most_per_minute:
+            if self._phase is _Phase.CLOSED and self._arrived + pending >= most_per_minute:
                 self._open(now, first=True)
             if self._phase is _Phase.OPEN:
                 self._count(now)  # whether the rush goes on is seen by those who are refused
@@ -143,9 +147,10 @@ class Breakers:
         self._all = Breaker("_all")
         self._tenants: dict[str, Breaker] = {}
 
-    def require(self, tenant_id: str, *, most_per_minute: int) -> None:
-        self._of(tenant_id).require(most_per_minute)
-        self._all.require(MOST_PER_MINUTE)
+    def require(self, tenant_id: str, *, most_per_minute: int, pending: int) -> None:
+        # Whatever a tenant sets for itself, it cannot open the breaker of everybody alone.
+        self._of(tenant_id).require(min(most_per_minute, share_of(MOST_PER_MINUTE)), pending=pending)
+        self._all.require(MOST_PER_MINUTE, pending=pending)
 
     def passed(self, tenant_id: str) -> None:
         self._of(tenant_id).passed()

@@ -105,8 +105,9 @@ def pending() -> list[tuple[str, UUID]]:
 def _redact_one(tx: Tx, request: str, user_id: str, *, is_large: bool) -> None:
     """Without the user; one that is too large to be read, or no JSON, without its body."""
     named = {"tenant": tx.tenant, "request": request}
+    body = tx.scalar(_BODY, named) if not is_large else None
     try:
-        answer = orjson.loads(bytes(tx.scalar(_BODY, named))) if not is_large else None
+        answer = orjson.loads(bytes(body)) if body is not None else None
     except orjson.JSONDecodeError:
         answer = None
     redacted = _without(answer, user_id)

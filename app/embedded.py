@@ -135,7 +135,7 @@ class EmbeddedServers:
             noise=r"LOG: +(starting|listening|database system|received|aborting|background worker|shutting|checkpoint)"
             r"|FATAL: +the database system is (starting up|shutting down)"
             # A data folder of an earlier release, before its roles are converted.
-            rf'|"{server_roles.SUPERUSER_LOGIN}"|Connection matched file',
+            r'|"plaudit_super"|Connection matched file',
         )
 
     def valkey(self) -> Server:

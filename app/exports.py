@@ -10,7 +10,8 @@ who takes a little now and then.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import structlog
 from flask import current_app
@@ -18,8 +19,11 @@ from flask import current_app
 from app import stalled
 from tenants.errors import Limited
 
-MAX_AT_ONCE = 4
+MAX_AT_ONCE = 16
+# Of them, those that anybody may ask for, with a publishable key.
+MAX_AT_ONCE_ANONYMOUS = 8
 MAX_AT_ONCE_A_TENANT = 2
+MAX_AT_ONCE_A_NETWORK = 1
 MAX_PIECE_BYTES = 64 * 1024
 MAX_EXPORT_S = 900.0
 RETRY_AFTER_S = 10
@@ -35,8 +39,7 @@ class TooManyExports(Limited):
 class Export:
     """One export's place among those that run, and its pieces. `close` gives the place back, however often."""
 
-    def __init__(self, tenant_id: str, give_back: Callable[[str], None]) -> None:
-        self._tenant_id = tenant_id
+    def __init__(self, give_back: Callable[[], None]) -> None:
         self._give_back = give_back
         self._is_open = threading.Lock()  # held by whoever has closed it
         self._pieces: Iterator[bytes] = iter(())
@@ -58,7 +61,7 @@ class Export:
 
     def close(self) -> None:
         if self._is_open.acquire(blocking=False):
-            self._give_back(self._tenant_id)
+            self._give_back()
 
     def __del__(self) -> None:
         self.close()  # an answer that never came as far as the server
@@ -72,13 +75,20 @@ class Exports:
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
 
-    def begin(self, tenant_id: str, make: Callable[[], Iterator[bytes]]) -> Export:
-        """An export of what `make` returns; it is closed again where that fails."""
+    def begin(self, tenant_id: str, make: Callable[[], Iterator[bytes]], *, network: str | None = None) -> Export:
+        """An export of what `make` returns; it is closed again where that fails.
+
+        Who is anonymous is told apart by their `network`, and takes no place of the tenant's own callers.
+        """
+        limits = {"": MAX_AT_ONCE, tenant_id: MAX_AT_ONCE_A_TENANT}
+        if network is not None:
+            network = f"{tenant_id} {network}"
+            limits = {"": MAX_AT_ONCE, " ": MAX_AT_ONCE_ANONYMOUS, network: MAX_AT_ONCE_A_NETWORK}
         with self._lock:
-            if self._running[tenant_id] >= MAX_AT_ONCE_A_TENANT or self._running.total() >= MAX_AT_ONCE:
+            if any(self._running[name] >= limit for name, limit in limits.items()):
                 raise TooManyExports(retry_after_s=RETRY_AFTER_S)
-            self._running[tenant_id] += 1
-        export = Export(tenant_id, self._end)
+            self._running.update(limits.keys())
+        export = Export(partial(self._end, limits.keys()))
         try:
             stalled.cut_off(self._port)
             return export.of(make())
@@ -86,9 +96,9 @@ class Exports:
             export.close()
             raise
 
-    def _end(self, tenant_id: str) -> None:
+    def _end(self, names: Iterable[str]) -> None:
         with self._lock:
-            self._running[tenant_id] -= 1
+            self._running.subtract(names)
             self._running = +self._running
 
 

@@ -17,8 +17,7 @@ from analytics.group_commit import GroupCommit
 from analytics.ingest import Part, Result
 from app import edge
 from app.api.events import count_view, view_answer, view_part
-from app.auth import Actor, May, actor_showing, allowed
-from app.ingest import WRITTEN
+from app.auth import WRITTEN, Actor, May, actor_showing, allowed
 from app.settings import Settings
 from tenants import logs
 from tenants.shares import TenantShare

@@ -29,7 +29,7 @@ from app.auth import Reader
 from app.live_tops import Top, Tops
 from tenants import ceilings, liveness, redis
 from tenants import settings as tenant_settings
-from tenants.ceilings import Ceiling
+from tenants.ceilings import Ceiling, CeilingReached
 from tenants.db import utcnow
 from tenants.errors import Forbidden, Limited, Unavailable
 from tenants.redis import RedisUnavailable
@@ -67,6 +67,8 @@ _told = cache(TOLD.labels)
 
 # A tenant (or all of them) and a topic.
 Key = tuple[str, str]
+# All connections of a tenant, whoever has them.
+ALL = "all"
 
 
 class TooManyConnections(Limited):
@@ -235,14 +237,16 @@ class Hub:
         self.start()
         tenant_id = follower.reader.tenant_id
         ceiling = ceilings.recent(tenant_id)[Ceiling.SOCKETS]
-        most = min(tenant_settings.recent(tenant_id).limits.live_connections, ceiling)
+        limits = self._limits(follower, tenant_settings.recent(tenant_id).limits.live_connections)
         with self._lock:
             if self._ending is not None:
                 raise Restarting
-            for counted, limit in self._limits(follower, most).items():
-                if self._open.get(counted, 0) >= limit:
+            if self._open[tenant_id, ALL] >= ceiling:
+                raise CeilingReached(Ceiling.SOCKETS, ceiling)
+            for counted, limit in limits.items():
+                if self._open[counted] >= limit:
                     raise TooManyConnections(f"At most {limit} at once", retry_after_s=5)
-            self._open.update(self._limits(follower, most).keys())
+            self._open.update([(tenant_id, ALL), *limits])
             self._everyone.add(follower)
         CONNECTIONS.labels(follower.kind).inc()
 
@@ -253,7 +257,7 @@ class Hub:
             if follower not in self._everyone:
                 return
             self._everyone.discard(follower)
-            self._open.subtract(self._limits(follower, 0).keys())
+            self._open.subtract([(follower.reader.tenant_id, ALL), *self._limits(follower, 0)])
             self._open = +self._open
         CONNECTIONS.labels(follower.kind).dec()
 

@@ -8,12 +8,9 @@ from analytics import ingest
 from analytics.group_commit import GroupCommit
 from analytics.ingest import Outcome, Part
 from analytics.wake import wake
-from app.auth import BadCredentials
+from app.auth import WRITTEN, BadCredentials
 from tenants.db import current_tx
 from tenants.signing import BadToken
-
-# In the environment of a request that the fast lane has written already: its outcomes, or its error.
-WRITTEN = "plaudit.written"
 
 
 def write(part: Part) -> Sequence[Outcome]:

@@ -31,7 +31,7 @@ def serve_web(settings: Settings) -> None:
         port=settings.port,
         interface=Interfaces.WSGI,
         workers=settings.web_processes,
-        blocking_threads=settings.web_threads,
+        blocking_threads=settings.all_web_threads,
         backlog=2048,
         log_level=LogLevels.error,
         log_dictconfig=_plain_logging(),

@@ -36,7 +36,13 @@ class Settings:
     sentry_dsn: str | None
     log_format: LogFormat | None
     web_processes: int
+    # Requests that a process works on at once.
     web_threads: int
+
+    @property
+    def all_web_threads(self) -> int:
+        """With those that wait for their turn: so many that one tenant's waiting requests leave room for others'."""
+        return 5 * self.web_threads
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
@@ -65,7 +71,7 @@ class Settings:
             sentry_dsn=_url(env, "SENTRY_DSN", {"http", "https"}),
             log_format=_log_format(env),
             web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, least=1, most=64),
-            web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 64, least=1, most=512),
+            web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 32, least=1, most=512),
         )
 
 

@@ -47,9 +47,7 @@ def create_app(settings: Settings) -> Flask:
     app = new_flask(settings)
     app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
     app.extensions["plaudit-ingest"] = GroupCommit(after=Waker())
-    app.extensions["plaudit-threads"] = TenantShare(
-        share_of(settings.web_threads), max_waiting=settings.web_threads // 8
-    )
+    app.extensions["plaudit-threads"] = share_of_threads(settings)
     app.extensions["plaudit-mint"] = Mint(secret_key(settings))
     app.extensions["plaudit-boards"] = BoardShelf()
     app.extensions["plaudit-exports"] = Exports(port=settings.port)
@@ -59,6 +57,12 @@ def create_app(settings: Settings) -> Flask:
     app.register_blueprint(embed.blueprint)
     app.wsgi_app = FastLane(app, app.wsgi_app)  # type: ignore[method-assign]
     return app
+
+
+def share_of_threads(settings: Settings) -> TenantShare:
+    """One tenant's share: of the requests that are worked on at once, and with those that wait, of all threads."""
+    working = share_of(settings.web_threads)
+    return TenantShare(working, max_waiting=share_of(settings.all_web_threads) - working)
 
 
 def secret_key(settings: Settings) -> str:
@@ -89,7 +93,7 @@ def connect(settings: Settings) -> None:
     db.configure(
         service_url=settings.service_database_url,
         owner_url=settings.database_url,
-        pool_size=settings.web_threads // 3 + 1,
+        pool_size=settings.web_threads // 2 + 1,
         share_connections=True,
     )
     redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"

@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 import psycopg
+import structlog
 from psycopg import ClientCursor
 from sqlalchemy import (
     CursorResult,
@@ -52,6 +53,8 @@ from sqlalchemy.orm import (
 
 from tenants.errors import NotFound, Unavailable
 from tenants.shares import TenantShare, share_of
+
+log = structlog.get_logger()
 
 SERVICE_ROLE = "plaudit_service"
 PLATFORM_ROLE = "plaudit_platform"
@@ -92,6 +95,8 @@ class Tx(Session):
 
     tenant_id: str | None = None
     raw: Connection
+    # Whether other tenants wait for the same transaction.
+    is_shared: bool = False
 
     def __init__(self, connection: Connection, tenant_id: str | None, **options: Any) -> None:
         super().__init__(bind=connection, **options)
@@ -106,7 +111,10 @@ class Tx(Session):
     def committed(self) -> None:
         """For whoever opened it: the commit is done."""
         for call in self._after_commit:
-            call()
+            try:
+                call()
+            except Exception:  # the rest is true all the same, and so is the answer
+                log.exception("what follows a commit failed", action="commit.followed", tenantId=self.tenant_id)
 
     def run(self, statement: TextClause, parameters: Mapping[str, Any]) -> CursorResult[Any]:
         """A statement as it is, past the ORM: for the busy paths, which name their tenant themselves."""
@@ -213,6 +221,7 @@ def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
     """
     opening = set_role(SERVICE_ROLE, shared=shared) + set_tenant(first)
     with _open(_configured().service, opening, separate=False) as connection, Tx(connection, first) as tx:
+        tx.is_shared = shared
 
         def enter(tenant_id: str) -> Tx:
             if tenant_id != tx.tenant_id:

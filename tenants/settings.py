@@ -124,16 +124,9 @@ def forget(tenant_id: str) -> None:
     _recent.pop(tenant_id, None)
 
 
-def lock(tx: Tx) -> None:
-    """Until the transaction is over, nobody else changes this tenant's settings."""
-    tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('settings:' || :tenant, 0))"), {"tenant": tx.tenant})
-
-
-def change(
-    tx: Tx, changes: Mapping[str, Any], *, now: datetime, expected_version: int | None = None
-) -> tuple[TenantSettings, int]:
+def change(tx: Tx, changes: Mapping[str, Any], *, now: datetime, expected_version: int | None = None) -> "Change":
     """Set some of them; the rest stays. With an expected version, only if nobody was quicker."""
-    lock(tx)
+    tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('settings:' || :tenant, 0))"), {"tenant": tx.tenant})
     current, version = read(tx)
     if expected_version is not None and expected_version != version:
         raise Stale(f"The settings are at version {version} now")
@@ -145,7 +138,14 @@ def change(
         .values(tenant_id=tx.tenant, **values)
         .on_conflict_do_update(index_elements=["tenant_id"], set_=values)
     )
-    return changed, version + 1
+    return Change(current, changed, version + 1)
+
+
+@dataclass(frozen=True)
+class Change:
+    before: TenantSettings
+    after: TenantSettings
+    version: int
 
 
 def merge(current: TenantSettings, changes: Mapping[str, Any]) -> TenantSettings:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from tenants.errors import Limited
 
 WAIT_S = 0.2
-# A tenant that is alone in a process takes nothing from anybody by waiting longer, however many wait.
+# A tenant that is alone in a process takes nothing from anybody by waiting longer.
 WAIT_ALONE_S = 2.0
 # After the last request of another tenant.
 ALONE_AFTER_S = 1.0
@@ -35,7 +35,7 @@ def share_of(total: int) -> int:
 
 
 class TenantShare:
-    """At most `size` at once for each tenant, and where others ask too, at most `max_waiting` that wait."""
+    """At most `size` at once for each tenant, and at most `max_waiting` that wait."""
 
     def __init__(self, size: int, *, max_waiting: int) -> None:
         self._size = size
@@ -66,7 +66,7 @@ class TenantShare:
                 self._taken[tenant_id] = taken + 1
                 return
             queue = self._queues.setdefault(tenant_id, deque())
-            if len(queue) >= self._max_waiting and not self._is_alone():
+            if len(queue) >= self._max_waiting:
                 raise TenantBusy
             # A lock that somebody else releases: the cheapest thing to wait for.
             turn = threading.Lock()

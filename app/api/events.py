@@ -39,7 +39,7 @@ from app.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings, credentials, throttle, users
 from tenants import settings as tenant_settings
 from tenants.ceilings import Ceiling, CeilingReached
-from tenants.credentials import Scope
+from tenants.credentials import ClientToken, Scope
 from tenants.db import Tx, current_tx, tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
 from tenants.settings import TenantSettings
@@ -87,7 +87,7 @@ def send_view(external_id: str) -> ResponseReturnValue:
     try:
         part = view_part(actor, external_id, request.environ)
     except events.Refused as refused:
-        after_refusal(partial(record, actor.tenant_id, refused.code))
+        after_refusal(partial(record, actor.tenant_id, refused.code, token=actor.client_token))
         raise BadView(refused.code, refused.detail) from None
     result = ingest.write(part)[0].result
     if result is Result.UNKNOWN_PAGE:
@@ -253,7 +253,7 @@ def write_with_actions(batch: Batch) -> Tally:
 def _make_users(batch: Batch, *, now: datetime) -> dict[str, UUID | None]:
     """Whom the batch's actions name, in a short transaction of its own: nobody waits for a user who is being made.
 
-    None: there is no room for another user.
+    (With an Idempotency-Key it is the request's, which has one.) None: there is no room for another user.
     """
     with actor_tx() as tx:
         _require_valid_token(tx, batch.part)
@@ -274,11 +274,12 @@ def _pay(
     vouched = Scope.ACTIONS_WRITE in actor.scopes or actor.is_admin
     outcomes: dict[int, Paid | DomainError] = {}
     firsts: dict[UUID, int] = {}
+    no_room = CeilingReached(Ceiling.USERS, ceilings.read(tx)[Ceiling.USERS]) if None in user_ids.values() else None
     for index, action in batch.actions:
         if action.user not in user_ids:
             outcomes[index] = UnknownAction(action.type)
-        elif user_ids[action.user] is None:
-            outcomes[index] = CeilingReached(Ceiling.USERS, ceilings.read(tx)[Ceiling.USERS])
+        elif user_ids[action.user] is None and no_room is not None:
+            outcomes[index] = no_room
         elif action.event_key is not None and firsts.setdefault(action.event_key, index) != index:
             outcomes[index] = PayloadDiffers()  # the first with an id is the one that counts
     wanted = [(index, action) for index, action in batch.actions if index not in outcomes]
@@ -346,10 +347,10 @@ def refuse(tenant_id: str, reason: Reason, detail: str) -> Response:
     return answer(_refused(reason, detail))
 
 
-def record(tenant_id: str, reason: Reason) -> None:
-    """Count a refusal for the metrics and for the tenant's admins."""
+def record(tenant_id: str, reason: Reason, *, token: ClientToken | None = None) -> None:
+    """Count a refusal for the metrics and for the tenant's admins; not with a token that is not valid any more."""
+    ingest.write(Part(tenant_id, [], utcnow(), token=token, rejected={reason.value: 1}))
     events.reject(tenant_id, reason)
-    ingest.write(Part(tenant_id, [], utcnow(), rejected={reason.value: 1}))
 
 
 def answer(tally: Tally) -> Response:

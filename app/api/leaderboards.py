@@ -41,14 +41,11 @@ READS_PER_MINUTE = 600
 BEYOND_ANY_VALUE = 1e18
 MEMBER = re.compile(r"[0-9]{1,19}")
 USER_MEMBER = re.compile(r"[0-9]{13}[0-9a-f]{16}:[0-9a-f-]{36}")
-# What stands before a spreadsheet's formula: the start of a cell, or what some spreadsheets split cells on. (Full-width
-# signs are taken in some languages.) Each run of separators is tried once, so it is linear.
-FORMULA = re.compile(
-    r"""(?x)
-    (?: ^ [\s"]*+ | (?<![\s";|]) [\ "]*+ [;|\t\r\n] [\s";|]*+ )
-    (?= [=+\-@\uff1d\uff0b\uff0d\uff20] )
-    """
-)
+# What stands before a sign that a spreadsheet may take for a formula's. (Full-width signs are taken in some languages.)
+# Each run of separators and white space is tried once, so it is linear.
+FORMULA = re.compile(r"""(?<![\s";|])[\s";|]*+(?=[=+\-@\uff1d\uff0b\uff0d\uff20])""")
+# What some spreadsheets split cells on.
+SEPARATORS = frozenset(";|\t\r\n")
 
 
 class NoSnapshot(NotFound):
@@ -200,7 +197,7 @@ def export(query: dict[str, Any]) -> Response:
 
     name = board.topic.replace(":", "-")
     return Response(
-        running_exports().begin(reader.tenant_id, make),
+        running_exports().begin(reader.tenant_id, make, network=caller_network() if reader.is_anonymous else None),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
     )
@@ -368,5 +365,9 @@ def _csv_line(cells: Sequence[Any]) -> str:
 
 
 def _harmless(cell: Any) -> Any:
-    """Text behind an apostrophe is never a formula."""
-    return FORMULA.sub(r"\g<0>'", cell) if isinstance(cell, str) else cell
+    """Text behind an apostrophe is never a formula: at the start of a cell, or of what may be taken for one."""
+
+    def quote(run: "re.Match[str]") -> str:
+        return f"{run[0]}'" if run.start() == 0 or not SEPARATORS.isdisjoint(run[0]) else run[0]
+
+    return FORMULA.sub(quote, cell) if isinstance(cell, str) else cell

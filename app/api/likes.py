@@ -1,21 +1,23 @@
 """Likes: by a user for themselves, or by a client for its own user."""
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import marshmallow as ma
 
-from analytics.events import EVENTS
+from analytics import events
+from analytics.events import EVENTS, Reason
 from analytics.ingest import Does, Item, Part, Result
 from analytics.pages import PageNotFound
 from app import ingest
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import visible
 from app.auth import BadCredentials, May, current_actor, requires
-from app.transactions import actor_tx, after_commit, idempotent
+from app.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings
 from tenants.ceilings import Ceiling, CeilingReached
-from tenants.db import utcnow
+from tenants.db import current_tx, utcnow
 from tenants.users import check_external_id
 
 blueprint = Blueprint("likes", __name__, url_prefix="/api/v1/pages", description="Likes")
@@ -76,7 +78,14 @@ def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
     if outcome.result is Result.UNKNOWN_USER:
         raise BadCredentials
     if outcome.result is Result.LIMITED:
-        with actor_tx() as tx:
-            raise CeilingReached(Ceiling.USERS, ceilings.read(tx)[Ceiling.USERS])
+        after_refusal(partial(record_limited, actor.tenant_id, is_recorded=current_tx() is None))
+        raise CeilingReached(Ceiling.USERS, ceilings.recent(actor.tenant_id)[Ceiling.USERS])
     after_commit(lambda: EVENTS.labels(actor.tenant_id, does.value).inc())
     return {"liked": does is Does.LIKE, "likes": outcome.likes}
+
+
+def record_limited(tenant_id: str, *, is_recorded: bool) -> None:
+    """Count a refusal; for the tenant's admins too, where it was rolled back with the request."""
+    if not is_recorded:
+        ingest.write(Part(tenant_id, [], utcnow(), rejected={Reason.LIMITED.value: 1}))
+    events.reject(tenant_id, Reason.LIMITED)

@@ -84,16 +84,14 @@ def read_settings() -> Any:
 def change_settings(changes: dict[str, Any]) -> Any:
     """Change some; the rest stays. With `If-Match`, only if nobody was quicker."""
     with actor_tx() as tx:
-        tenant_settings.lock(tx)
-        before, _ = tenant_settings.read(tx)
         changed = tenant_settings.change(tx, changes, now=utcnow(), expected_version=expected_version())
-        if changed[0].share_public_pages != before.share_public_pages:
+        if changed.after.share_public_pages != changed.before.share_public_pages:
             outbox.mark_sharing_stale(tx)
     tenant_id = current_actor().tenant_id
     after_commit(lambda: wake([tenant_id]))
     after_commit(lambda: liveness.tell(tenant_id, [liveness.SETTINGS]))
     audit("settings.changed", changed=changes)
-    return _answer(*changed)
+    return _answer(changed.after, changed.version)
 
 
 def _answer(settings: TenantSettings, version: int) -> tuple[dict[str, Any], int, dict[str, str]]:

@@ -272,7 +272,18 @@ def test_the_export_is_the_whole_board_and_no_cell_is_a_formula(board: Board, ap
 
 
 @pytest.mark.parametrize(
-    "title", ["x;=cmd()", "x; \t =cmd()", "x|@SUM(1)", " =cmd()", '"=cmd()', 'x;"=cmd()"', "\uff1dcmd()"]
+    "title",
+    [
+        "x;=cmd()",
+        "x; \t =cmd()",
+        "x|@SUM(1)",
+        " =cmd()",
+        "x\u00a0;=cmd()",
+        "x\u2003|=cmd()",
+        '"=cmd()',
+        'x;"=cmd()"',
+        "\uff1dcmd()",
+    ],
 )
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 def test_no_cell_is_a_formula_whatever_a_spreadsheet_splits_on(title: str, separator: str) -> None:

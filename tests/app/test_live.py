@@ -273,7 +273,7 @@ def test_a_tenant_cannot_allow_itself_more_connections_than_its_ceiling(live: Li
     with owner_tx() as tx:
         ceilings.change(tx, wiki.tenant, {Ceiling.SOCKETS: 1})
     first = live.follow(wiki, **BOARD)
-    assert live.refusal(f"/ws/leaderboards?ticket={ticket_for(wiki)}") == (429, "too_many_connections")
+    assert live.refusal(f"/ws/leaderboards?ticket={ticket_for(wiki)}") == (409, "ceiling_reached")
     first.close()
 
 

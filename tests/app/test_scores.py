@@ -600,6 +600,21 @@ def test_a_breaker_stays_open_while_the_rush_goes_on() -> None:
     assert refused > 1500
 
 
+def test_a_breaker_sees_what_is_pending_in_a_transaction() -> None:
+    breaker = Breaker("test", clock=lambda: 1000.0)
+    for pending in range(100):
+        breaker.require(100, pending=pending)
+    with pytest.raises(Unavailable):
+        breaker.require(100, pending=100)
+
+
+def test_a_batch_above_the_tenants_spike_is_cut(admin: Caller, tenant: str) -> None:
+    admin("PATCH", "/api/v1/settings", json={"limits": {"score_spike_per_minute": 2}})
+    actions = [{"type": "action", "user": f"u{n}", "action_type": "post"} for n in range(5)]
+    told = admin("POST", "/api/v1/events", json={"events": actions}).get_json()
+    assert (told["accepted"], [r["code"] for r in told["rejected"]]) == (2, ["limited"] * 3)
+
+
 def test_a_breaker_counts_nothing_that_is_rolled_back() -> None:
     breaker = Breaker("test", clock=lambda: 1000.0)
     for _ in range(200):

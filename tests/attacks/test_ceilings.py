@@ -155,7 +155,7 @@ def test_things_are_counted_seldom_where_counting_takes_long(
     make_page(admin, "p")
     for number in range(20):
         assert admin("PUT", f"/api/v1/pages/p/likes/u{number}").status_code == 200
-    assert len(counted) == 1
+    assert 1 <= len(counted) <= 2, "once in the request, which breaks it off, and once beside it"
 
 
 def test_a_count_that_takes_too_long_is_made_beside_the_request(

@@ -15,6 +15,7 @@ import pytest
 import requests
 from flask.testing import FlaskClient
 from sqlalchemy import text
+from werkzeug.test import TestResponse
 
 from analytics import leaderboards
 from app.settings import Settings
@@ -65,6 +66,26 @@ def test_only_so_many_exports_run_at_once(client: FlaskClient, tenant: str, othe
         broken.setattr(leaderboards, "page", lambda *_args, **_kwargs: 1 / 0)
         assert [one("GET", EXPORT).status_code for _ in range(5)] == [500] * 5
     assert one("GET", EXPORT).status_code == 200, "neither HEAD nor an error keeps a place"
+
+
+def test_who_is_anonymous_takes_no_place_of_the_tenants_own_and_one_for_each_network(
+    client: FlaskClient, tenant: str
+) -> None:
+    own = client_of(client, tenant)
+    key = own("POST", "/api/v1/keys", json={"origins": ["https://a.example"]}).get_json()["key"]
+
+    def anonymous(address: str) -> TestResponse:
+        path = f"/api/v1/leaderboards/export.csv?scope=public&key={key}"
+        return client.get(path, environ_base={"REMOTE_ADDR": address}, buffered=False)
+
+    unread = [anonymous("192.0.2.1"), anonymous("192.0.2.2"), anonymous("2001:db8::1")]
+    assert [answer.status_code for answer in unread] == [200] * 3
+    assert [anonymous(address).status_code for address in ("192.0.2.1", "2001:db8::2")] == [429, 429]
+    unread += [own("GET", EXPORT, buffered=False) for _ in range(2)]
+    assert [answer.status_code for answer in unread[3:]] == [200] * 2
+    for answer in unread:
+        answer.close()
+    assert anonymous("192.0.2.1").status_code == 200
 
 
 def test_an_export_of_a_user_is_one_of_those_at_once(client: FlaskClient, tenant: str) -> None:

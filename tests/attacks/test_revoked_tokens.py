@@ -86,6 +86,13 @@ def test_a_client_revoked_while_its_batch_is_written_leaves_no_trace(
     assert breaker_counts(tenant) == breakers, "nor is it held against the tenant"
 
 
+def test_a_revoked_clients_bad_view_is_refused_and_not_recorded(sender: Caller, tenant: str) -> None:
+    revoke(sender)
+    before = traces(tenant)
+    refused = sender("POST", "/api/v1/pages/home/views", json={"occurred_at": "1999-01-01T00:00:00Z"})
+    assert (refused.status_code, traces(tenant)) == (401, before)
+
+
 def breaker_counts(tenant: str) -> int:
     from analytics.limits import breakers
 

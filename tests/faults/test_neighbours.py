@@ -107,6 +107,31 @@ def test_a_flood_of_action_batches_is_refused_to_its_sender_and_unnoticed_by_oth
     assert set(sent) <= {"202", "429 tenant_busy", "503 database_unavailable"}, "its batches wait for each other"
 
 
+def test_a_neighbour_who_comes_seldom_finds_a_thread(service: Service, noisy: Tenant, quiet: Tenant) -> None:
+    """The noisy tenant has been alone for a while, and keeps as many requests waiting as it can."""
+    state = read_state(service.data_dir)
+    assert state is not None
+    stop, took = threading.Event(), []
+    with ThreadPoolExecutor(200) as pool, psycopg.connect(state["addresses"]["database_url"]) as holding:
+        holding.execute("SELECT FROM page_counters WHERE tenant_id = 'demo' FOR UPDATE")
+        flood = [
+            pool.submit(flooding, noisy, lambda: noisy("PUT", f"/api/v1/pages/home/likes/{uuid4()}"), stop)
+            for _ in range(200)
+        ]
+        try:
+            for _ in range(3):
+                time.sleep(1.5)
+                began = time.monotonic()
+                assert quiet("GET", "/api/v1/pages/home").status_code == 200
+                took.append(time.monotonic() - began)
+        finally:
+            stop.set()
+            holding.rollback()
+        sent = sum((future.result(60) for future in flood), Counter[str]())
+    assert max(took) < 2, took
+    assert sent["429 tenant_busy"], sent
+
+
 def test_forty_eight_short_requests_at_once_are_never_refused(noisy: Tenant) -> None:
     def ask(number: int) -> set[int]:
         return {answer.status_code for answer in ask_everything(noisy, number)}

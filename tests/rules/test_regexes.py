@@ -53,8 +53,11 @@ class Uses:
                 pattern = self._pattern(node.value, name)
                 if pattern is not None:
                     self._named[node.targets[0].id].add(pattern)
-            if isinstance(node, ast.keyword) and node.arg == "noise" and isinstance(node.value, ast.Constant):
-                self.found[str(node.value.value), 0].add("search")  # app/supervisor.py compiles it
+            if isinstance(node, ast.keyword) and node.arg == "noise" and not isinstance(node.value, ast.Name):
+                if isinstance(node.value, ast.Constant):
+                    self.found[str(node.value.value), 0].add("search")  # app/supervisor.py compiles it
+                else:
+                    self.unreadable.add(f"{name}: noise={ast.unparse(node.value)[:80]}")
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 self._read_call(node, node.func, name)
         return self

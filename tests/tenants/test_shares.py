@@ -57,8 +57,6 @@ def test_who_waits_longest_is_next_and_no_more_wait_than_may() -> None:
         for number in range(3):
             waiting.append(pool.submit(use, number))
             eventually(partial(is_waiting, share, number + 1))
-        with share.of("b"):  # now others ask too
-            pass
         began = time.monotonic()
         with pytest.raises(TenantBusy):
             share.take("a")
@@ -71,16 +69,15 @@ def test_who_waits_longest_is_next_and_no_more_wait_than_may() -> None:
 
 
 def test_forty_eight_at_once_of_one_tenant_are_never_refused() -> None:
-    """The share of 64 threads; each of them in turn for one of 16 connections, a few milliseconds long.
-
-    Nor are more, as long as nobody else is there.
-    """
-    threads, connections = TenantShare(share_of(64), max_waiting=8), TenantShare(share_of(22), max_waiting=10_000)
+    """Each in turn for a part of the threads and of the connections, a few milliseconds long. Nor are a hundred."""
+    working = share_of(32)
+    threads = TenantShare(working, max_waiting=share_of(160) - working)
+    connections = TenantShare(share_of(17), max_waiting=10_000)
 
     def short(_number: int) -> None:
         with threads.of("a"), connections.of("a"):
             time.sleep(0.005)
 
-    for at_once in (48, 200):
+    for at_once in (48, 100):
         with ThreadPoolExecutor(at_once) as pool:
             list(pool.map(short, range(at_once * 10)))
