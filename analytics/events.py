@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
 import msgspec
@@ -170,12 +170,19 @@ class Batch:
                 types["action"] += done is Result.ACCEPTED
         for index, item, outcome in zip(self._indexes, self.part.items, outcomes, strict=True):
             counts[outcome.result] += 1
-            if outcome.result is Result.UNKNOWN_PAGE:
-                rejected.append(Rejection(index, Reason.UNKNOWN_PAGE, f"there is no page {item.page!r}"))
-            elif outcome.result is Result.LIMITED:
-                rejected.append(Rejection(index, Reason.LIMITED, "the tenant has as many users as it may have"))
-            elif outcome.result is Result.ACCEPTED:
-                types[item.does.value] += 1
+            match outcome.result:
+                case Result.ACCEPTED:
+                    types[item.does.value] += 1
+                case Result.DUPLICATE:
+                    pass
+                case Result.UNKNOWN_PAGE:
+                    rejected.append(Rejection(index, Reason.UNKNOWN_PAGE, f"there is no page {item.page!r}"))
+                case Result.UNKNOWN_USER:
+                    rejected.append(Rejection(index, Reason.INVALID, "user: erased just now"))
+                case Result.LIMITED:
+                    rejected.append(Rejection(index, Reason.LIMITED, "the tenant has as many users as it may have"))
+                case _:
+                    assert_never(outcome.result)
         rejected.sort(key=lambda rejection: rejection.index)
         return Tally(counts[Result.ACCEPTED], counts[Result.DUPLICATE], rejected, self.tenant_id, types)
 

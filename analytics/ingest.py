@@ -212,38 +212,37 @@ class _Share:
         user_ids: dict[str | UUID | None, UUID] = {}
         external = {item.user for item, _ in wanted if isinstance(item.user, str)}
         user_ids.update(users.ensure_all_external(tx, external, now=self.parts[0].now))
-        wanted = self._without_limited(tx, wanted, external - user_ids.keys())
+        no_room = external - user_ids.keys()
         user_ids |= {item.user: item.user for item, _ in wanted if isinstance(item.user, UUID)}
         held = users.hold(tx, set(user_ids.values()))
         user_ids = {name: user_id for name, user_id in user_ids.items() if user_id in held}
         wishes: list[Wish] = []
         granted: list[Outcome] = []
+        refused: list[tuple[Item, Outcome]] = []
         for item, outcome in wanted:
             page_id = pages[item.page]
             if item.user not in user_ids or page_id is None:
-                outcome.result = Result.UNKNOWN_USER
+                outcome.result = Result.LIMITED if item.user in no_room else Result.UNKNOWN_USER
+                refused.append((item, outcome))
                 continue
             wishes.append(Wish(page_id, user_ids[item.user], item.does is Does.LIKE, item.at))
             granted.append(outcome)
+        self._record_refused(tx, refused)
         after, moved = likes.settle(tx, wishes)
         for outcome, count in zip(granted, after, strict=True):
             outcome.likes = count
         return moved
 
-    def _without_limited(
-        self, tx: Tx, wanted: Sequence[tuple[Item, Outcome]], missing: set[str]
-    ) -> Sequence[tuple[Item, Outcome]]:
-        """The likes of users for whom there was room. The others are counted as refused, and can be sent again."""
-        limited = [(item, outcome) for item, outcome in wanted if item.user in missing]
-        if not limited:
-            return wanted
-        for _, outcome in limited:
-            outcome.result = Result.LIMITED
-        keys = [item.event_key for item, _ in limited if item.event_key is not None]
+    def _record_refused(self, tx: Tx, refused: Sequence[tuple[Item, Outcome]]) -> None:
+        """Likes that are refused this late are recorded as such, and their ids forgotten: they can be sent again."""
+        if not refused:
+            return
+        keys = [item.event_key for item, _ in refused if item.event_key is not None]
         tx.execute(_FORGET_EVENTS, {"tenant": tx.tenant, "keys": keys})
-        refused = {"reason": Result.LIMITED.value, "rejected": len(limited), "now": self.parts[0].now}
-        tx.execute(_COUNT_REFUSED, {"tenant": tx.tenant, **refused})
-        return [(item, outcome) for item, outcome in wanted if item.user not in missing]
+        for result, number in Counter(outcome.result for _, outcome in refused).items():
+            reason = "limited" if result is Result.LIMITED else "invalid"
+            counted = {"reason": reason, "rejected": number, "now": self.parts[0].now}
+            tx.execute(_COUNT_REFUSED, {"tenant": tx.tenant, **counted})
 
 
 _FORGET_EVENTS = text("DELETE FROM seen_events WHERE tenant_id = :tenant AND event_key = ANY(CAST(:keys AS uuid[]))")

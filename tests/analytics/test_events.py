@@ -15,6 +15,7 @@ from sqlalchemy import text
 from analytics import maintenance
 from analytics.events import Ages, Reason, Refused, check
 from analytics.windows import hour_of
+from tenants import users
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import likes_of, make_page, views_of
 from tests.people import Caller, client_of
@@ -182,6 +183,19 @@ def test_a_revoked_token_writes_nothing(client: FlaskClient, sender: Caller, ten
         assert answer.status_code == 401, path
         assert "invalid_token" in answer.headers["WWW-Authenticate"]
     assert views_of(tenant) == 1
+
+
+def test_a_like_of_a_user_who_is_erased_meanwhile_is_rejected_and_can_be_sent_again(
+    sender: Caller, tenant: str, page: str
+) -> None:
+    like = {"type": "like", "page": page, "user": "u", "id": "once"}
+    with pytest.MonkeyPatch.context() as erased:
+        erased.setattr(users, "hold", lambda *_: set())
+        told = send(sender, [like, view(page)])
+    assert (told["accepted"], [(r["index"], r["code"]) for r in told["rejected"]]) == (1, [(0, "invalid")])
+    assert sender("GET", "/api/v1/ingest/rejections").get_json()["reasons"] == {"invalid": 1}
+    assert send(sender, [like])["accepted"] == 1
+    assert likes_of(tenant, page) == (1, 1)
 
 
 def test_event_ids_are_forgotten_forty_days_after_they_were_last_received(
