@@ -156,21 +156,7 @@ _KNOWN = text("""
            EXISTS (SELECT FROM pages WHERE tenant_id = :tenant AND space_key = :space)
            OR EXISTS (SELECT FROM boards WHERE tenant_id = :tenant AND scope = 'space:' || :space) AS space
 """)
-
-# From one space to the next by the index, so that it costs as many steps as there are spaces.
-_SPACES = text("""
-    WITH RECURSIVE found AS (
-        (SELECT space_key FROM pages WHERE tenant_id = :tenant ORDER BY space_key LIMIT 1)
-        UNION ALL
-        SELECT (SELECT p.space_key FROM pages p WHERE p.tenant_id = :tenant AND p.space_key > found.space_key
-                ORDER BY p.space_key LIMIT 1)
-        FROM found WHERE found.space_key IS NOT NULL
-    )
-    SELECT count(*) FROM (
-        (SELECT space_key FROM found WHERE space_key IS NOT NULL LIMIT :most)
-        UNION SELECT substr(scope, 7) FROM boards WHERE tenant_id = :tenant AND scope LIKE 'space:%'
-        LIMIT :most) every
-""")
+_SPACES = ceilings.count_values("pages", "space_key", scope="space:")
 
 
 def get(tx: Tx, external_id: str, *, public_only: bool = False) -> Page:

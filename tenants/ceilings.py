@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import select, text, update
+from sqlalchemy import TextClause, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 from tenants.db import Tx, tenant_tx
@@ -129,6 +129,27 @@ def room(tx: Tx, ceiling: Ceiling, wanted: int, count: Count) -> int:
         granted = min(wanted, max(0, most - known.number))
         known.number += granted
     return granted
+
+
+def count_values(table: str, column: str, *, scope: str) -> TextClause:
+    """How many values a tenant has in an indexed column, or has had while boards of the scope were made; or `:most`.
+
+    From one value to the next by the index, so that it costs as many steps as there are values.
+    """
+    return text(f"""
+        WITH RECURSIVE found(value) AS (
+            (SELECT {column} FROM {table} WHERE tenant_id = :tenant AND {column} IS NOT NULL ORDER BY {column} LIMIT 1)
+            UNION ALL
+            SELECT (SELECT t.{column} FROM {table} t WHERE t.tenant_id = :tenant AND t.{column} > found.value
+                    ORDER BY t.{column} LIMIT 1)
+            FROM found WHERE found.value IS NOT NULL
+        )
+        SELECT count(*) FROM (
+            (SELECT value FROM found WHERE value IS NOT NULL LIMIT :most)
+            UNION SELECT substr(scope, {len(scope) + 1}) FROM boards
+                  WHERE tenant_id = :tenant AND starts_with(scope, '{scope}')
+            LIMIT :most) every
+    """)  # noqa: S608  names of ours
 
 
 def _count_now(tx: Tx, key: tuple[str, Ceiling], most: int, count: Count) -> _Known:

@@ -281,20 +281,7 @@ def _is_segment(tx: Tx, segment: str) -> bool:
     return bool(tx.scalar(known, {"tenant": tx.tenant, "segment": segment}))
 
 
-# From one segment to the next by the index, so that it costs as many steps as there are segments.
-_SEGMENTS = text("""
-    WITH RECURSIVE found AS (
-        (SELECT segment FROM users WHERE tenant_id = :tenant AND segment IS NOT NULL ORDER BY segment LIMIT 1)
-        UNION ALL
-        SELECT (SELECT u.segment FROM users u WHERE u.tenant_id = :tenant AND u.segment > found.segment
-                ORDER BY u.segment LIMIT 1)
-        FROM found WHERE found.segment IS NOT NULL
-    )
-    SELECT count(*) FROM (
-        (SELECT segment FROM found WHERE segment IS NOT NULL LIMIT :most)
-        UNION SELECT substr(scope, 7) FROM boards WHERE tenant_id = :tenant AND scope LIKE 'users:%'
-        LIMIT :most) every
-""")
+_SEGMENTS = ceilings.count_values("users", "segment", scope="users:")
 
 
 def _check(

@@ -15,22 +15,10 @@ from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, utcnow
 from tests.analytics.conftest import make_page, views_of
-from tests.people import Caller, client_of
+from tests.attacks.conftest import ORIGIN
+from tests.people import Caller
 
-ORIGIN = "https://wiki.example"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:130.0) Gecko/20100101 Firefox/130.0"
-
-
-@pytest.fixture
-def admin(client: FlaskClient, tenant: str) -> Caller:
-    caller = client_of(client, tenant)
-    make_page(caller, "home")
-    return caller
-
-
-@pytest.fixture
-def key(admin: Caller) -> str:
-    return str(admin("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()["key"])
 
 
 def send(http: FlaskClient, key: str, body: str = '{"page": "home"}', **changes: Any) -> TestResponse:

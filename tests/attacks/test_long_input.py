@@ -13,9 +13,10 @@ from app.edge import MAX_PATH_CHARS, MAX_TARGET_CHARS
 from app.live import create_live_app
 from app.settings import Settings
 from tenants import settings as tenant_settings
-from tests.analytics.conftest import make_page, views_of
-from tests.attacks.test_beacon import FIREFOX, ORIGIN, send
-from tests.people import Caller, client_of
+from tests.analytics.conftest import views_of
+from tests.attacks.conftest import ORIGIN
+from tests.attacks.test_beacon import FIREFOX, send
+from tests.people import Caller
 
 HOSTILE = ("eyJ-", "a", "-", "/", " x", ";", ",", "=", '"', "\\", "W/", "a=b; ", "://a:", "pk_", "%41", "é")
 # A busy machine may be slow once; what is not linear takes seconds.
@@ -25,18 +26,6 @@ SOON_S = 0.5
 @pytest.fixture(params=["web", "live"])
 def either(request: pytest.FixtureRequest, client: FlaskClient, settings: Settings) -> FlaskClient:
     return client if request.param == "web" else create_live_app(settings).test_client()
-
-
-@pytest.fixture
-def admin(client: FlaskClient, tenant: str) -> Caller:
-    caller = client_of(client, tenant)
-    make_page(caller, "home")
-    return caller
-
-
-@pytest.fixture
-def key(admin: Caller) -> str:
-    return str(admin("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()["key"])
 
 
 def soon(call: Callable[[], Any]) -> Any:

@@ -19,7 +19,8 @@ from tenants import throttle
 from tenants.db import tenant_tx, utcnow
 from tenants.sessions import SESSION_LIVES
 from tests.analytics.conftest import make_page
-from tests.attacks.test_beacon import FIREFOX, ORIGIN, send
+from tests.attacks.conftest import ORIGIN
+from tests.attacks.test_beacon import FIREFOX, send
 from tests.people import PASSWORD, Caller, client_of, user_of
 
 HOME = "2001:db8:1:2::/64"
