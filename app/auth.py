@@ -17,6 +17,7 @@ from uuid import UUID
 
 from flask import current_app, g, request
 
+from app import body
 from app.settings import Settings
 from tenants import credentials, logs, sessions
 from tenants.credentials import ClientToken, KeyInUse, Scope
@@ -150,8 +151,14 @@ class InsufficientScope(Forbidden):
 
 
 def public(view: View) -> View:
-    """Anyone may call this route."""
-    return _declare(view, Access.PUBLIC)
+    """Anyone may call this route, with a small body."""
+
+    @wraps(view)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        request.environ[body.MAX_BYTES] = body.MAX_PUBLIC_BODY_BYTES
+        return view(*args, **kwargs)
+
+    return _declare(limited, Access.PUBLIC)  # type: ignore[return-value]
 
 
 def operator(view: View) -> View:
@@ -180,6 +187,8 @@ def publishable_key(view: View) -> View:
         _check_origin(key)
         g.publishable_key = key
         logs.bind(tenant_id=key.tenant_id)
+        request.environ[body.MAX_BYTES] = body.MAX_PUBLIC_BODY_BYTES
+        body.receive(request.environ)  # a slow body takes nothing of the tenant's share
         with threads().of(key.tenant_id):
             return view(*args, **kwargs)
 
@@ -201,6 +210,11 @@ class Reader:
     @classmethod
     def anonymous(cls, tenant_id: str) -> "Reader":
         return cls(tenant_id, public_only=True, is_anonymous=True)
+
+    @property
+    def sees_external_ids(self) -> bool:
+        """A tenant's own id for a user may be an e-mail address: not for who is anonymous, or registered alone."""
+        return not self.public_only
 
     @property
     def audience(self) -> tuple[bool, bool]:
@@ -251,6 +265,7 @@ def requires(may: May, *, checks_token: bool = False) -> Callable[[View], View]:
                 raise InsufficientScope(may)
             if WRITTEN in request.environ:  # the fast lane has waited for its turn
                 return view(*args, **kwargs)
+            body.receive(request.environ)  # a slow body takes nothing of the tenant's share
             with threads().of(actor.tenant_id):
                 return view(*args, **kwargs)
 

@@ -4,6 +4,7 @@ JSON must be UTF-8 without NaN, lone surrogates or NUL characters, nested at mos
 `MAX_BODY_BYTES` long, also after unpacking gzip. Whatever is wrong is a 4xx that says so.
 """
 
+import contextlib
 import zlib
 from typing import Any
 
@@ -13,8 +14,13 @@ from flask import Request
 from tenants.errors import DomainError, Invalid, Malformed, TooLarge, WrongType
 
 MAX_BODY_BYTES = 1024 * 1024
+# Where anybody may send one.
+MAX_PUBLIC_BODY_BYTES = 16 * 1024
 MAX_DEPTH = 32
-TOO_LARGE = f"A body may have at most {MAX_BODY_BYTES} bytes"
+# Lists, objects and commas: a batch has some ten thousand. More would cost much time for few bytes.
+MAX_VALUES = 40_000
+# In a request's environment: how many bytes its body may have, where that is less than usual.
+MAX_BYTES = "plaudit.max_body_bytes"
 CUT_OFF = "The body ended before it was complete"
 _NUL_ESCAPE = b"\\u0000"
 
@@ -49,20 +55,32 @@ def read_bytes(environ: Environ) -> bytes:
     return kept
 
 
+def receive(environ: Environ) -> None:
+    """Wait for the body, if there is one. What is wrong with it is said to whoever reads it."""
+    if is_there(environ):
+        with contextlib.suppress(DomainError):
+            read_bytes(environ)
+
+
+def _limit(environ: Environ) -> int:
+    return int(environ.get(MAX_BYTES, MAX_BODY_BYTES))
+
+
 def _read(environ: Environ) -> bytes:
     """What the client sent, straight from the server's stream."""
-    said = environ.get("CONTENT_LENGTH") or ""
+    said, limit = environ.get("CONTENT_LENGTH") or "", _limit(environ)
+    too_large = TooLarge(f"A body may have at most {limit} bytes here")
     if not said:
         # Chunked: one byte more than the limit tells whether it goes on.
-        body: bytes = environ["wsgi.input"].read(MAX_BODY_BYTES + 1) if "HTTP_TRANSFER_ENCODING" in environ else b""
-        if len(body) > MAX_BODY_BYTES:
-            raise TooLarge(TOO_LARGE)
+        body: bytes = environ["wsgi.input"].read(limit + 1) if "HTTP_TRANSFER_ENCODING" in environ else b""
+        if len(body) > limit:
+            raise too_large
         return body
     if not said.isascii() or not said.isdigit():
         raise Malformed("Content-Length is not a number")
     length = int(said)
-    if length > MAX_BODY_BYTES:
-        raise TooLarge(TOO_LARGE)
+    if length > limit:
+        raise too_large
     try:
         body = environ["wsgi.input"].read(length)
     except OSError:
@@ -77,7 +95,7 @@ def _unpacked(environ: Environ, body: bytes) -> bytes:
         case "identity" | "":
             return body
         case "gzip" | "x-gzip":
-            return _gunzip(body, MAX_BODY_BYTES)
+            return _gunzip(body, _limit(environ))
         case other:
             raise WrongType(f"Content-Encoding {other[:40]!r} is not accepted; send gzip or nothing")
 
@@ -85,11 +103,14 @@ def _unpacked(environ: Environ, body: bytes) -> bytes:
 def parse_json(body: bytes) -> Any:
     if not body.strip():
         raise Malformed("The body is empty; send JSON")
+    containers = body.count(b"[") + body.count(b"{")
+    if containers + body.count(b",") > MAX_VALUES:
+        raise TooLarge(f"A body may have at most {MAX_VALUES} values")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Malformed(f"The body is not valid JSON: {error}") from None
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+    if containers > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
         raise Malformed(f"The body is nested deeper than {MAX_DEPTH} levels")
     if _NUL_ESCAPE in body and _has_nul(value):
         raise Invalid("Text may not contain the NUL character", errors={"body": ["contains a NUL character"]})

@@ -125,7 +125,7 @@ def refuse(error: DomainError) -> Response:
 def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
     now = utcnow()
     listing = board_page(board, limit=query["limit"], after=None, now=now)
-    rows = Rows(board, listing, today=now.date(), anonymous=True).items()
+    rows = Rows(board, listing, today=now.date(), external_ids=False).items()
     shown = [
         {
             "title": row["page"]["title"] or row["page"]["external_id"],

@@ -20,10 +20,10 @@ from app import stalled
 from tenants.errors import Limited
 
 MAX_AT_ONCE = 16
-# Of them, those that anybody may ask for, with a publishable key.
-MAX_AT_ONCE_ANONYMOUS = 8
+# Of them, those of strangers: with a publishable key, or an account of their own making.
+MAX_AT_ONCE_STRANGERS = 8
 MAX_AT_ONCE_A_TENANT = 2
-MAX_AT_ONCE_A_NETWORK = 1
+MAX_AT_ONCE_A_STRANGER = 1
 MAX_PIECE_BYTES = 64 * 1024
 MAX_EXPORT_S = 900.0
 RETRY_AFTER_S = 10
@@ -75,15 +75,15 @@ class Exports:
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
 
-    def begin(self, tenant_id: str, make: Callable[[], Iterator[bytes]], *, network: str | None = None) -> Export:
+    def begin(self, tenant_id: str, make: Callable[[], Iterator[bytes]], *, stranger: str | None = None) -> Export:
         """An export of what `make` returns; it is closed again where that fails.
 
-        Who is anonymous is told apart by their `network`, and takes no place of the tenant's own callers.
+        A `stranger` (a network with a publishable key, who registered alone) takes no place of the tenant's own.
         """
         limits = {"": MAX_AT_ONCE, tenant_id: MAX_AT_ONCE_A_TENANT}
-        if network is not None:
-            network = f"{tenant_id} {network}"
-            limits = {"": MAX_AT_ONCE, " ": MAX_AT_ONCE_ANONYMOUS, network: MAX_AT_ONCE_A_NETWORK}
+        if stranger is not None:
+            name = f"{tenant_id} {stranger}"
+            limits = {"": MAX_AT_ONCE, " ": MAX_AT_ONCE_STRANGERS, name: MAX_AT_ONCE_A_STRANGER}
         with self._lock:
             if any(self._running[name] >= limit for name, limit in limits.items()):
                 raise TooManyExports(retry_after_s=RETRY_AFTER_S)

@@ -182,7 +182,7 @@ class Follower:
         if followed.top is None:
             return
         try:
-            top = self.hub.tops.get(board, followed.top, version, anonymous=self.reader.is_anonymous)
+            top = self.hub.tops.get(board, followed.top, version, external_ids=self.reader.sees_external_ids)
         except Unavailable:
             followed.told = -1
             self._try_again(followed, version)
@@ -237,7 +237,7 @@ class Hub:
         self.start()
         tenant_id = follower.reader.tenant_id
         ceiling = ceilings.recent(tenant_id)[Ceiling.SOCKETS]
-        limits = self._limits(follower, tenant_settings.recent(tenant_id).limits.live_connections)
+        limits = self._limits(follower, tenant_settings.recent(tenant_id).limits.live_connections, ceiling)
         with self._lock:
             if self._ending is not None:
                 raise Restarting
@@ -257,15 +257,16 @@ class Hub:
             if follower not in self._everyone:
                 return
             self._everyone.discard(follower)
-            self._open.subtract([(follower.reader.tenant_id, ALL), *self._limits(follower, 0)])
+            self._open.subtract([(follower.reader.tenant_id, ALL), *self._limits(follower, 0, 0)])
             self._open = +self._open
         CONNECTIONS.labels(follower.kind).dec()
 
-    def _limits(self, follower: Follower, most: int) -> dict[tuple[str, str], int]:
+    def _limits(self, follower: Follower, most: int, ceiling: int) -> dict[tuple[str, str], int]:
         """What a connection counts among, and how many there may be. Anonymous readers have places of their own."""
         tenant_id = follower.reader.tenant_id
         if not follower.reader.is_anonymous:
             return {(tenant_id, ""): most}
+        most = min(most, ceiling // 2)  # so that they leave room for the tenant's own
         return {(tenant_id, "public"): most, (tenant_id, f"from {follower.address}"): min(most, MOST_FROM_AN_ADDRESS)}
 
     def add(self, key: Key, follower: Follower) -> None:

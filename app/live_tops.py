@@ -43,29 +43,29 @@ class Tops:
         self._lock = threading.Lock()
         self._asked: dict[tuple[Board, int, bool], _Asked] = {}
 
-    def get(self, board: Board, limit: int, version: int, *, anonymous: bool) -> Top:
+    def get(self, board: Board, limit: int, version: int, *, external_ids: bool) -> Top:
         """The rows at this version or a newer one, or an older one if there is no other yet."""
         with self._lock:
             if len(self._asked) >= MOST_KEPT:
                 self._asked.clear()
-            asked = self._asked.setdefault((board, limit, anonymous), _Asked())
+            asked = self._asked.setdefault((board, limit, external_ids), _Asked())
         with asked.lock:
             is_new_enough = asked.top is not None and asked.top.version >= version
             is_in_vain = version <= asked.wanted and time.monotonic() - asked.read_at < READ_AGAIN_AFTER_S
             if not is_new_enough and not is_in_vain:
-                asked.top = _read(board, limit, anonymous=anonymous)
+                asked.top = _read(board, limit, external_ids=external_ids)
                 asked.wanted, asked.read_at = version, time.monotonic()
             if asked.top is None:
                 raise Unavailable
             return asked.top
 
 
-def _read(board: Board, limit: int, *, anonymous: bool) -> Top | None:
+def _read(board: Board, limit: int, *, external_ids: bool) -> Top | None:
     """None: it cannot be read at the moment."""
     now = utcnow()
     try:
         listing = leaderboards.page(board, limit=limit, after=None, now=now)
-        items = Rows(board, listing, today=now.date(), anonymous=anonymous).items()
+        items = Rows(board, listing, today=now.date(), external_ids=external_ids).items()
     except Exception as error:  # noqa: BLE001  an outage, of whatever kind
         log.warning("cannot read a board", action="live.top", data={"error": type(error).__name__})
         return None

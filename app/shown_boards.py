@@ -32,9 +32,9 @@ def board_for(reader: Reader, query: dict[str, Any]) -> Board:
 class Rows:
     """The rows of a board as they are shown: with their pages, and how they moved since the day before."""
 
-    def __init__(self, board: Board, listing: Listing, *, today: date, anonymous: bool) -> None:
+    def __init__(self, board: Board, listing: Listing, *, today: date, external_ids: bool) -> None:
         self._board = board
-        self._anonymous = anonymous
+        self._external_ids = external_ids
         self._pages = pages_of(board, listing)
         self.rows = shown_rows(board, listing, self._pages)
         self._before = _ranks_on(board, today - timedelta(days=1)) if self.rows else None
@@ -45,7 +45,7 @@ class Rows:
     def shown(self, row: Row) -> dict[str, Any]:
         if self._board.is_users:
             user = self._pages[leaderboards.subject(self._board, row.member)]
-            return {"user": _public(user) if self._anonymous else user}
+            return {"user": user if self._external_ids else _public(user)}
         return {"page": self._page(row.member)}
 
     def _page(self, member: str) -> dict[str, Any] | None:

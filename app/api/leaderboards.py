@@ -165,7 +165,7 @@ def read_rank(query: dict[str, Any]) -> Any:
     if member is None:
         raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
     listing = leaderboards.around(board, member, n=query["around"], now=now)
-    shown = Rows(board, listing, today=now.date(), anonymous=reader.is_anonymous)
+    shown = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids)
     own = next((row for row in shown.rows if leaderboards.subject(board, row.member) == member), None)
     answer = {
         "rank": own.rank if own is not None else None,
@@ -197,16 +197,23 @@ def export(query: dict[str, Any]) -> Response:
 
     name = board.topic.replace(":", "-")
     return Response(
-        running_exports().begin(reader.tenant_id, make, network=caller_network() if reader.is_anonymous else None),
+        running_exports().begin(reader.tenant_id, make, stranger=_stranger(reader)),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
     )
 
 
 def limit_reader(reader: Reader, name: str, per_minute: int) -> None:
-    """For a tenant's own callers together; with a publishable key for each network."""
-    whose = (reader.tenant_id, caller_network()) if reader.is_anonymous else (reader.tenant_id,)
+    """For a tenant's own callers together; for each stranger by themselves."""
+    whose = (reader.tenant_id, _stranger(reader) or "")
     throttle.require(name, throttle.per_minute(per_minute), *whose, detail="Too many in a minute: try again later")
+
+
+def _stranger(reader: Reader) -> str | None:
+    """Who is not one of the tenant's own: a network, with a publishable key, or a user who registered alone."""
+    if reader.is_anonymous:
+        return caller_network()
+    return str(g.actor.id) if reader.public_only else None
 
 
 def limit_key(reader: Reader) -> None:
@@ -238,7 +245,7 @@ def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None
 def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
     now = utcnow()
     listing = leaderboards.page(board, limit=limit, after=after, now=now)
-    items = Rows(board, listing, today=now.date(), anonymous=reader.is_anonymous).items()
+    items = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids).items()
     if explain:
         _explain(board, listing, items)
     return _rendered(board, listing, items)
@@ -256,7 +263,7 @@ def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Po
             f"The first record of this board is of {first}" if first else "Its first record is made as today ends (UTC)"
         )
     listing = leaderboards.sealed_page(kept, limit=limit, after=after)
-    rows = Rows(board, listing, today=day, anonymous=reader.is_anonymous)
+    rows = Rows(board, listing, today=day, external_ids=reader.sees_external_ids)
     return _rendered(board, listing, rows.items(), total=kept.total)
 
 
@@ -267,7 +274,7 @@ def _subset(reader: Reader, board: Board, said: str) -> Answer:
         raise Invalid(f"members: {message}", errors={"members": [message]})
     now, members = utcnow(), _members(reader, board, wanted)
     listing = leaderboards.ranks(board, list(members.values()), now=now)
-    rows = Rows(board, listing, today=now.date(), anonymous=reader.is_anonymous)
+    rows = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids)
     return _rendered(board, listing, rows.items(), is_part=True)
 
 
@@ -278,7 +285,7 @@ def _members(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, st
         with tenant_tx(reader.tenant_id) as tx:
             for name in names:
                 with contextlib.suppress(users.UserNotFound):
-                    if not (reader.is_anonymous and name.startswith("ext:")):
+                    if reader.sees_external_ids or not name.startswith("ext:"):
                         found[name] = str(_user(tx, name).id)
         return found
     right = [name for name in names if EXTERNAL_ID.fullmatch(name)]
@@ -340,7 +347,7 @@ def _position(board: Board, cursor: str) -> Position:
 def _csv(reader: Reader, board: Board, listing: Listing) -> Iterator[str]:
     columns = ["rank", "value", "external_id", "title", "url", "space", "page_id"]
     if board.is_users:
-        columns = ["rank", "value", "user_id", "username", *([] if reader.is_anonymous else ["external_id"])]
+        columns = ["rank", "value", "user_id", "username", *(["external_id"] if reader.sees_external_ids else [])]
     if board.tenant_id == ALL_TENANTS:
         columns.append("tenant")
     yield _csv_line(columns)

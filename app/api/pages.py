@@ -166,7 +166,8 @@ def _tell() -> None:
 
 
 def show(tx: Tx, rows: list[Page]) -> list[dict[str, Any]]:
-    owners = pages.owners(tx, rows)
+    shows_owners = not current_actor().public_only  # a tenant's own id for a user may be an e-mail address
+    owners = pages.owners(tx, rows) if shows_owners else {}
     return [
         {
             "id": row.id,
@@ -175,7 +176,7 @@ def show(tx: Tx, rows: list[Page]) -> list[dict[str, Any]]:
             "title": row.title,
             "url": row.url,
             "visibility": row.visibility,
-            "owner": owners.get(row.owner_id) if row.owner_id else None,
+            "owner": owners.get(row.owner_id) if row.owner_id and shows_owners else None,
             "created_at": row.created_at,
             "updated_at": row.updated_at,
         }

@@ -192,7 +192,12 @@ def get_user(user: str) -> Any:
     actor = current_actor()
     with actor_tx() as tx:
         found = resolve(tx, user, actor)
-    if not actor.is_admin and not (actor.kind == "user" and found.id == actor.user_id):
+    is_own = actor.kind == "user" and found.id == actor.user_id
+    if actor.public_only and not is_own:  # a tenant's own id for a user may be an e-mail address
+        if user.startswith("ext:"):
+            raise users.UserNotFound
+        found.external_id = None
+    if not actor.is_admin and not is_own:
         for name in ("email", "sees_private"):
             setattr(found, name, None)  # in this answer only: the transaction is over
     return found
@@ -267,17 +272,18 @@ def read_actions(query: dict[str, Any], user: str) -> Any:
 @blueprint.doc(responses={"200": {"description": "everything that is held of the user, as JSON"}})
 def export_user(user: str) -> Response:
     """Everything that is held of a user."""
+    actor = current_actor()
 
     def make() -> Iterator[bytes]:
         with actor_tx() as tx:
             found = own_or_any(tx, user)
-            if found.role == Role.ADMIN and not current_actor().is_admin:
+            if found.role == Role.ADMIN and not actor.is_admin:
                 raise Forbidden("Only an admin may see all that is held of an admin")
             held = privacy.export(tx, found)
         return iter([orjson.dumps(held, option=orjson.OPT_UTC_Z, default=str)])
 
     return Response(
-        running_exports().begin(current_actor().tenant_id, make),
+        running_exports().begin(actor.tenant_id, make, stranger=str(actor.id) if actor.public_only else None),
         content_type="application/json",
         headers={"Content-Disposition": 'attachment; filename="plaudit-user.json"'},
     )

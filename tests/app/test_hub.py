@@ -86,9 +86,9 @@ def test_rows_are_read_once_however_many_ask_also_where_they_cannot_be_read(monk
     monkeypatch.setattr(live_tops, "_read", read)
     tops = Tops()
     for _ in range(100):
-        assert tops.get(BOARD, 10, 1, anonymous=False).version == 1
+        assert tops.get(BOARD, 10, 1, external_ids=True).version == 1
     assert len(reads) == 1
     for _ in range(100):
         with pytest.raises(Unavailable):
-            tops.get(BOARD, 10, 2, anonymous=False)
+            tops.get(BOARD, 10, 2, external_ids=True)
     assert len(reads) == 2

@@ -12,6 +12,7 @@ from werkzeug.test import TestResponse
 from app.api.blueprint import Blueprint, Schema
 from app.auth import public
 from app.body import MAX_BODY_BYTES
+from tests.people import client_of
 
 
 class EchoIn(Schema):
@@ -96,6 +97,28 @@ def test_what_only_looks_bad_is_taken(client: FlaskClient) -> None:
 def test_a_large_body_is_413(client: FlaskClient) -> None:
     body = b'{"name": "' + b"x" * (10 * 1024 * 1024) + b'"}'
     assert_problem(client.post("/api/v1/echo", data=body, content_type="application/json"), 413, "too_large")
+
+
+NESTED = ",".join(["[" * 29 + "]" * 29] * 17_000)
+KEYS = ",".join(f'"{number}":1' for number in range(100_000))
+
+
+@pytest.mark.parametrize("body", [f'{{"a": [{NESTED}]}}', f"{{{KEYS}}}"], ids=["lists", "keys"])
+def test_few_bytes_that_would_cost_much_time_are_refused_before_they_are_parsed(
+    client: FlaskClient, tenant: str, body: str
+) -> None:
+    packed = {"headers": {"Content-Encoding": "gzip"}, "content_type": "application/json"}
+    sender, data = client_of(client, tenant), gzip.compress(body.encode()[:MAX_BODY_BYTES])
+    for answer in (
+        client.post("/api/v1/auth/login", data=data, **packed),
+        sender("POST", "/api/v1/events", data=data, **packed),
+    ):
+        assert_problem(answer, 413, "too_large")
+
+
+def test_who_is_nobody_sends_small_bodies(client: FlaskClient) -> None:
+    login = {"tenant": "x", "username": "y", "password": "z" * 20_000}
+    assert_problem(client.post("/api/v1/auth/login", json=login), 413, "too_large")
 
 
 def test_gzip_is_unpacked_within_the_same_limit(client: FlaskClient) -> None:

@@ -201,10 +201,46 @@ def test_a_stranger_likes_acts_and_sees_people_like_any_member(
     projection.run_all(wiki.tenant, now=utcnow)
     path = "/api/v1/leaderboards?scope=users"
     people = stranger("GET", path).get_json()["items"]
-    assert people == user_of(client, wiki.tenant)("GET", path).get_json()["items"]
-    assert {row["user"]["external_id"] for row in people} == {"ann", None}
+    others = user_of(client, wiki.tenant)("GET", path).get_json()["items"]
+    assert {row["user"]["external_id"] for row in others} == {"ann", None}
+    for row in others:
+        del row["user"]["external_id"]
+    assert people == others
     assert stranger("GET", "/api/v1/users/me/ledger").get_json()["items"]
     assert stranger("GET", "/api/v1/users/me/export").status_code == 200
+
+
+def test_a_stranger_learns_no_id_that_the_tenant_gave_its_users(wiki: Wiki, stranger: Caller) -> None:
+    """It may be an e-mail address; a publishable key does not show it either."""
+    page = {"space": "open-space", "title": "t", "url": "/owned", "visibility": "public", "owner": "ann@corp.example"}
+    assert wiki.admin("PUT", "/api/v1/pages/owned", json=page).get_json()["owner"] == "ann@corp.example"
+    assert wiki.admin("PUT", "/api/v1/pages/owned/likes/ann@corp.example").status_code == 200
+    events = [{"type": "action", "action_type": "wave", "user": "ann@corp.example"}]
+    assert wiki.admin("POST", "/api/v1/events", json={"events": events}).get_json()["accepted"] == 1
+    projection.run_all(wiki.tenant, now=utcnow)
+    someone = wiki.admin("GET", "/api/v1/users/ext:ann@corp.example").get_json()["id"]
+    users = "scope=users&window=all"
+    for path in (
+        "pages",
+        "pages/owned",
+        f"users/{someone}",
+        f"leaderboards?{users}",
+        f"leaderboards?{users}&members={someone}",
+        f"leaderboards/rank?{users}&member={someone}&around=3",
+        f"leaderboards/export.csv?{users}",
+    ):
+        answer = stranger("GET", f"/api/v1/{path}")
+        assert (answer.status_code, "corp.example" in answer.text) == (200, False), path
+        assert wiki.admin("GET", f"/api/v1/{path}").status_code == 200
+    for path in ("users/ext:ann@corp.example", f"leaderboards/rank?{users}&member=ext:ann@corp.example"):
+        assert stranger("GET", f"/api/v1/{path}").status_code == 404, path
+
+
+def test_strangers_use_up_nobody_elses_exports(wiki: Wiki, stranger: Caller) -> None:
+    path = "/api/v1/leaderboards/export.csv?scope=users"
+    statuses = [stranger("GET", path).status_code for _ in range(31)]
+    assert statuses[-1] == 429
+    assert wiki.admin("GET", path).status_code == 200
 
 
 def sees_private(caller: Caller) -> bool:
@@ -286,4 +322,4 @@ def test_answers_on_the_shelf_are_not_given_to_who_may_not_see_them(
             statuses = {who: ask[who](path).status_code for who in order}
             assert statuses == {"member": 200, "stranger": 403, "key": 403}, path
         names = {who: "external_id" in ask[who](users).get_json()["items"][0]["user"] for who in order}
-        assert names == {"member": True, "stranger": True, "key": False}
+        assert names == {"member": True, "stranger": False, "key": False}
