@@ -22,7 +22,7 @@ from app.settings import Settings
 from tenants import credentials, logs, sessions
 from tenants.credentials import ClientToken, KeyInUse, Scope
 from tenants.db import TENANT_ID
-from tenants.errors import Forbidden, Unauthenticated
+from tenants.errors import Forbidden, TooLarge, Unauthenticated
 from tenants.shares import TenantShare
 from tenants.signing import BadToken, Signer
 from tenants.users import Role
@@ -156,6 +156,8 @@ def public(view: View) -> View:
     @wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
         request.environ[body.MAX_BYTES] = body.MAX_PUBLIC_BODY_BYTES
+        if (request.content_length or 0) > body.MAX_PUBLIC_BODY_BYTES:  # forms too, which Werkzeug reads
+            raise TooLarge(f"A body may have at most {body.MAX_PUBLIC_BODY_BYTES} bytes here")
         return view(*args, **kwargs)
 
     return _declare(limited, Access.PUBLIC)  # type: ignore[return-value]

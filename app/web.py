@@ -77,8 +77,6 @@ def new_flask(settings: Settings) -> Flask:
     app.json = OrjsonProvider(app)
     app.config.update(
         MAX_CONTENT_LENGTH=body.MAX_BODY_BYTES,
-        MAX_FORM_MEMORY_SIZE=body.MAX_PUBLIC_BODY_BYTES,
-        MAX_FORM_PARTS=20,
         SETTINGS=settings,
         PROPAGATE_EXCEPTIONS=False,
     )

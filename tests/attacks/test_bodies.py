@@ -119,6 +119,7 @@ def test_few_bytes_that_would_cost_much_time_are_refused_before_they_are_parsed(
 def test_who_is_nobody_sends_small_bodies(client: FlaskClient) -> None:
     login = {"tenant": "x", "username": "y", "password": "z" * 20_000}
     assert_problem(client.post("/api/v1/auth/login", json=login), 413, "too_large")
+    assert_problem(client.post("/oauth/token", data={"scope": "a&" * 20_000}), 413, "too_large")
 
 
 def test_gzip_is_unpacked_within_the_same_limit(client: FlaskClient) -> None:
