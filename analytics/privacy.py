@@ -12,14 +12,15 @@ from uuid import UUID
 
 from sqlalchemy import delete, select, text, update
 
-from analytics import likes, outbox, redaction
-from analytics.actions import ActionEvent
-from analytics.integrity import Flag, State
-from analytics.ledger import LedgerEntry
-from analytics.likes import PageLike
+from analytics import outbox, redaction
+from analytics.ingest import likes
+from analytics.ingest.likes import PageLike
+from analytics.ingest.pages import Page
 from analytics.outbox import Kind
-from analytics.pages import Page
 from analytics.redaction import PERSONAL
+from analytics.scores.actions import ActionEvent
+from analytics.scores.integrity import Flag, State
+from analytics.scores.ledger import LedgerEntry
 from tenants import sessions, users
 from tenants.db import Tx
 from tenants.errors import Forbidden

@@ -7,15 +7,17 @@ import orjson
 from flask import Flask
 from flask.json.provider import JSONProvider
 
-from analytics.group_commit import GroupCommit
-from analytics.tokens import Mint
-from analytics.visitors import Visitors
+from analytics.ingest.group_commit import GroupCommit
+from analytics.ingest.visitors import Visitors
+from analytics.scores.tokens import Mint
 from analytics.wake import Waker
-from app import api, assets, body, dashboard, edge, embed, errors
-from app.board_shelf import BoardShelf
-from app.exports import Exports
-from app.fast_lane import FastLane
+from app import api
+from app.http import body, edge, errors
+from app.http.answer_cache import BoardShelf
+from app.http.exports import Exports
+from app.http.fast_lane import FastLane
 from app.settings import Settings, SettingsError
+from app.ui import assets, dashboard, widgets
 from tenants import db, logs
 from tenants import redis as tenants_redis
 from tenants.shares import TenantShare, share_of
@@ -54,7 +56,7 @@ def create_app(settings: Settings) -> Flask:
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
     dashboard.install(app, api.install(app))
     app.register_blueprint(assets.blueprint)
-    app.register_blueprint(embed.blueprint)
+    app.register_blueprint(widgets.blueprint)
     app.wsgi_app = FastLane(app, app.wsgi_app)  # type: ignore[method-assign]
     return app
 
@@ -73,7 +75,7 @@ def secret_key(settings: Settings) -> str:
 
 def new_flask(settings: Settings) -> Flask:
     """A Flask with the edges that every process of ours has."""
-    app = PlauditFlask("app", static_url_path="/static")
+    app = PlauditFlask("app.ui", static_url_path="/static")
     app.json = OrjsonProvider(app)
     app.config.update(
         MAX_CONTENT_LENGTH=body.MAX_BODY_BYTES,

@@ -19,7 +19,7 @@ from statistics import median
 import psycopg
 import requests
 
-from app.datadir import read_state
+from app.run.data_folder import read_state
 from app.settings import Settings
 from loadtests import bench_boards, bench_live, bench_neighbours
 from loadtests.blast import blast, request

@@ -14,11 +14,12 @@ import psycopg
 import requests
 from redis import Redis
 
-from analytics import projection
-from analytics.boards import CELLS, boards_in
+from analytics.boards import projection
+from analytics.boards.names import boards_in
+from analytics.metrics import CELLS
 from app.cli.common import connect_redis, migrated_database
-from app.datadir import read_secrets
-from app.server_roles import SUPERUSER_LOGIN
+from app.run.data_folder import read_secrets
+from app.run.server_roles import SUPERUSER_LOGIN
 from loadtests.blast import blast, request
 from tenants.db import utcnow
 from tests.service import Service, running_service
@@ -131,7 +132,7 @@ def costs(seconds: float, *, large: int = 1_000_000) -> None:
 
 def fill(owner: "psycopg.Connection[Any]", tenant: str, pages: int) -> None:
     """Pages with thirty days of history, as the projection would have left them."""
-    from analytics.rollups import COLUMNS
+    from analytics.boards.page_numbers import COLUMNS
 
     owner.execute("SET session_replication_role = replica")  # no look at a foreign key for each of ten million rows
     owner.execute("INSERT INTO tenants (id, name, created_at) VALUES (%s, %s, now())", [tenant, tenant])

@@ -11,7 +11,7 @@ import orjson
 import psycopg
 import requests
 
-from app.datadir import read_state
+from app.run.data_folder import read_state
 from loadtests.bench_boards import demo
 from loadtests.blast import RequestMaker, Result, blast, request
 from tenants import credentials, db, registry

@@ -20,9 +20,9 @@ from flask.testing import FlaskClient
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from app import datadir
-from app.datadir import Addresses
-from app.embedded import EmbeddedServers, started
+from app.run import data_folder
+from app.run.data_folder import Addresses
+from app.run.local_servers import EmbeddedServers, started
 from app.settings import Settings
 from app.web import create_app
 from migrations.run import migrate
@@ -106,7 +106,7 @@ def servers() -> Iterator[Addresses]:
     if database_url and redis_url:
         yield Addresses(database_url, "", redis_url)
         return
-    with reachable_folder() as folder, datadir.hold(datadir.prepare(folder), "command") as lock:
+    with reachable_folder() as folder, data_folder.hold(data_folder.prepare(folder), "command") as lock:
         embedded = EmbeddedServers(folder, lock, durable=False)
         with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             own = embedded.addresses

@@ -11,7 +11,7 @@ from typing import Any, Self
 import requests
 import websocket
 
-from app.datadir import Addresses
+from app.run.data_folder import Addresses
 from app.settings import Settings
 from tests import secrets_seen
 from tests.people import Caller

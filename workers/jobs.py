@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import structlog
 
-from analytics import maintenance, projection, redaction, snapshots, wake
+from analytics import maintenance, redaction, wake
+from analytics.boards import projection, snapshots
 from analytics.locks import Busy
 from app.settings import Settings
 from tenants import registry, retention, signing

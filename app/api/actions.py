@@ -7,14 +7,14 @@ import marshmallow as ma
 from flask import current_app
 from flask.typing import ResponseReturnValue
 
-from analytics import actions, catalog, tokens
-from analytics.actions import AboveCatalog
-from analytics.catalog import Terms
-from analytics.tokens import Mint
+from analytics.scores import actions, catalog, tokens
+from analytics.scores.actions import AboveCatalog
+from analytics.scores.catalog import Terms
+from analytics.scores.tokens import Mint
 from app.api.blueprint import Blueprint, Schema, StrictBoolean
 from app.api.users import resolve
-from app.auth import May, current_actor, requires
-from app.transactions import actor_tx, audit, idempotent
+from app.http.auth import May, current_actor, requires
+from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import utcnow
 
 blueprint = Blueprint("actions", __name__, url_prefix="/api/v1", description="Actions")

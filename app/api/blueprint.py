@@ -12,7 +12,7 @@ from flask_smorest import Api
 from flask_smorest import Blueprint as SmorestBlueprint
 from webargs.flaskparser import FlaskParser
 
-from app import body
+from app.http import body
 from tenants.credentials import Scope
 from tenants.errors import Invalid
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import marshmallow as ma
 
-from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema
-from app.auth import May, current_actor, requires
-from app.transactions import actor_tx, after_commit, audit, idempotent
+from app.http import cursors
+from app.http.auth import May, current_actor, requires
+from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import credentials, logs
 from tenants.credentials import NewSecret, Scope
 from tenants.db import utcnow

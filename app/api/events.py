@@ -13,18 +13,18 @@ import orjson
 from flask import Response, current_app, request
 from flask.typing import ResponseReturnValue
 
-from analytics import actions, catalog, events, pages
-from analytics import ingest as analytics_ingest
-from analytics.actions import Deed, ImpossibleTime, Paid, PayloadDiffers, Verification
-from analytics.catalog import UnknownAction
-from analytics.events import Ages, Batch, EventIn, Reason, Refused, Tally
-from analytics.ingest import Does, Item, Part, Result
-from analytics.pages import EXTERNAL_ID, PageNotFound
-from analytics.visitors import MAX_AGENT_CHARS, Visitors, is_bot
+from analytics.ingest import events, pages, writes
+from analytics.ingest.events import Ages, Batch, EventIn, Reason, Refused, Tally
+from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
+from analytics.ingest.visitors import MAX_AGENT_CHARS, Visitors, is_bot
+from analytics.ingest.writes import Does, Item, Part, Result
+from analytics.scores import actions, catalog
+from analytics.scores.actions import Deed, ImpossibleTime, Paid, PayloadDiffers, Verification
+from analytics.scores.catalog import UnknownAction
 from analytics.wake import wake
-from app import body, ingest
 from app.api.blueprint import Blueprint, Schema
-from app.auth import (
+from app.http import body, event_writes
+from app.http.auth import (
     Actor,
     BadCredentials,
     May,
@@ -35,7 +35,7 @@ from app.auth import (
     publishable_key,
     requires,
 )
-from app.transactions import actor_tx, after_commit, after_refusal, idempotent
+from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings, credentials, throttle, users
 from tenants import settings as tenant_settings
 from tenants.ceilings import Ceiling, CeilingReached
@@ -48,7 +48,7 @@ from tenants.throttle import TooMany
 blueprint = Blueprint("events", __name__, url_prefix="", description="Views and events")
 
 BEACON_MAX_BYTES = 4096
-SCRIPT = Path(__file__).parents[1] / "static" / "plaudit.js"
+SCRIPT = Path(__file__).parents[1] / "ui" / "static" / "plaudit.js"
 ONE_ACCEPTED = orjson.dumps(Tally(1, 0, []).as_json())
 ONE_DUPLICATE = orjson.dumps(Tally(0, 1, []).as_json())
 counted = lru_cache(maxsize=10_000)(events.EVENTS.labels)
@@ -89,7 +89,7 @@ def send_view(external_id: str) -> ResponseReturnValue:
     except events.Refused as refused:
         after_refusal(partial(record, actor.tenant_id, refused.code, token=actor.client_token))
         raise BadView(refused.code, refused.detail) from None
-    result = ingest.write(part)[0].result
+    result = event_writes.write(part)[0].result
     if result is Result.UNKNOWN_PAGE:
         # In a transaction of this request's own the refusal is rolled back with it, and recorded after it.
         is_recorded = current_tx() is None
@@ -159,7 +159,7 @@ def send_events() -> ResponseReturnValue:
         message = f"a list of 1 to {events.MOST_ITEMS} events, and nothing beside it"
         raise Invalid(f"events: {message}", errors={"events": [message]})
     batch = batch_of(current_actor(), raw)
-    tally = write_with_actions(batch) if batch.actions else batch.tally(ingest.write(batch.part))
+    tally = write_with_actions(batch) if batch.actions else batch.tally(event_writes.write(batch.part))
     after_commit(tally.measure)
     return answer(tally)
 
@@ -190,7 +190,7 @@ def beacon() -> ResponseReturnValue:
         events.DUPLICATES.labels(key.tenant_id).inc()
         return answer(Tally(0, 1, []))
     try:
-        outcome = ingest.write(Part(key.tenant_id, [Item(Does.VIEW, page, now)], now))[0]
+        outcome = event_writes.write(Part(key.tenant_id, [Item(Does.VIEW, page, now)], now))[0]
     except BaseException:
         visitors.forget_visit(key.tenant_id, visitor, page)
         raise
@@ -221,7 +221,7 @@ def rejections(query: dict[str, str]) -> Any:
     """How many events were refused, by reason."""
     since = utcnow() - timedelta(days=int(query["window"].removesuffix("d")))
     with actor_tx() as tx:
-        reasons = analytics_ingest.rejections(tx, since=since)
+        reasons = writes.rejections(tx, since=since)
     return {"window": query["window"], "total": sum(reasons.values()), "reasons": reasons}
 
 
@@ -243,7 +243,7 @@ def write_with_actions(batch: Batch) -> Tally:
         results = [_result(one) for one in done]
         refused = Counter(one.code.value for one in results if isinstance(one, Refused))
         batch.part.rejected = refused + Counter(batch.part.rejected or {})
-        analytics_ingest.apply(tx, [batch.part])
+        writes.apply(tx, [batch.part])
         if batch.part.error is not None:
             raise BadCredentials
         tx.after_commit(lambda: wake([batch.tenant_id]))
@@ -349,7 +349,7 @@ def refuse(tenant_id: str, reason: Reason, detail: str) -> Response:
 
 def record(tenant_id: str, reason: Reason, *, token: ClientToken | None = None) -> None:
     """Count a refusal for the metrics and for the tenant's admins; not with a token that is not valid any more."""
-    ingest.write(Part(tenant_id, [], utcnow(), token=token, rejected={reason.value: 1}))
+    event_writes.write(Part(tenant_id, [], utcnow(), token=token, rejected={reason.value: 1}))
     events.reject(tenant_id, reason)
 
 

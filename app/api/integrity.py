@@ -6,14 +6,15 @@ from uuid import UUID
 
 import marshmallow as ma
 
-from analytics import integrity, outbox
-from analytics.integrity import State, Verdict
+from analytics import outbox
 from analytics.outbox import Kind
+from analytics.scores import integrity
+from analytics.scores.integrity import State, Verdict
 from analytics.wake import wake
-from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema
-from app.auth import May, current_actor, requires
-from app.transactions import actor_tx, after_commit, audit, idempotent
+from app.http import cursors
+from app.http.auth import May, current_actor, requires
+from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import sessions, users
 from tenants.db import utcnow
 

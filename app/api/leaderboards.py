@@ -14,18 +14,20 @@ import orjson
 from flask import Response, current_app, g
 from flask.typing import ResponseReturnValue
 
-from analytics import leaderboards, scoring, series, snapshots, weights
-from analytics.boards import ALL_TENANTS, Board, Metric
-from analytics.leaderboards import Listing, Position
-from analytics.pages import EXTERNAL_ID, PageNotFound
+from analytics import scoring
+from analytics.boards import reading, series, snapshots, weights
+from analytics.boards.names import ALL_TENANTS, Board
+from analytics.boards.reading import Listing, Position
+from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
+from analytics.metrics import Metric
 from analytics.windows import Window
-from app import cursors
 from app.api.blueprint import Blueprint, Schema
-from app.auth import May, Reader, caller_network, current_reader, requires_or_key
-from app.board_shelf import Answer, BoardShelf
-from app.conditional import if_changed
-from app.exports import running_exports
-from app.shown_boards import PublicBoardsOnly, Rows, board_for, pages_of, shown_rows
+from app.http import cursors
+from app.http.answer_cache import Answer, BoardShelf
+from app.http.auth import May, Reader, caller_network, current_reader, requires_or_key
+from app.http.boards import PublicBoardsOnly, Rows, board_for, pages_of, shown_rows
+from app.http.conditional import if_changed
+from app.http.exports import running_exports
 from tenants import throttle, users
 from tenants.db import Tx, tenant_tx, utcnow
 from tenants.errors import Invalid, NotFound
@@ -164,9 +166,9 @@ def read_rank(query: dict[str, Any]) -> Any:
     member = _members(reader, board, [query["member"]]).get(query["member"])
     if member is None:
         raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
-    listing = leaderboards.around(board, member, n=query["around"], now=now)
+    listing = reading.around(board, member, n=query["around"], now=now)
     shown = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids)
-    own = next((row for row in shown.rows if leaderboards.subject(board, row.member) == member), None)
+    own = next((row for row in shown.rows if reading.subject(board, row.member) == member), None)
     answer = {
         "rank": own.rank if own is not None else None,
         "value": own.value if own is not None else 0,
@@ -190,9 +192,7 @@ def export(query: dict[str, Any]) -> Response:
     limit_reader(reader, "export", EXPORTS_PER_MINUTE)
 
     def make() -> Iterator[bytes]:
-        first = leaderboards.page(
-            board, limit=EXPORT_CHUNK, now=utcnow()
-        )  # what fails now is an answer, not half a file
+        first = reading.page(board, limit=EXPORT_CHUNK, now=utcnow())  # what fails now is an answer, not half a file
         return (part.encode() for part in _csv(reader, board, first))
 
     name = board.topic.replace(":", "-")
@@ -244,7 +244,7 @@ def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None
 
 def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
     now = utcnow()
-    listing = leaderboards.page(board, limit=limit, after=after, now=now)
+    listing = reading.page(board, limit=limit, after=after, now=now)
     items = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids).items()
     if explain:
         _explain(board, listing, items)
@@ -255,14 +255,14 @@ def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Po
     if day >= utcnow().date():
         said = "a day before today (UTC)"
         raise Invalid(f"as_of: {said}", errors={"as_of": [said]})
-    with leaderboards.inside(board) as tx:
+    with reading.inside(board) as tx:
         kept = snapshots.sealed(tx, board, day)
         first = snapshots.first_day(tx, board) if kept is None else None
     if kept is None:
         raise NoSnapshot(
             f"The first record of this board is of {first}" if first else "Its first record is made as today ends (UTC)"
         )
-    listing = leaderboards.sealed_page(kept, limit=limit, after=after)
+    listing = reading.sealed_page(kept, limit=limit, after=after)
     rows = Rows(board, listing, today=day, external_ids=reader.sees_external_ids)
     return _rendered(board, listing, rows.items(), total=kept.total)
 
@@ -273,7 +273,7 @@ def _subset(reader: Reader, board: Board, said: str) -> Answer:
         message = f"1 to {MOST_MEMBERS} pages, with commas between"
         raise Invalid(f"members: {message}", errors={"members": [message]})
     now, members = utcnow(), _members(reader, board, wanted)
-    listing = leaderboards.ranks(board, list(members.values()), now=now)
+    listing = reading.ranks(board, list(members.values()), now=now)
     rows = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids)
     return _rendered(board, listing, rows.items(), is_part=True)
 
@@ -289,7 +289,7 @@ def _members(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, st
                         found[name] = str(_user(tx, name).id)
         return found
     right = [name for name in names if EXTERNAL_ID.fullmatch(name)]
-    return leaderboards.page_ids(reader.tenant_id, right, public_only=reader.public_only)
+    return reading.page_ids(reader.tenant_id, right, public_only=reader.public_only)
 
 
 def _user(tx: Tx, name: str) -> users.User:
@@ -355,14 +355,14 @@ def _csv(reader: Reader, board: Board, listing: Listing) -> Iterator[str]:
         pages = pages_of(board, listing)
         lines = []
         for row in shown_rows(board, listing, pages):
-            subject = leaderboards.subject(board, row.member)
+            subject = reading.subject(board, row.member)
             named = {"rank": row.rank, "value": row.value, "page_id": subject, "user_id": subject}
             fields = {**pages.get(subject, {}), **named}
             lines.append(_csv_line([fields.get(name) or "" for name in columns]))
         yield "".join(lines)
         if listing.next is None:
             return
-        listing = leaderboards.page(board, limit=EXPORT_CHUNK, after=listing.next, now=utcnow())
+        listing = reading.page(board, limit=EXPORT_CHUNK, after=listing.next, now=utcnow())
 
 
 def _csv_line(cells: Sequence[Any]) -> str:

@@ -6,15 +6,15 @@ from uuid import UUID
 
 import marshmallow as ma
 
-from analytics import events
-from analytics.events import EVENTS, Reason
-from analytics.ingest import Does, Item, Part, Result
-from analytics.pages import PageNotFound
-from app import ingest
+from analytics.ingest import events
+from analytics.ingest.events import EVENTS, Reason
+from analytics.ingest.pages import PageNotFound
+from analytics.ingest.writes import Does, Item, Part, Result
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import visible
-from app.auth import BadCredentials, May, current_actor, requires
-from app.transactions import actor_tx, after_commit, after_refusal, idempotent
+from app.http import event_writes
+from app.http.auth import BadCredentials, May, current_actor, requires
+from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings
 from tenants.ceilings import Ceiling, CeilingReached
 from tenants.db import current_tx, utcnow
@@ -72,7 +72,7 @@ def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
         with actor_tx() as tx:  # which ends before the write begins
             visible(tx, external_id)
     part = Part(actor.tenant_id, [Item(does, external_id, now, user=user)], now, token=actor.client_token)
-    outcome = ingest.write(part)[0]
+    outcome = event_writes.write(part)[0]
     if outcome.result is Result.UNKNOWN_PAGE:
         raise PageNotFound(external_id)
     if outcome.result is Result.UNKNOWN_USER:
@@ -87,5 +87,5 @@ def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
 def record_limited(tenant_id: str, *, is_recorded: bool) -> None:
     """Count a refusal; for the tenant's admins too, where it was rolled back with the request."""
     if not is_recorded:
-        ingest.write(Part(tenant_id, [], utcnow(), rejected={Reason.LIMITED.value: 1}))
+        event_writes.write(Part(tenant_id, [], utcnow(), rejected={Reason.LIMITED.value: 1}))
     events.reject(tenant_id, Reason.LIMITED)

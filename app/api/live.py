@@ -6,7 +6,7 @@ import marshmallow as ma
 from flask import current_app, g
 
 from app.api.blueprint import Blueprint, Schema
-from app.auth import Actor, May, caller_network, current_key, current_reader, public, requires_or_key
+from app.http.auth import Actor, May, caller_network, current_key, current_reader, public, requires_or_key
 from app.settings import Settings
 from tenants import throttle, tickets
 from tenants.db import tenant_tx, utcnow

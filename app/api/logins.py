@@ -10,8 +10,8 @@ from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint, Schema
 from app.api.users import UserOut
-from app.auth import May, caller_address, caller_network, current_actor, public, requires, signer
-from app.transactions import actor_tx, after_commit, audit, idempotent
+from app.http.auth import May, caller_address, caller_network, current_actor, public, requires, signer
+from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, passwords, registry, sessions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow

@@ -5,7 +5,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client import REGISTRY as THIS_PROCESS
 
 from app.api.blueprint import Blueprint
-from app.auth import operator
+from app.http.auth import operator
 from app.settings import Settings
 
 blueprint = Blueprint("metrics", __name__, description="For Prometheus")

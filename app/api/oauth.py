@@ -16,7 +16,7 @@ from flask import Flask, Response, current_app, g, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint
-from app.auth import caller_network, public, signer
+from app.http.auth import caller_network, public, signer
 from app.settings import Settings
 from tenants import credentials, logs, throttle
 from tenants.credentials import Client, Scope

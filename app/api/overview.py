@@ -13,17 +13,19 @@ import marshmallow as ma
 import orjson
 from flask import Response
 
-from analytics import pages, series
-from analytics.boards import ALL_TENANTS, Board, Metric
-from analytics.series import Counted
+from analytics.boards import series
+from analytics.boards.names import ALL_TENANTS, Board
+from analytics.boards.series import Counted
+from analytics.ingest import pages
+from analytics.metrics import Metric
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import PointOut
-from app.auth import May, current_actor, current_reader, requires
-from app.board_shelf import Answer
-from app.conditional import if_changed
-from app.shown_boards import board_for
-from app.transactions import actor_tx
+from app.http.answer_cache import Answer
+from app.http.auth import May, current_actor, current_reader, requires
+from app.http.boards import board_for
+from app.http.conditional import if_changed
+from app.http.transactions import actor_tx
 from tenants import throttle
 from tenants.db import utcnow
 from tenants.errors import Invalid

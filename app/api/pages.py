@@ -6,14 +6,15 @@ from typing import Any
 import marshmallow as ma
 from flask.typing import ResponseReturnValue
 
-from analytics import pages, series
-from analytics.pages import Page, Visibility
-from analytics.series import Counted, Step
+from analytics.boards import series
+from analytics.boards.series import Counted, Step
+from analytics.ingest import pages
+from analytics.ingest.pages import Page, Visibility
 from analytics.wake import wake
-from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema
-from app.auth import May, current_actor, requires
-from app.transactions import actor_tx, after_commit, idempotent
+from app.http import cursors
+from app.http.auth import May, current_actor, requires
+from app.http.transactions import actor_tx, after_commit, idempotent
 from tenants.db import Tx, utcnow
 
 blueprint = Blueprint("pages", __name__, url_prefix="/api/v1/pages", description="Pages")

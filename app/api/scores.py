@@ -10,13 +10,13 @@ import orjson
 from flask import current_app, request
 from flask.typing import ResponseReturnValue
 
-from analytics import actions, tokens
-from analytics.actions import Deed, ImpossibleTime, Verification
-from analytics.tokens import Mint
+from analytics.scores import actions, tokens
+from analytics.scores.actions import Deed, ImpossibleTime, Verification
+from analytics.scores.tokens import Mint
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
-from app.auth import May, caller_address, current_actor, requires
-from app.transactions import actor_tx, after_commit, after_refusal, idempotent
+from app.http.auth import May, caller_address, current_actor, requires
+from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 

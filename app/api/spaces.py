@@ -4,11 +4,11 @@ from typing import Any
 
 import marshmallow as ma
 
-from analytics import series
-from app import cursors
+from analytics.boards import series
 from app.api.blueprint import Blueprint, PageIn, Schema
-from app.auth import May, current_actor, requires
-from app.transactions import actor_tx
+from app.http import cursors
+from app.http.auth import May, current_actor, requires
+from app.http.transactions import actor_tx
 
 blueprint = Blueprint("spaces", __name__, url_prefix="/api/v1/spaces", description="Spaces")
 

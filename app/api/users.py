@@ -10,14 +10,15 @@ import orjson
 from flask import Response
 from flask.typing import ResponseReturnValue
 
-from analytics import actions, ledger, outbox, privacy, redaction
+from analytics import outbox, privacy, redaction
 from analytics.outbox import Kind
+from analytics.scores import actions, ledger
 from analytics.wake import wake
-from app import cursors
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
-from app.auth import Actor, May, current_actor, requires
-from app.exports import running_exports
-from app.transactions import actor_tx, after_commit, audit, idempotent
+from app.http import cursors
+from app.http.auth import Actor, May, current_actor, requires
+from app.http.exports import running_exports
+from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, registry, sessions, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden

@@ -4,16 +4,17 @@ from typing import Any
 
 import marshmallow as ma
 
-from analytics import leaderboards, preview, rollups, weights
-from analytics.boards import ALL_TENANTS, Metric, board_of
+from analytics.boards import page_numbers, preview, reading, weights
+from analytics.boards.names import ALL_TENANTS, board_of
+from analytics.boards.weights import ScoreWeights
+from analytics.metrics import Metric
 from analytics.scoring import FORMULA, Weights
 from analytics.wake import wake
-from analytics.weights import ScoreWeights
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
-from app.auth import May, current_actor, requires
-from app.conditional import expected_version
-from app.transactions import actor_tx, after_commit, audit, idempotent
+from app.http.auth import May, current_actor, requires
+from app.http.conditional import expected_version
+from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants.db import Tx, utcnow
 from tenants.errors import Invalid
 
@@ -125,7 +126,7 @@ def preview_weights(body: dict[str, Any]) -> Any:
     with actor_tx() as tx:
         wanted = Weights(likes=body["likes"], views=body["views"])
         moves, moved = preview.of_board(tx, board, wanted, limit=body["limit"])
-    pages = leaderboards.summaries(board, [move.member for move in moves]) if moves else {}
+    pages = reading.summaries(board, [move.member for move in moves]) if moves else {}
     return {
         "moved": moved,
         "items": [
@@ -154,7 +155,7 @@ def _version(row: ScoreWeights, current: Weights) -> dict[str, Any]:
 def _answer(tx: Tx) -> tuple[dict[str, Any], int, dict[str, str]]:
     current, history = weights.current(tx, now=utcnow()), weights.history(tx)
     row: ScoreWeights | None = next((row for row in history if row.version == current.version), None)
-    done, total = rollups.reweighing(tx, current)
+    done, total = page_numbers.reweighing(tx, current)
     shown = {
         "version": current.version,
         "state": "current",

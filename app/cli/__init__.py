@@ -8,7 +8,7 @@ import click
 
 from app.cli import actions, backup, boards, credentials, imports, service, tenant
 from app.cli.common import clear_errors
-from app.launcher import die_with_parent
+from app.run.launcher import die_with_parent
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

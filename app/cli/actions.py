@@ -31,8 +31,8 @@ def set_(data_dir: Path, /, tenant_id: str, action_type: str, as_json: bool, **g
     """Make the action TYPE in TENANT's catalog, or change its terms. What is not given stays as it is."""
     from dataclasses import fields
 
-    from analytics import catalog
-    from analytics.catalog import Terms
+    from analytics.scores import catalog
+    from analytics.scores.catalog import Terms
     from tenants.db import utcnow
 
     with inside_tenant(data_dir, tenant_id) as open_tx, open_tx() as tx:
@@ -57,7 +57,7 @@ def set_(data_dir: Path, /, tenant_id: str, action_type: str, as_json: bool, **g
 @click.pass_obj
 def list_(data_dir: Path, tenant_id: str, as_json: bool) -> None:
     """List TENANT's catalog."""
-    from analytics import catalog
+    from analytics.scores import catalog
 
     columns = ("type", "points", "daily_cap", "cooldown_s", "once_per_object", "requires_token", "enabled")
     with inside_tenant(data_dir, tenant_id) as open_tx, open_tx() as tx:
@@ -73,7 +73,7 @@ def list_(data_dir: Path, tenant_id: str, as_json: bool) -> None:
 @click.pass_obj
 def remove(data_dir: Path, tenant_id: str, action_type: str, as_json: bool) -> None:
     """Take the action TYPE out of TENANT's catalog. What was paid stays paid."""
-    from analytics import catalog
+    from analytics.scores import catalog
 
     with inside_tenant(data_dir, tenant_id) as open_tx, open_tx() as tx:
         catalog.remove(tx, action_type)

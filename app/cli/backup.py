@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from analytics.boards import redis_store
 from app.cli.common import connect_redis, database, json_option, show
 
 
@@ -18,11 +19,11 @@ def register(cli: click.Group) -> None:
 @click.pass_obj
 def backup(data_dir: Path, file: Path, as_json: bool) -> None:
     """Write everything in PostgreSQL to FILE, consistent as of one moment, while the service runs."""
-    from app import dumps
+    from app.run import backups
     from tenants import db
 
     with database(data_dir) as env:
-        size = dumps.write(env["DATABASE_URL"], file, db.owner_engine())
+        size = backups.write(env["DATABASE_URL"], file, db.owner_engine())
     show({"file": str(file), "bytes": size}, as_json=as_json, text=f"Wrote {file} ({size:,} bytes).")
 
 
@@ -41,24 +42,24 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
     backup of Plaudit has (other functions, triggers, views, schemas) is refused without --trust; a skilled forgery is
     not found that way.
     """
-    from analytics import boards, versions
-    from app import dumps
+    from analytics.boards import versions
+    from app.run import backups
     from migrations.run import migrate
     from tenants import db, redis
 
     with database(data_dir, keep_old_version=True, make=True) as env:
         if not yes:
             click.echo(f"The SQL in {file} runs as the owner of the database: go on only if you trust it.", err=True)
-            if dumps.holds_data(db.owner_engine()):
+            if backups.holds_data(db.owner_engine()):
                 click.confirm("The database holds data. Replace all of it?", abort=True)
-        dumps.read(env["DATABASE_URL"], file, db.owner_engine(), trust=trust)
+        backups.read(env["DATABASE_URL"], file, db.owner_engine(), trust=trust)
         before, after = migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
         with db.owner_tx() as tx:
             versions.jump(tx, now=db.utcnow())
         connect_redis(env, boards_timeout_s=5.0)
         try:
             with redis.boards().client() as client:
-                boards.forget_everything(client)
+                redis_store.forget_everything(client)
             told = "The boards are filled anew by the workers, within seconds."
         except redis.RedisUnavailable:
             told = "Redis cannot be reached: when it is back, run plaudit rebuild."

@@ -30,7 +30,7 @@ def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
     Computes all of it anew from the hourly buckets and the likes. Exits with 1 and lists the differences, if there
     are any. Pages that a worker is still due to look at are left out; start one if there are many.
     """
-    from analytics import checking
+    from analytics.boards import checking
     from tenants.db import utcnow
 
     with tenants_of(data_dir, tenant_id) as tenant_ids:
@@ -84,7 +84,7 @@ def rebuild(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
 
     Boards are filled beside the old ones and take their place at once, so they can be read all the while.
     """
-    from analytics import projection, rebuilding
+    from analytics.boards import projection, rebuilding
     from tenants.db import utcnow
 
     pages = boards = 0
@@ -122,7 +122,7 @@ def counted(number: int, what: str) -> str:
 
 def _check_global(tenant_ids: list[str]) -> list[Any]:
     """No lock covers all tenants: a difference counts when it is still there a moment later."""
-    from analytics import checking
+    from analytics.boards import checking
     from tenants.db import utcnow
 
     def look() -> set[Any]:

@@ -23,8 +23,8 @@ def database(data_dir: Path, *, keep_old_version: bool = False, make: bool = Fal
 
     Only with `make` is an embedded one made where there is none: a command in the wrong folder says so.
     """
-    from app.datadir import EmbeddedError
-    from app.embedded import running
+    from app.run.data_folder import EmbeddedError
+    from app.run.local_servers import running
     from app.settings import Settings
     from tenants import db
 
@@ -126,9 +126,9 @@ def clear_errors() -> Iterator[None]:
     """Say what went wrong in one line, and exit with 1. A bug still shows its traceback."""
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
-    from app.datadir import EmbeddedError
+    from app.run.data_folder import EmbeddedError
+    from app.run.supervisor import UpError
     from app.settings import SettingsError
-    from app.supervisor import UpError
     from tenants.errors import DomainError
 
     try:

@@ -34,8 +34,8 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
     that was imported before adds nothing, nor does an event whose id was counted. What is refused is written to
     another file, which can itself be imported when the reason is gone; then the exit status is 1.
     """
-    from analytics import imports
-    from analytics.events import Ages
+    from analytics.ingest import imports
+    from analytics.ingest.events import Ages
     from analytics.wake import wake
     from tenants import settings as tenant_settings
     from tenants.db import utcnow
@@ -88,7 +88,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
 
 def _open_rejects(rejects: Path, lines_done: int, *, not_: Path) -> IO[bytes]:
     """The file of refused lines, without those of a chunk that was not committed when a run was interrupted."""
-    from app.datadir import open_private
+    from app.run.data_folder import open_private
     from tenants.errors import Invalid
 
     if rejects.exists() and rejects.samefile(not_):

@@ -32,7 +32,7 @@ def up(data_dir: Path, demo: bool, no_traffic: bool, port: int, workers: int, as
 
     `--data-dir D` (before or after the command) keeps its data elsewhere than in .plaudit.
     """
-    from app.up import run
+    from app.run.up import run
 
     run(
         data_dir,
@@ -49,7 +49,7 @@ def up(data_dir: Path, demo: bool, no_traffic: bool, port: int, workers: int, as
 @click.pass_obj
 def web(data_dir: Path, port: int) -> None:
     """Serve the API."""
-    from app.servers import serve_web
+    from app.run.http_servers import serve_web
 
     serve_web(prepare_process(data_dir, "web", PLAUDIT_PORT=str(port)))
 
@@ -59,7 +59,7 @@ def web(data_dir: Path, port: int) -> None:
 @click.pass_obj
 def live(data_dir: Path, port: int) -> None:
     """Serve the sockets and Server-Sent Events."""
-    from app.servers import serve_live
+    from app.run.http_servers import serve_live
 
     serve_live(prepare_process(data_dir, "live", PLAUDIT_LIVE_PORT=str(port)))
 
@@ -82,7 +82,7 @@ def cron(data_dir: Path) -> None:
 @click.pass_obj
 def demo_traffic(data_dir: Path) -> None:
     """Fill the demo tenant and keep it busy, through the API."""
-    from app.demo_traffic import run
+    from app.run.demo_traffic import run
 
     url, client_id, secret = (os.environ[f"PLAUDIT_DEMO_{name}"] for name in ("URL", "CLIENT_ID", "CLIENT_SECRET"))
     run(url, client_id, secret, marker=data_dir / "demo-seeded")
@@ -108,8 +108,8 @@ def migrate(data_dir: Path, as_json: bool) -> None:
 
 def prepare_process(data_dir: Path, name: str, **env: str) -> "Settings":
     """One process of the service: its environment complete, its logging set up, its settings read."""
+    from app.run.up import complete_environment
     from app.settings import Settings
-    from app.up import complete_environment
     from tenants import logs
 
     os.environ.update(env)

@@ -81,7 +81,7 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **most: int | None)
     """
     from sqlalchemy import text
 
-    from analytics import pages
+    from analytics.ingest import pages
     from tenants import ceilings, registry, users
     from tenants.ceilings import Ceiling
     from tenants.db import owner_tx, tenant_tx
@@ -115,7 +115,7 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **most: int | None)
 @click.pass_obj
 def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
     """Delete the tenant ID with everything it has. It is shut out at once; its rows go within minutes."""
-    from analytics import projection
+    from analytics.boards import projection
     from analytics.locks import Busy
     from tenants import liveness, registry
     from tenants.db import owner_tx, utcnow

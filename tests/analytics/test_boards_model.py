@@ -15,9 +15,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from analytics import boards, ingest, leaderboards, outbox, pages, projection, rebuilding, snapshots, weights
-from analytics.boards import GLOBAL, Board, boards_in
-from analytics.ingest import Does, Item, Part
+from analytics import outbox
+from analytics.boards import projection, reading, rebuilding, redis_store, snapshots, weights
+from analytics.boards.changes import Changes
+from analytics.boards.names import GLOBAL, Board, boards_in
+from analytics.ingest import pages, writes
+from analytics.ingest.writes import Does, Item, Part
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx
@@ -144,13 +147,13 @@ class Boards(RuleBasedStateMachine):
 
     @rule(look=st.booleans())
     def redis_is_emptied_under_the_projector(self, look: bool) -> None:
-        real = boards._write_summaries
+        real = redis_store._write_summaries
 
         def empty_and_write(*args: Any) -> None:
             self.redis_is_emptied()
             real(*args)
 
-        with patch.object(boards, "_write_summaries", empty_and_write):
+        with patch.object(redis_store, "_write_summaries", empty_and_write):
             projection.run(self.tenant, now=self.now)
         self.look_if(look)
 
@@ -182,7 +185,7 @@ class Boards(RuleBasedStateMachine):
                 break
         for board in self.boards():
             expected = self.expected(board)
-            from_redis = leaderboards.page(board, limit=1000, now=self.now)
+            from_redis = reading.page(board, limit=1000, now=self.now)
             assert from_redis.source == "redis" or not expected
             assert self.rows(board, from_redis) == expected, f"{board} in Redis"
             assert self.read_postgres(board) == expected, f"{board} in PostgreSQL"
@@ -208,7 +211,7 @@ class Boards(RuleBasedStateMachine):
 
     def send(self, *items: Item) -> None:
         with tenant_tx(self.tenant) as tx:
-            ingest.apply(tx, [Part(self.tenant, list(items), self.now)])
+            writes.apply(tx, [Part(self.tenant, list(items), self.now)])
 
     def boards(self) -> list[Board]:
         scopes = ["tenant", "public", GLOBAL]
@@ -227,13 +230,13 @@ class Boards(RuleBasedStateMachine):
         ]
         return sorted([row for row in found if row[1]], key=lambda row: (row[1], row[0]), reverse=True)
 
-    def rows(self, board: Board, listing: leaderboards.Listing) -> list[tuple[str, float]]:
+    def rows(self, board: Board, listing: reading.Listing) -> list[tuple[str, float]]:
         own = {str(page.id) for page in self.pages.values()}
         return [(row.member, row.value) for row in listing.rows if board.scope != GLOBAL or row.member in own]
 
     def read_postgres(self, board: Board) -> list[tuple[str, float]]:
-        with leaderboards.inside(board) as tx:
-            return self.rows(board, leaderboards._postgres_page(tx, board, limit=1000, after=None, now=self.now))
+        with reading.inside(board) as tx:
+            return self.rows(board, reading._postgres_page(tx, board, limit=1000, after=None, now=self.now))
 
 
 class Killed(Exception):
@@ -247,21 +250,19 @@ def dying(where: str) -> Iterator[None]:
     def die(*_args: Any, **_more: Any) -> Any:
         raise Killed
 
-    real: Callable[..., Any] = boards.write
+    real: Callable[..., Any] = redis_store.write
 
-    def write_half(redis: Any, changes: boards.Changes, versions: Any) -> Any:
-        half = boards.Changes(
-            values=dict(list(changes.values.items())[::2]), removed=dict(list(changes.removed.items())[::2])
-        )
+    def write_half(redis: Any, changes: Changes, versions: Any) -> Any:
+        half = Changes(values=dict(list(changes.values.items())[::2]), removed=dict(list(changes.removed.items())[::2]))
         real(redis, half, {board: versions[board] for board in half.boards()})
         raise Killed
 
     match where:
         case "before":
-            with patch.object(boards, "write", die):
+            with patch.object(redis_store, "write", die):
                 yield
         case "within":
-            with patch.object(boards, "write", write_half):
+            with patch.object(redis_store, "write", write_half):
                 yield
         case _:
             with patch.object(outbox, "delete", die):

@@ -7,7 +7,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics import checking, projection
+from analytics.boards import checking, projection
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page

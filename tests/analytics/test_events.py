@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from analytics import maintenance
-from analytics.events import Ages, Reason, Refused, check
+from analytics.ingest.events import Ages, Reason, Refused, check
 from analytics.windows import hour_of
 from tenants import users
 from tenants.db import owner_tx, tenant_tx, utcnow

@@ -14,9 +14,9 @@ from psycopg.errors import LockNotAvailable
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
-from analytics import ingest, pages
-from analytics.group_commit import GroupCommit, Overloaded
-from analytics.ingest import Does, Item, Outcome, Part, Result, commit_together
+from analytics.ingest import pages, writes
+from analytics.ingest.group_commit import GroupCommit, Overloaded
+from analytics.ingest.writes import Does, Item, Outcome, Part, Result, commit_together
 from analytics.windows import hour_of
 from app.settings import Settings
 from tenants import credentials
@@ -330,7 +330,7 @@ def test_connections_that_the_server_closed_meanwhile_cost_no_request(tenant: st
 
 def rejected(tenant: str) -> dict[str, int]:
     with tenant_tx(tenant) as tx:
-        return ingest.rejections(tx, since=utcnow())
+        return writes.rejections(tx, since=utcnow())
 
 
 def test_what_was_answered_is_committed(tenant: str) -> None:

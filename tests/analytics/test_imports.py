@@ -11,8 +11,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from analytics import imports
-from analytics.events import Ages
+from analytics.ingest import imports
+from analytics.ingest.events import Ages
 from app.settings import Settings
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page, views_of

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from analytics import maintenance, pages
+from analytics import maintenance
+from analytics.ingest import pages
 from tenants import db
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import views_of

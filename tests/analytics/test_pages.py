@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app import cursors
+from app.http import cursors
 from tenants.db import tenant_tx
 from tests.analytics.conftest import make_page, views_of
 from tests.people import Caller

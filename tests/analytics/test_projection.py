@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from analytics import boards, checking, projection
+from analytics.boards import changes, checking, names, projection
 from tenants.db import tenant_tx, utcnow
 from tenants.redis import RedisUnavailable
 from tests.analytics.conftest import make_page
@@ -20,15 +20,15 @@ def test_after_a_chunk_that_failed_nothing_more_is_told_and_the_next_run_heals(
     projection.run_all(tenant, now=utcnow)
     for name in "abc":
         sender("POST", f"/api/v1/pages/{name}/views")
-    told: list[boards.Changes] = []
+    told: list[changes.Changes] = []
 
-    def fail(_client: Any, changes: boards.Changes, _versions: Any) -> list[boards.Board]:
+    def fail(_client: Any, changes: changes.Changes, _versions: Any) -> list[names.Board]:
         told.append(changes)
         raise RedisUnavailable
 
     monkeypatch.setattr(projection, "MEMBERS_A_CHUNK", 1)
     with monkeypatch.context() as broken:
-        broken.setattr(boards, "write", fail)
+        broken.setattr(names, "write", fail)
         assert projection.run(tenant, now=utcnow()).in_redis is False
     assert len(told) == 1, "a later version would be without the chunk that failed"
     with tenant_tx(tenant) as tx:

@@ -8,8 +8,9 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics import checking, outbox, projection, rebuilding, rollups
-from analytics.boards import GLOBAL, boards_in
+from analytics import outbox
+from analytics.boards import checking, page_numbers, projection, rebuilding
+from analytics.boards.names import GLOBAL, boards_in
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page
@@ -67,7 +68,7 @@ def test_only_a_real_change_of_sharing_is_marked_and_as_one_row(publisher: Calle
 def test_every_public_page_follows_a_change_of_sharing_in_bounded_steps(
     publisher: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollups, "RESHARE_A_STEP", 2)
+    monkeypatch.setattr(page_numbers, "RESHARE_A_STEP", 2)
     make_page(publisher, "private")
     publisher("POST", "/api/v1/pages/private/views")
     projection.run_all(publisher.tenant, now=utcnow)

@@ -18,11 +18,11 @@ from psycopg import sql
 from sqlalchemy import select
 from sqlalchemy.engine import make_url
 
-from app import datadir
 from app.cli import cli
-from app.datadir import Addresses
-from app.dumps import _portable, strange_objects
-from app.embedded import EmbeddedServers, running, started
+from app.run import data_folder
+from app.run.backups import _portable, strange_objects
+from app.run.data_folder import Addresses
+from app.run.local_servers import EmbeddedServers, running, started
 from app.settings import Settings
 from tenants import registry, users
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -34,11 +34,11 @@ from tests.service import plaudit
 def folder() -> Iterator[Path]:
     """A data folder whose servers are up."""
     with reachable_folder() as path:
-        data = datadir.prepare(path / "data")
-        with datadir.hold(data, "up") as lock:
+        data = data_folder.prepare(path / "data")
+        with data_folder.hold(data, "up") as lock:
             servers = EmbeddedServers(data, lock, durable=False)
             with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-                datadir.publish(data, "up", servers.addresses)
+                data_folder.publish(data, "up", servers.addresses)
                 yield data
 
 

@@ -12,11 +12,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics import projection, series
-from analytics.boards import Metric, board_of
+from analytics.boards import projection, series
+from analytics.boards.names import board_of
+from analytics.metrics import Metric
 from analytics.windows import Window
 from app.api import overview
-from app.board_shelf import Answer
+from app.http.answer_cache import Answer
 from app.settings import Settings
 from app.web import create_app
 from tenants.db import owner_tx, utcnow

@@ -5,7 +5,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from openapi_spec_validator import validate
 
-from app.auth import caller_address, public
+from app.http.auth import caller_address, public
 from app.settings import Settings
 from app.web import create_app
 

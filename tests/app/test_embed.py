@@ -7,7 +7,9 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics import outbox, pages, projection
+from analytics import outbox
+from analytics.boards import projection
+from analytics.ingest import pages
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.people import Caller, client_of
 

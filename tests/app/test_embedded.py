@@ -13,8 +13,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from app import datadir, server_roles
-from app.embedded import EmbeddedServers, started
+from app.run import data_folder, server_roles
+from app.run.local_servers import EmbeddedServers, started
 from migrations.run import migrate
 from tenants.db import make_engine
 from tests.conftest import reachable_folder
@@ -28,11 +28,11 @@ Embedded = tuple[EmbeddedServers, dict[str, "subprocess.Popen[bytes]"]]
 
 @contextlib.contextmanager
 def servers_of(folder: Path) -> Iterator[Embedded]:
-    data = datadir.prepare(folder)
-    with datadir.hold(data, "up") as lock:
+    data = data_folder.prepare(folder)
+    with data_folder.hold(data, "up") as lock:
         servers = EmbeddedServers(data, lock, durable=False)
         with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as processes:
-            datadir.publish(data, "up", servers.addresses)
+            data_folder.publish(data, "up", servers.addresses)
             yield servers, processes
 
 
@@ -97,9 +97,9 @@ def test_an_owner_that_was_a_superuser_becomes_an_ordinary_one(
         folder = path / "data"
         with monkeypatch.context() as earlier:
             earlier.setattr(server_roles, "SUPERUSER_LOGIN", server_roles.OWNER_LOGIN)
-            datadir.prepare(folder)
-            kept = datadir.read_secrets(folder)
-            datadir.write_private(
+            data_folder.prepare(folder)
+            kept = data_folder.read_secrets(folder)
+            data_folder.write_private(
                 folder / "secrets.json", json.dumps({**kept, "superuser_password": kept["owner_password"]})
             )
             with servers_of(folder) as (servers, _):
@@ -110,7 +110,7 @@ def test_an_owner_that_was_a_superuser_becomes_an_ordinary_one(
                     assert plaudit("backup", str(tmp_path / "b"), data_dir=folder).returncode == 0
                     assert plaudit("restore", str(tmp_path / "b"), "--yes", data_dir=folder).returncode == 0
         del kept["superuser_password"]
-        datadir.write_private(folder / "secrets.json", json.dumps(kept))
+        data_folder.write_private(folder / "secrets.json", json.dumps(kept))
         for _ in range(2):
             with servers_of(folder) as (servers, _processes):
                 assert not is_superuser(servers)
@@ -168,7 +168,7 @@ def test_data_that_others_could_read_is_taken_over(tmp_path: Path) -> None:
 
 def test_what_an_interrupted_start_left_is_no_data_of_another_version() -> None:
     with reachable_folder() as path:
-        folder = datadir.prepare(path / "data")
+        folder = data_folder.prepare(path / "data")
         (folder / "postgres-18.new" / "data").mkdir(parents=True)
         with servers_of(folder) as (servers, _):
             assert servers.are_up()
@@ -177,6 +177,6 @@ def test_what_an_interrupted_start_left_is_no_data_of_another_version() -> None:
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "servers.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(datadir.EmbeddedError, match="--data-dir"):
-        datadir.prepare(tmp_path / "data")
+    with pytest.raises(data_folder.EmbeddedError, match="--data-dir"):
+        data_folder.prepare(tmp_path / "data")
     assert not (tmp_path / "victim").exists()

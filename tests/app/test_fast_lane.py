@@ -10,8 +10,8 @@ from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from analytics import pages
-from app.fast_lane import FastLane
+from analytics.ingest import pages
+from app.http.fast_lane import FastLane
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import views_of
 from tests.people import client_of
@@ -113,7 +113,7 @@ def test_whatever_goes_wrong_in_the_lane_is_answered_by_the_route(
     def fail(*_args: Any, **_more: Any) -> None:
         raise PoolTimeoutError
 
-    monkeypatch.setattr("app.fast_lane.view_part", fail)
+    monkeypatch.setattr("app.http.fast_lane.view_part", fail)
     assert sender("POST", VIEWS).status_code == 202, "the route knows nothing of it"
     monkeypatch.setattr("app.api.events.view_part", fail)
     answer = sender("POST", VIEWS)

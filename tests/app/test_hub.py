@@ -5,12 +5,13 @@ from typing import Any
 import orjson
 import pytest
 
-from analytics.boards import Board, Metric
+from analytics.boards.names import Board
+from analytics.metrics import Metric
 from analytics.windows import Window
-from app import live_tops
-from app.auth import Reader
-from app.hub import RESTARTING, Followed, Follower, Hub, Restarting
-from app.live_tops import Top, Tops
+from app.http.auth import Reader
+from app.live import tops as live_tops
+from app.live.hub import RESTARTING, Followed, Follower, Hub, Restarting
+from app.live.tops import Top, Tops
 from tenants.errors import Unavailable
 
 BOARD = Board("wiki", "tenant", Window.WEEK, Metric.LIKES)

@@ -11,12 +11,13 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics import boards, projection, snapshots
-from analytics.boards import ALL_TENANTS, Metric
+from analytics.boards import names, projection, snapshots
+from analytics.boards.names import ALL_TENANTS
 from analytics.locks import Busy, try_hold
+from analytics.metrics import Metric
 from analytics.windows import Window
 from app.api import leaderboards as leaderboards_api
-from app.board_shelf import MOST_BOARDS, MOST_BYTES, Answer, BoardShelf
+from app.http.answer_cache import MOST_BOARDS, MOST_BYTES, Answer, BoardShelf
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.users import Role
@@ -529,9 +530,9 @@ def test_a_page_that_turned_private_a_moment_ago_is_not_shown_by_its_new_title(
 
 
 def test_made_up_spaces_do_not_empty_the_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.board_shelf.KEPT_S", 60)
+    monkeypatch.setattr("app.http.answer_cache.KEPT_S", 60)
     shelf = a_shelf()
-    one = boards.Board("t", "tenant", Window.WEEK, Metric.VIEWS)
+    one = names.Board("t", "tenant", Window.WEEK, Metric.VIEWS)
     for number in range(MOST_BOARDS + 1):
         shelf.get(replace(one, scope=f"space:{number}"), 1, lambda: Answer(b"x", "e", 1))
     made: list[int] = []
@@ -549,7 +550,7 @@ def a_shelf() -> BoardShelf:
 
 def test_the_shelf_is_bounded_in_bytes() -> None:
     shelf = a_shelf()
-    one = boards.Board("t", "tenant", Window.WEEK, Metric.VIEWS)
+    one = names.Board("t", "tenant", Window.WEEK, Metric.VIEWS)
     for number in range(400):
         body = b"x" * 200_000
         shelf.get(one, number, lambda body=body: Answer(body, "e", 1))  # type: ignore[misc]

@@ -12,8 +12,8 @@ import pytest
 import requests
 from flask.testing import FlaskClient
 
-from analytics import projection
-from app.datadir import Addresses
+from analytics.boards import projection
+from app.run.data_folder import Addresses
 from app.settings import Settings
 from tenants import ceilings, tickets
 from tenants.ceilings import Ceiling

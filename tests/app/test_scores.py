@@ -15,9 +15,11 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
-from analytics import checking, ledger, limits, maintenance, projection
-from analytics.limits import Breaker
-from analytics.tokens import Mint
+from analytics import maintenance
+from analytics.boards import checking, projection
+from analytics.scores import ledger, limits
+from analytics.scores.limits import Breaker
+from analytics.scores.tokens import Mint
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -520,7 +522,7 @@ def test_a_batch_is_written_whole_or_not_at_all(admin: Caller, tenant: str, monk
         raise Unavailable
 
     with monkeypatch.context() as patched:
-        patched.setattr("app.api.events.analytics_ingest.apply", fail)
+        patched.setattr("app.api.events.writes.apply", fail)
         assert admin("POST", "/api/v1/events", json={"events": events}).status_code == 503
     assert admin("POST", "/api/v1/events", json={"events": events}).get_json()["accepted"] == 2
     assert admin("GET", "/api/v1/users/ext:ada").get_json()["score"] == 10

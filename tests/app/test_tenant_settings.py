@@ -4,7 +4,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from app import demo
+from app.run import demo
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tests.people import client_of

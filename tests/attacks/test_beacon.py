@@ -8,7 +8,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from analytics.visitors import Visitors
+from analytics.ingest.visitors import Visitors
 from app.settings import Settings
 from app.web import create_app
 from tenants import redis as tenants_redis

@@ -11,8 +11,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 from werkzeug.test import TestResponse
 
-from analytics import imports, pages, projection
-from analytics.events import Ages
+from analytics.boards import projection
+from analytics.ingest import imports, pages
+from analytics.ingest.events import Ages
 from tenants import ceilings, users
 from tenants.ceilings import Ceiling
 from tenants.db import Tx, owner_tx, tenant_tx, utcnow

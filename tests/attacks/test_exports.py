@@ -17,7 +17,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from analytics import leaderboards
+from analytics.boards import reading
 from app.settings import Settings
 from tenants.db import owner_tx, utcnow
 from tests.people import Caller, client_of, user_of
@@ -63,7 +63,7 @@ def test_only_so_many_exports_run_at_once(client: FlaskClient, tenant: str, othe
     for _ in range(5):
         assert one("HEAD", EXPORT).status_code == 200
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(leaderboards, "page", lambda *_args, **_kwargs: 1 / 0)
+        broken.setattr(reading, "page", lambda *_args, **_kwargs: 1 / 0)
         assert [one("GET", EXPORT).status_code for _ in range(5)] == [500] * 5
     assert one("GET", EXPORT).status_code == 200, "neither HEAD nor an error keeps a place"
 
@@ -113,7 +113,7 @@ def test_an_export_that_fails_half_way_says_so_at_its_end(
     client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tenant, 1_200)
-    caller, real, asked = client_of(client, tenant), leaderboards.page, []
+    caller, real, asked = client_of(client, tenant), reading.page, []
 
     def fail_later(*args: Any, **kwargs: Any) -> Any:
         asked.append(kwargs)
@@ -121,7 +121,7 @@ def test_an_export_that_fails_half_way_says_so_at_its_end(
             raise ConnectionError
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(leaderboards, "page", fail_later)
+    monkeypatch.setattr(reading, "page", fail_later)
     for _ in range(4):
         asked.clear()
         assert caller("GET", EXPORT).text.splitlines()[-1].startswith("# incomplete")

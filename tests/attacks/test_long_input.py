@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from analytics import visitors
-from app.edge import MAX_PATH_CHARS, MAX_TARGET_CHARS
-from app.live import create_live_app
+from analytics.ingest import visitors
+from app.http.edge import MAX_PATH_CHARS, MAX_TARGET_CHARS
+from app.live.server import create_live_app
 from app.settings import Settings
 from tenants import settings as tenant_settings
 from tests.analytics.conftest import views_of

@@ -9,10 +9,10 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from app.admission import Guest
 from app.api import leaderboards, live, logins, oauth
-from app.auth import Reader, caller_address, caller_network, public
-from app.live import _follower, create_live_app
+from app.http.auth import Reader, caller_address, caller_network, public
+from app.live.admission import Guest
+from app.live.server import _follower, create_live_app
 from app.settings import Settings
 from tenants import settings as tenant_settings
 from tenants import throttle
@@ -103,7 +103,7 @@ def test_every_limit_by_address_is_one_for_a_whole_64(
         monkeypatch.setattr(module, name, throttle.per_minute(3))
     for name in ("READS_PER_MINUTE", "EXPORTS_PER_MINUTE"):
         monkeypatch.setattr(leaderboards, name, 3)
-    monkeypatch.setattr("app.embed.READS_PER_MINUTE", 3)
+    monkeypatch.setattr("app.ui.widgets.READS_PER_MINUTE", 3)
     monkeypatch.setitem(live.TICKETS_PER_MINUTE, "key", 3)
     call = calls(client, tenant, key)[what]
     statuses = [call(at_home(number)).status_code for number in range(1, 6)]

@@ -9,7 +9,8 @@ from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 from sqlalchemy import text
 
-from analytics import actions, ingest
+from analytics.ingest import writes
+from analytics.scores import actions
 from tenants import credentials
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page, views_of
@@ -94,7 +95,7 @@ def test_a_revoked_clients_bad_view_is_refused_and_not_recorded(sender: Caller, 
 
 
 def breaker_counts(tenant: str) -> int:
-    from analytics.limits import breakers
+    from analytics.scores.limits import breakers
 
     return breakers._of(tenant)._arrived
 
@@ -108,7 +109,7 @@ def test_a_refused_view_is_recorded_once_with_or_without_an_idempotency_key(
 ) -> None:
     def refusals() -> tuple[int, float]:
         with tenant_tx(tenant) as tx:
-            stored = ingest.rejections(tx, since=utcnow()).get(reason, 0)
+            stored = writes.rejections(tx, since=utcnow()).get(reason, 0)
         labels = {"tenant": tenant, "reason": reason}
         return stored, REGISTRY.get_sample_value("plaudit_events_rejected_total", labels) or 0
 

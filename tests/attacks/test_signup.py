@@ -11,7 +11,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from analytics import projection, snapshots
+from analytics.boards import projection, snapshots
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
 from tenants.users import Role

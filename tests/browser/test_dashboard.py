@@ -22,7 +22,7 @@ from playwright.sync_api import (
     expect,
 )
 
-from app.datadir import read_state
+from app.run.data_folder import read_state
 from tests.browser.site import Site
 from tests.service import Service, eventually
 

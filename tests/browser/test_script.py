@@ -45,7 +45,7 @@ class Wiki:
         """What was counted so far, by the database itself."""
         import psycopg
 
-        from app.datadir import read_state
+        from app.run.data_folder import read_state
 
         state = read_state(self.service.data_dir)
         assert state is not None

@@ -15,7 +15,7 @@ import pytest
 import requests
 from redis import Redis
 
-from app.datadir import read_state
+from app.run.data_folder import read_state
 from tests.conftest import reachable_folder
 from tests.service import Service, eventually, plaudit, running_service
 

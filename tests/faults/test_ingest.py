@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import requests
 
-from app.datadir import read_state
+from app.run.data_folder import read_state
 from tests.conftest import reachable_folder
 from tests.service import Service, eventually, running_service
 

@@ -14,8 +14,8 @@ import pytest
 import requests
 from flask.testing import FlaskClient
 
-from analytics import projection
-from app.datadir import Addresses
+from analytics.boards import projection
+from app.run.data_folder import Addresses
 from app.settings import Settings
 from tenants import tickets
 from tenants.db import tenant_tx, utcnow

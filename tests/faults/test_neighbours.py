@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import requests
 
-from app.datadir import read_state
+from app.run.data_folder import read_state
 from tests.conftest import reachable_folder
 from tests.service import Service, eventually, plaudit_json, running_service
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.datadir import Addresses
+from app.run.data_folder import Addresses
 from app.settings import Settings
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER

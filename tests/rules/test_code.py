@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from app.auth import declared, public
-from app.live import create_live_app
+from app.http.auth import declared, public
+from app.live.server import create_live_app
 from app.settings import Settings
 from workers import schedule
 

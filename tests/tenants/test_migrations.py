@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import make_url
 
 import migrations.versions
-from app.datadir import Addresses
+from app.run.data_folder import Addresses
 from migrations.run import migrate
 from tenants.db import make_engine
 

@@ -8,7 +8,9 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from analytics import imports, pages, projection, redaction, snapshots, weights
+from analytics import redaction
+from analytics.boards import projection, snapshots, weights
+from analytics.ingest import imports, pages
 from tenants import credentials
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.people import client_of, user_of

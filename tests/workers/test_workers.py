@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app import datadir
-from app.embedded import EmbeddedServers, stop
+from app.run import data_folder
+from app.run.local_servers import EmbeddedServers, stop
 from app.settings import Settings
 from tenants import queue as tenants_queue
 from tenants import redis as tenants_redis
@@ -82,7 +82,7 @@ def test_a_restart_of_redis_is_survived(
     workers_env: dict[str, str],
     processes: list["subprocess.Popen[bytes]"],
 ) -> None:
-    with reachable_folder() as folder, datadir.hold(datadir.prepare(folder), "command") as lock:
+    with reachable_folder() as folder, data_folder.hold(data_folder.prepare(folder), "command") as lock:
         servers = EmbeddedServers(folder, lock)
         server, redis_url = servers.valkey(), servers.addresses.redis_url
         redis = server.start(stdout=subprocess.DEVNULL)

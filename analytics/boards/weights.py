@@ -1,0 +1,101 @@
+"""A tenant's weights of the composite score: versioned, each from a moment on."""
+
+import math
+from datetime import datetime, timedelta
+
+from sqlalchemy import Double, ForeignKey, Integer, select, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics.boards.page_numbers import Projection
+from analytics.scoring import Weights
+from tenants.db import Base, TenantOwned, Tx
+from tenants.errors import Invalid, Stale
+
+LEAST, MOST = 0.001, 1_000_000.0
+FURTHEST_AHEAD = timedelta(days=366)
+
+
+class ScoreWeights(TenantOwned, Base):
+    __tablename__ = "score_weights"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    likes: Mapped[float] = mapped_column(Double)
+    views: Mapped[float] = mapped_column(Double)
+    effective_from: Mapped[datetime]
+    created_at: Mapped[datetime]
+    created_by: Mapped[str]
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(likes=self.likes, views=self.views, version=self.version)
+
+
+def current(tx: Tx, *, now: datetime) -> Weights:
+    """The newest version whose time has come; the defaults are version 0."""
+    row = tx.scalar(
+        select(ScoreWeights).where(ScoreWeights.effective_from <= now).order_by(ScoreWeights.version.desc()).limit(1)
+    )
+    return row.weights if row is not None else Weights()
+
+
+def applied(tx: Tx) -> Weights:
+    """The version by which the boards are scored, or are being scored."""
+    row = tx.scalar(
+        select(ScoreWeights).join(
+            Projection,
+            (Projection.tenant_id == ScoreWeights.tenant_id) & (Projection.weights_version == ScoreWeights.version),
+        )
+    )
+    return row.weights if row is not None else Weights()
+
+
+def history(tx: Tx) -> list[ScoreWeights]:
+    """Every version, newest first."""
+    return list(tx.scalars(select(ScoreWeights).order_by(ScoreWeights.version.desc()).limit(100)))
+
+
+def add(
+    tx: Tx,
+    *,
+    likes: float,
+    views: float,
+    effective_from: datetime | None,
+    by: str,
+    now: datetime,
+    expected_version: int | None = None,
+) -> ScoreWeights:
+    """A new version. It replaces whatever is planned for later than its own time."""
+    check(likes=likes, views=views)
+    if effective_from is not None and not now - timedelta(minutes=5) <= effective_from <= now + FURTHEST_AHEAD:
+        said = "now or within a year"
+        raise Invalid(f"effective_from: {said}", errors={"effective_from": [said]})
+    tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('weights:' || :tenant, 0))"), {"tenant": tx.tenant})
+    newest = tx.scalar(select(ScoreWeights.version).order_by(ScoreWeights.version.desc()).limit(1)) or 0
+    if expected_version is not None and expected_version != newest:
+        raise Stale(f"The weights are at version {newest} now")
+    row = ScoreWeights(
+        tenant_id=tx.tenant,
+        version=newest + 1,
+        likes=likes,
+        views=views,
+        effective_from=max(effective_from or now, now),
+        created_at=now,
+        created_by=by,
+    )
+    tx.add(row)
+    tx.flush()
+    return row
+
+
+def check(*, likes: float, views: float) -> None:
+    errors: dict[str, list[str]] = {}
+    for name, value in (("likes", likes), ("views", views)):
+        if not math.isfinite(value) or not (value == 0 or LEAST <= value <= MOST):
+            errors[name] = [f"0, or a number from {LEAST} to {MOST:,.0f}"]
+    if not errors and likes == views == 0:
+        errors["likes"] = ["one of the weights must be above 0"]
+    if errors:
+        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)

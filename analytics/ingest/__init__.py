@@ -1,0 +1,1 @@
+"""How pages, views, likes and events come in: checked, gathered, committed."""

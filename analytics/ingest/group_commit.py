@@ -1,0 +1,305 @@
+"""Group commit: requests that are in flight together share a transaction.
+
+A hot page's rows then move once per commit and not once per request. A caller is answered after the commit that holds
+its part, and nothing is kept in memory after an answer.
+
+There is no thread of its own. The first caller to come leads: it takes what waits, commits it, hands out the results,
+and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
+the server by letting requests end has drained it.
+
+Tenants share one lane, in fair parts: none fills more than its share of a commit, or of what may wait. The shared
+transaction waits for a lock only briefly. When it fails, each tenant's parts leave it for a lane of their own, led by
+one of their own callers, and the shared lane goes on at once. A tenant whose own transaction was slow too stays apart
+for a while, so a row that is locked for long delays its own tenant and nobody else.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy.exc import DBAPIError
+
+from analytics.ingest.writes import Outcome, Part, commit_together
+from tenants.errors import Unavailable
+from tenants.shares import TenantBusy, share_of
+
+MAX_ITEMS_IN_FLIGHT = 50_000
+MAX_ITEMS_A_COMMIT = 10_000
+WAIT_S = 10.0
+GATHER_S = 0.001
+# A tenant whose own transaction takes longer, after a shared one failed, stays out of the shared one for a while.
+SLOW_S = 0.1
+APART_S = 30.0
+# PostgreSQL's codes for a lock or a statement that took too long.
+TIMEOUTS = ("55P03", "57014")
+
+# Writes parts in one transaction, shared by tenants or not; gives back those that are still to be written.
+Commit = Callable[[Sequence[Part], bool], list[Part]]
+
+
+class Overloaded(Unavailable):
+    code = "overloaded"
+    title = "Too many writes are waiting"
+
+
+@dataclass(eq=False)
+class _Lane:
+    """Parts that are committed one batch after the other: those of all tenants, or of one that is apart."""
+
+    tenant_id: str | None = None
+    waiting: "deque[_Waiting]" = field(default_factory=deque)
+    is_led: bool = False
+    last_batch: int = 0
+    apart_until: float = 0.0
+
+    @property
+    def is_shared(self) -> bool:
+        return self.tenant_id is None
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A part whose caller waits: until it is done, or until it is the caller's turn to lead its lane.
+
+    The gate is opened once for each of the two, with the group's lock held, and the caller shuts it by passing: so
+    nobody is woken twice, and nobody is forgotten.
+    """
+
+    part: Part
+    lane: _Lane
+    leads: bool = False
+    is_done: bool = False
+    # A bare lock, the cheapest thing to wait for.
+    gate: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.gate.acquire()
+
+    def lead(self) -> None:
+        self.leads = True
+        self.gate.release()
+
+    def finish(self) -> None:
+        self.is_done = True
+        self.gate.release()
+
+
+class GroupCommit:
+    """The parts that wait in this process, and whoever leads."""
+
+    def __init__(
+        self,
+        *,
+        after: Callable[[Iterable[str]], None] | None = None,
+        max_items: int = MAX_ITEMS_IN_FLIGHT,
+        wait_s: float = WAIT_S,
+        commit: Commit = commit_together,
+    ) -> None:
+        """`after` is given the tenants of each commit, once its callers are answered."""
+        self._after = after
+        self._max_items = max_items
+        self._wait_s = wait_s
+        self._commit = commit
+        self._lock = threading.Lock()
+        self._shared = _Lane()
+        self._apart: dict[str, _Lane] = {}
+        self._items_of: Counter[str] = Counter()
+        self._items = 0
+
+    def write(self, part: Part) -> list[Outcome]:
+        """Have this part committed; how its items fared. Returns after PostgreSQL's commit, or raises."""
+        with self._lock:
+            self._admit(part)
+            own = _Waiting(part, self._lane_of(part.tenant_id))
+            self._enqueue(own)
+        try:
+            while not own.is_done:
+                self._wait(own)
+                if own.leads:
+                    self._lead(own)
+        finally:
+            with self._lock:
+                self._leave(part)
+        if part.error is not None:
+            raise part.error
+        return part.outcomes
+
+    @property
+    def items_in_flight(self) -> int:
+        return self._items
+
+    def _admit(self, part: Part) -> None:
+        items = self._items_of[part.tenant_id] + part.weight
+        if self._items + part.weight > self._max_items:
+            raise Overloaded
+        if items > share_of(self._max_items):
+            raise TenantBusy
+        self._items_of[part.tenant_id] = items
+        self._items += part.weight
+
+    def _leave(self, part: Part) -> None:
+        self._items -= part.weight
+        self._items_of[part.tenant_id] -= part.weight
+        if not self._items_of[part.tenant_id]:
+            del self._items_of[part.tenant_id]
+
+    def _lane_of(self, tenant_id: str) -> _Lane:
+        lane = self._apart.get(tenant_id)
+        if lane is None:
+            return self._shared
+        if not lane.is_led and lane.apart_until < time.monotonic():
+            del self._apart[tenant_id]
+            return self._shared
+        return lane
+
+    def _enqueue(self, one: _Waiting) -> None:
+        """Put it last in its lane. Where nobody leads, its caller does."""
+        one.lane.waiting.append(one)
+        if not one.lane.is_led:
+            one.lane.is_led = True
+            one.lead()
+
+    def _wait(self, own: _Waiting) -> None:
+        """Until the part is done, or it is this caller's turn to lead."""
+        while not own.gate.acquire(timeout=self._wait_s):
+            with self._lock:
+                if not own.leads and own in own.lane.waiting:
+                    own.lane.waiting.remove(own)
+                    raise Overloaded
+            # It is being committed, and only the database can say how that goes; or its gate has just been opened.
+
+    def _lead(self, own: _Waiting) -> None:
+        """Commit what waits in the lane, our own part first among it; then let another lead."""
+        lane = own.lane
+        if len(lane.waiting) < lane.last_batch:  # they were just answered, and come again in a moment
+            time.sleep(GATHER_S)
+        batch = self._take(lane, own)
+        parts = [one.part for one in batch]
+        left: Sequence[Part] = ()
+        try:
+            left = self._commit_shared(parts) if lane.is_shared else self._commit_apart(lane, parts)
+        except BaseException as error:
+            for part in parts:
+                part.error = part.error or error
+            raise
+        finally:
+            with self._lock:
+                self._finish(batch, left)
+                self._pass_on(lane)
+        if self._after is not None:
+            unfinished = {id(part) for part in left}
+            done = [part for part in parts if id(part) not in unfinished and part.error is None and part.items]
+            self._after({part.tenant_id for part in done})
+
+    def _take(self, lane: _Lane, own: _Waiting) -> list[_Waiting]:
+        """The next batch, in the order of arrival; of one tenant no more than its share, so that others fit in."""
+        with self._lock:
+            own.leads = False
+            batch: list[_Waiting] = []
+            waiting, lane.waiting = lane.waiting, deque()
+            items, items_of = 0, Counter[str]()
+            waiting.remove(own)
+            for one in [own, *waiting]:
+                tenant_id, weight = one.part.tenant_id, one.part.weight
+                if lane.is_shared and self._lane_of(tenant_id) is not lane:  # the tenant has left since
+                    one.lane = self._apart[tenant_id]
+                    self._enqueue(one)
+                    continue
+                fits = items + weight <= MAX_ITEMS_A_COMMIT
+                in_share = items_of[tenant_id] + weight <= share_of(MAX_ITEMS_A_COMMIT) or not items_of[tenant_id]
+                if one is own or (fits and in_share):
+                    batch.append(one)
+                    items += weight
+                    items_of[tenant_id] += weight
+                else:
+                    lane.waiting.append(one)
+            lane.last_batch = len(batch)
+            return batch
+
+    def _finish(self, batch: Sequence[_Waiting], left: Sequence[Part]) -> None:
+        """Let the callers go whose parts are settled. What is left goes on in a lane of its tenant's own."""
+        unfinished = {id(part) for part in left}
+        for one in batch:
+            if id(one.part) not in unfinished:
+                one.finish()
+        lanes: list[_Lane] = []
+        for one in reversed(batch):  # before whatever came to the lane meanwhile
+            if id(one.part) in unfinished:
+                one.lane = self._apart.setdefault(one.part.tenant_id, _Lane(one.part.tenant_id))
+                one.lane.waiting.appendleft(one)
+                lanes.append(one.lane)
+        for lane in dict.fromkeys(lanes):
+            if not lane.is_led:
+                lane.is_led = True
+                lane.waiting[0].lead()
+
+    def _commit_shared(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Several tenants' parts in one transaction. Those that are left are to be written apart."""
+        if not parts:
+            return ()
+        try:
+            return self._commit(parts, True)
+        except DBAPIError as error:
+            if _outcome_is_known(error):
+                return parts
+            _fail(parts, error)
+            return ()
+
+    def _commit_apart(self, lane: _Lane, parts: Sequence[Part]) -> Sequence[Part]:
+        """One tenant's parts in a transaction of their own. Nothing is left."""
+        began = time.monotonic()
+        timed_out = self._try_apart(parts)
+        now = time.monotonic()
+        if timed_out or now - began > SLOW_S:
+            lane.apart_until = now + APART_S
+        return ()
+
+    def _try_apart(self, parts: Sequence[Part]) -> bool:
+        """Whether a lock or statement took too long.
+
+        If the parts fail together for another reason, each is tried once more by itself: the one that cannot be
+        written fails alone. After a timeout nothing is tried again, since the next would wait as long.
+        """
+        tries: deque[Sequence[Part]] = deque([parts])
+        while tries:
+            now = tries.popleft()
+            try:
+                left = self._commit(now, False)
+            except DBAPIError as error:
+                if not _outcome_is_known(error) or _code(error) in TIMEOUTS:
+                    _fail([part for some in (now, *tries) for part in some], error)
+                    return _code(error) in TIMEOUTS
+                if now is parts:
+                    tries.extend([part] for part in parts)
+                else:
+                    _fail(now, error)
+            else:
+                if left:
+                    tries.append(left)
+        return False
+
+    def _pass_on(self, lane: _Lane) -> None:
+        if lane.waiting:
+            lane.waiting[0].lead()
+            return
+        lane.is_led = False
+        lane.last_batch = 0
+        if lane.tenant_id is not None and lane.apart_until < time.monotonic():
+            del self._apart[lane.tenant_id]
+
+
+def _outcome_is_known(error: DBAPIError) -> bool:
+    """Whether the server refused the transaction. Otherwise nobody knows if it was committed: never send it again."""
+    return not error.connection_invalidated and _code(error) is not None
+
+
+def _code(error: DBAPIError) -> str | None:
+    code: str | None = getattr(error.orig, "sqlstate", None)
+    return code
+
+
+def _fail(parts: Iterable[Part], error: DBAPIError) -> None:
+    for part in parts:
+        part.error = error

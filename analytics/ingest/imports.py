@@ -1,0 +1,168 @@
+"""`plaudit import`: a file of events, one JSON object a line, counted once however often it is tried.
+
+A file is known by its content's hash, for good. Each chunk of lines is written in the transaction that also moves
+`lines_done`, so an interrupted import goes on where it stopped, and a finished one adds nothing, ids or no ids.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+from sqlalchemy import BigInteger, ForeignKey, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics.ingest import writes
+from analytics.ingest.events import Ages, Batch, Reason, Refused, Rejection, Unreadable
+from tenants.db import Base, TenantOwned, Tx, tenant_tx
+from tenants.errors import Conflict
+
+CHUNK_LINES = 1000
+LINE_MAX_BYTES = 64 * 1024
+NOT_IMPORTED = Refused(Reason.INVALID, "actions are paid as they happen, and not imported")
+REJECT_FIELDS = {"line", "code", "detail", "event"}
+
+
+class Import(TenantOwned, Base):
+    __tablename__ = "imports"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    file_hash: Mapped[str] = mapped_column(primary_key=True)
+    file_name: Mapped[str]
+    lines_done: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    accepted: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    duplicates: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    rejected: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class ImportRunning(Conflict):
+    code = "import_running"
+    title = "Another import of this file is running"
+
+
+@dataclass(frozen=True)
+class Reject:
+    line: int
+    rejection: Rejection
+    text: bytes
+
+    def as_json(self) -> bytes:
+        """For the file of rejects, which can be imported again when what was wrong is put right."""
+        try:
+            event = _unwrapped(orjson.loads(self.text))
+        except orjson.JSONDecodeError:
+            event = self.text[:1000].decode(errors="replace")
+        told = {"line": self.line, "code": self.rejection.code.value, "detail": self.rejection.detail}
+        return orjson.dumps({**told, "event": event})
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One committed step: how far the import is, and what was refused in it."""
+
+    lines_done: int
+    rejects: list[Reject]
+
+
+def hash_file(file: Path) -> tuple[str, int]:
+    """The hash of its content, and its number of lines."""
+    digest, lines, last = hashlib.sha256(), 0, b"\n"
+    with file.open("rb") as stream:
+        while block := stream.read(1024 * 1024):
+            digest.update(block)
+            lines += block.count(b"\n")
+            last = block[-1:]
+    return digest.hexdigest(), lines + (last != b"\n")
+
+
+def _unwrapped(event: Any) -> Any:
+    """The event itself, of a line that was refused before."""
+    while isinstance(event, dict) and event.keys() == REJECT_FIELDS:
+        event = event["event"]
+    return event
+
+
+def begin(tx: Tx, file_hash: str, *, name: str, now: datetime, again: bool = False) -> Import:
+    """The import of this file: a new one, or how far it came before. `again`: one that counted nothing begins anew."""
+    tx.execute(
+        insert(Import)
+        .values(tenant_id=tx.tenant, file_hash=file_hash, file_name=name, started_at=now)
+        .on_conflict_do_nothing()
+    )
+    if again:
+        nothing_counted = (Import.accepted == 0) & (Import.duplicates == 0) & Import.finished_at.is_not(None)
+        tx.execute(
+            update(Import)
+            .where(Import.file_hash == file_hash, nothing_counted)
+            .values(lines_done=0, rejected=0, finished_at=None)
+        )
+    return tx.scalars(select(Import).where(Import.file_hash == file_hash)).one()
+
+
+def run(tenant_id: str, file: Path, file_hash: str, *, lines_done: int, ages: Ages, now: datetime) -> Iterator[Chunk]:
+    """Write the rest of the file, chunk by chunk; each is committed when it is yielded."""
+    done = lines_done
+    for texts in _chunks(file, skip=lines_done):
+        numbers = [number for number, line in enumerate(texts) if line.strip()]
+        batch = Batch(tenant_id, [_read(texts[number]) for number in numbers], now=now, ages=ages)
+        with tenant_tx(tenant_id) as tx:
+            writes.apply(tx, [batch.part])
+            tally = batch.tally(batch.part.outcomes, [NOT_IMPORTED] * len(batch.actions))
+            tx.after_commit(tally.measure)
+            _move(tx, file_hash, done, len(texts), tally.accepted, tally.duplicates, len(tally.rejected))
+        rejects = [
+            Reject(done + 1 + numbers[rejection.index], rejection, texts[numbers[rejection.index]])
+            for rejection in tally.rejected
+        ]
+        done += len(texts)
+        yield Chunk(done, rejects)
+    with tenant_tx(tenant_id) as tx:
+        tx.execute(update(Import).where(Import.file_hash == file_hash).values(finished_at=now))
+
+
+def _move(tx: Tx, file_hash: str, done: int, lines: int, accepted: int, duplicates: int, rejected: int) -> None:
+    moved = tx.scalar(
+        update(Import)
+        .where(Import.file_hash == file_hash, Import.lines_done == done)
+        .values(
+            lines_done=done + lines,
+            accepted=Import.accepted + accepted,
+            duplicates=Import.duplicates + duplicates,
+            rejected=Import.rejected + rejected,
+        )
+        .returning(Import.lines_done)
+    )
+    if moved is None:
+        raise ImportRunning
+
+
+def _chunks(file: Path, *, skip: int) -> Iterator[list[bytes]]:
+    with file.open("rb") as stream:
+        texts: list[bytes] = []
+        for number, line in enumerate(stream):
+            if number < skip:
+                continue
+            texts.append(line.rstrip(b"\r\n"))
+            if len(texts) == CHUNK_LINES:
+                yield texts
+                texts = []
+        if texts:
+            yield texts
+
+
+def _read(line: bytes) -> Any:
+    if len(line) > LINE_MAX_BYTES:
+        return Unreadable(f"a line of {len(line)} bytes, of at most {LINE_MAX_BYTES}")
+    try:
+        event = _unwrapped(orjson.loads(line))
+        return orjson.loads(event) if isinstance(event, str) else event
+    except orjson.JSONDecodeError as error:
+        return Unreadable(f"not JSON: {error}")

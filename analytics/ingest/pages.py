@@ -1,0 +1,244 @@
+"""Pages: what a tenant counts. Made and changed by the tenant's own `external_id`."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Uuid,
+    select,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics import outbox
+from analytics.boards.names import SPACE_KEY
+from analytics.outbox import Kind
+from tenants import ceilings, users
+from tenants.ceilings import Ceiling
+from tenants.db import Base, TenantOwned, Tx
+from tenants.errors import Invalid, NotFound
+
+EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
+TITLE_MAX = 500
+URL_MAX = 2048
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Visibility(StrEnum):
+    PRIVATE = "private"
+    PUBLIC = "public"
+
+
+class Page(TenantOwned, Base):
+    __tablename__ = "pages"
+    __table_args__ = (
+        CheckConstraint("visibility IN ('private', 'public')", name="visibility"),
+        ForeignKeyConstraint(
+            ["tenant_id", "owner_id"], ["users.tenant_id", "users.id"], ondelete="SET NULL (owner_id)"
+        ),
+        Index("uq_pages_external_id", "tenant_id", "external_id", unique=True),
+        Index("ix_pages_space", "tenant_id", "space_key", "id"),
+        Index("ix_pages_url", "tenant_id", "url"),
+        Index("ix_pages_owner", "tenant_id", "owner_id"),
+        Index("ix_pages_public", "tenant_id", "id", postgresql_where=text("visibility = 'public'")),
+    )
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    external_id: Mapped[str]
+    space_key: Mapped[str]
+    title: Mapped[str]
+    url: Mapped[str]
+    owner_id: Mapped[UUID | None] = mapped_column(Uuid)
+    visibility: Mapped[str] = mapped_column(server_default=Visibility.PRIVATE)
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class PageNotFound(NotFound):
+    """It is not there, or not this tenant's."""
+
+    def __init__(self, external_id: str) -> None:
+        super().__init__(f"There is no page {external_id[:128]!r}")
+
+
+@dataclass(frozen=True)
+class Saved:
+    page: Page
+    new: bool
+
+
+def put(
+    tx: Tx,
+    external_id: str,
+    *,
+    space: str,
+    title: str,
+    url: str,
+    visibility: str | None = None,
+    owner: str | None = None,
+    now: datetime,
+) -> Saved:
+    """Make or change a page. What is not given of visibility and owner stays (a new page is private)."""
+    check(external_id=external_id, space=space, title=title, url=url)
+    _require_room(tx, external_id, space)
+    owner_id = users.ensure_external(tx, owner, now=now) if owner is not None else None
+    row = tx.execute(
+        text("""
+            INSERT INTO pages AS p
+                (tenant_id, external_id, space_key, title, url, owner_id, visibility, created_at, updated_at)
+            VALUES (:tenant, :external_id, :space, :title, :url, :owner, COALESCE(:visibility, 'private'), :now, :now)
+            ON CONFLICT (tenant_id, external_id) DO UPDATE SET
+                space_key = EXCLUDED.space_key, title = EXCLUDED.title, url = EXCLUDED.url,
+                owner_id = COALESCE(EXCLUDED.owner_id, p.owner_id),
+                visibility = COALESCE(:visibility, p.visibility), updated_at = EXCLUDED.updated_at
+            WHERE (p.space_key, p.title, p.url, p.owner_id, p.visibility) IS DISTINCT FROM
+                  (EXCLUDED.space_key, EXCLUDED.title, EXCLUDED.url, COALESCE(EXCLUDED.owner_id, p.owner_id),
+                   COALESCE(:visibility, p.visibility))
+            RETURNING id, xmax = 0 AS new
+        """),
+        {
+            "tenant": tx.tenant,
+            "external_id": external_id,
+            "space": space,
+            "title": title,
+            "url": url,
+            "owner": owner_id,
+            "visibility": visibility,
+            "now": now,
+        },
+    ).one_or_none()
+    if row is not None:  # else nothing differs
+        if row.new:
+            tx.execute(
+                text("INSERT INTO page_counters (tenant_id, page_id) VALUES (:tenant, :page)"),
+                {"tenant": tx.tenant, "page": row.id},
+            )
+        outbox.mark_stale(tx, Kind.PAGE, [row.id])
+    return Saved(get(tx, external_id), new=row is not None and bool(row.new))
+
+
+def count(tx: Tx, most: int) -> int:
+    """How many pages there are, or `most`."""
+    counted = text("SELECT count(*) FROM (SELECT FROM pages WHERE tenant_id = :tenant LIMIT :most) p")
+    return int(tx.scalar(counted, {"tenant": tx.tenant, "most": most}) or 0)
+
+
+def count_spaces(tx: Tx, most: int) -> int:
+    """How many spaces pages are in, or have been while they were on boards (which remain); or `most`."""
+    return int(tx.scalar(_SPACES, {"tenant": tx.tenant, "most": most}) or 0)
+
+
+def _require_room(tx: Tx, external_id: str, space: str) -> None:
+    """A page that is not there yet, or a space, needs room for it."""
+    known = tx.execute(_KNOWN, {"tenant": tx.tenant, "page": external_id, "space": space}).one()
+    if not known.page:
+        ceilings.require(tx, Ceiling.PAGES, count)
+    if not known.space:
+        ceilings.require(tx, Ceiling.SPACES, count_spaces)
+
+
+_KNOWN = text("""
+    SELECT EXISTS (SELECT FROM pages WHERE tenant_id = :tenant AND external_id = :page) AS page,
+           EXISTS (SELECT FROM pages WHERE tenant_id = :tenant AND space_key = :space)
+           OR EXISTS (SELECT FROM boards WHERE tenant_id = :tenant AND scope = 'space:' || :space) AS space
+""")
+_SPACES = ceilings.count_values("pages", "space_key", scope="space:")
+
+
+def get(tx: Tx, external_id: str, *, public_only: bool = False) -> Page:
+    """The page. With `public_only` a private one is not there."""
+    page = tx.scalar(select(Page).where(Page.external_id == external_id))
+    if page is None or (public_only and page.visibility != Visibility.PUBLIC):
+        raise PageNotFound(external_id)
+    return page
+
+
+def list_(tx: Tx, *, space: str | None, before: int | None, limit: int, public_only: bool) -> list[Page]:
+    """Newest first."""
+    wanted = select(Page).order_by(Page.id.desc()).limit(limit)
+    if public_only:
+        wanted = wanted.where(text("pages.visibility = 'public'"))  # as a literal, which the partial index needs
+    if space is not None:
+        wanted = wanted.where(Page.space_key == space)
+    if before is not None:
+        wanted = wanted.where(Page.id < before)
+    return list(tx.scalars(wanted))
+
+
+def has_space(tx: Tx, space: str) -> bool:
+    return tx.scalar(select(Page.id).where(Page.space_key == space).limit(1)) is not None
+
+
+def delete(tx: Tx, external_id: str) -> None:
+    """Remove a page with its likes and views. Its counter is taken first, as by everybody who writes to the page."""
+    gone = tx.scalar(
+        text("""
+            SELECT p.id FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id
+            WHERE p.tenant_id = :tenant AND p.external_id = :page FOR UPDATE OF c
+        """),
+        {"tenant": tx.tenant, "page": external_id},
+    )
+    if gone is None:
+        raise PageNotFound(external_id)
+    tx.execute(text("DELETE FROM pages WHERE tenant_id = :tenant AND id = :page"), {"tenant": tx.tenant, "page": gone})
+    outbox.mark_stale(tx, Kind.PAGE, [gone])
+
+
+def find_by_url(tx: Tx, url: str) -> str | None:
+    """The external id of the page at this address; without its query where only that is known."""
+    exact = url.split("#", 1)[0]
+    candidates = list(dict.fromkeys([exact, exact.split("?", 1)[0]]))
+    known = tx.execute(select(Page.url, Page.external_id).where(Page.url.in_(candidates)).order_by(Page.id)).all()
+    by_url = {row.url: row.external_id for row in reversed(known)}
+    return next((by_url[candidate] for candidate in candidates if candidate in by_url), None)
+
+
+def owners(tx: Tx, pages: Collection[Page]) -> dict[UUID, str]:
+    """How the owners of these pages are called: the tenant's own id for them, or ours."""
+    wanted = {page.owner_id for page in pages if page.owner_id is not None}
+    if not wanted:
+        return {}
+    rows = tx.execute(select(users.User.id, users.User.external_id).where(users.User.id.in_(wanted)))
+    return {row.id: row.external_id or str(row.id) for row in rows}
+
+
+def check(*, external_id: str, space: str, title: str, url: str) -> None:
+    errors: dict[str, list[str]] = {}
+    if EXTERNAL_ID.fullmatch(external_id) is None:
+        errors["external_id"] = ["1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -"]
+    if SPACE_KEY.fullmatch(space) is None:
+        errors["space"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
+    if not title.strip() or len(title) > TITLE_MAX or _CONTROL.search(title):
+        errors["title"] = [f"1 to {TITLE_MAX} characters, no control characters"]
+    if not is_url(url):
+        errors["url"] = [f"an http or https address, or a path, of at most {URL_MAX} bytes"]
+    if errors:
+        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
+
+
+def is_url(url: str) -> bool:
+    """Whether a page may be at this address, and a link may lead there. Browsers read a backslash as a slash."""
+    if not 1 <= len(url.encode()) <= URL_MAX or "\\" in url or _CONTROL.search(url):
+        return False
+    if url.startswith("/") and not url.startswith("//"):
+        return True
+    try:
+        parts = urlsplit(url)
+        is_port = parts.port is None or parts.port > 0  # one out of range is an error
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and is_port

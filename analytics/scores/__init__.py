@@ -1,0 +1,1 @@
+"""Points for actions: catalog, tokens, limits, the ledger, integrity."""

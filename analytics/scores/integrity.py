@@ -1,0 +1,161 @@
+"""Scores that look forged: flagged by a rule, then looked at by an admin, who dismisses, suspends or reverses."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Index, Uuid, select, text, tuple_, update
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics.scores import ledger
+from analytics.scores.ledger import Held
+from tenants.db import Base, TenantOwned, Tx
+from tenants.errors import Conflict, NotFound
+
+WINDOW = timedelta(hours=1)
+
+
+class Rule(StrEnum):
+    POINTS_PER_HOUR = "points_per_hour"
+    IMPOSSIBLE_CLOCK = "impossible_clock"
+
+
+class Verdict(StrEnum):
+    DISMISS = "dismiss"
+    SUSPEND = "suspend"
+    REVERSE = "reverse"
+
+
+class State(StrEnum):
+    OPEN = "open"
+    SUSPENDED = "suspended"
+    DISMISSED = "dismissed"
+    REVERSED = "reversed"
+
+
+class Flag(TenantOwned, Base):
+    __tablename__ = "integrity_flags"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
+        CheckConstraint("state IN ('open', 'suspended', 'dismissed', 'reversed')", name="state"),
+        Index(
+            "uq_integrity_flags_open",
+            "tenant_id",
+            "user_id",
+            "rule",
+            unique=True,
+            postgresql_where=text("state IN ('open', 'suspended')"),
+        ),
+        Index("ix_integrity_flags_newest", "tenant_id", "created_at", "id"),
+    )
+
+    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
+    user_id: Mapped[UUID] = mapped_column(Uuid)
+    rule: Mapped[str]
+    details: Mapped[dict[str, Any]] = mapped_column(JSONB)
+    state: Mapped[str]
+    created_at: Mapped[datetime]
+    resolved_at: Mapped[datetime | None]
+    resolved_by: Mapped[str | None]
+    note: Mapped[str | None]
+
+
+class FlagNotFound(NotFound):
+    """There is no such flag."""
+
+
+class AlreadyResolved(Conflict):
+    code = "flag_resolved"
+    title = "This flag was resolved before"
+
+
+def raise_flag(
+    tx: Tx, user_id: UUID, rule: Rule, details: dict[str, Any], *, now: datetime, state: State = State.OPEN
+) -> bool:
+    """Whether it is a new one: while one is not settled, no second is raised by the same rule."""
+    made = tx.scalar(
+        insert(Flag)
+        .values(
+            tenant_id=tx.tenant,
+            id=uuid4(),
+            user_id=user_id,
+            rule=rule.value,
+            details=details,
+            state=state.value,
+            created_at=now,
+        )
+        .on_conflict_do_nothing()
+        .returning(Flag.id)
+    )
+    return made is not None
+
+
+def list_(tx: Tx, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int) -> list[Flag]:
+    """Newest first."""
+    wanted = select(Flag).order_by(Flag.created_at.desc(), Flag.id.desc()).limit(limit)
+    if state is not None:
+        wanted = wanted.where(Flag.state == state)
+    if after is not None:
+        wanted = wanted.where(tuple_(Flag.created_at, Flag.id) < after)
+    return list(tx.scalars(wanted))
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A flag that was settled, and what is to become of its user: suspended, set free, or left as they are (None)."""
+
+    flag: Flag
+    reversed_entries: int
+    suspend: bool | None
+
+
+def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | None, now: datetime) -> Settled:
+    """Settle a flag. A suspended one may still be dismissed or reversed.
+
+    Suspending the user, and lifting it, is for the caller to do in the same transaction.
+    """
+    whose = tx.scalar(select(Flag.user_id).where(Flag.id == flag_id))
+    if whose is None:
+        raise FlagNotFound
+    held = ledger.hold(tx, whose)  # users before flags, as whoever raises one
+    flag = tx.scalars(select(Flag).where(Flag.id == flag_id).with_for_update()).one()
+    if flag.state not in {State.OPEN, State.SUSPENDED}:
+        raise AlreadyResolved(f"This flag was {flag.state} before")
+    suspend = True if verdict is Verdict.SUSPEND else None
+    if verdict is Verdict.DISMISS and flag.state == State.SUSPENDED:
+        others = select(Flag.id).where(Flag.user_id == whose, Flag.id != flag_id, Flag.state == State.SUSPENDED.value)
+        suspend = None if tx.scalar(others.limit(1)) is not None else False
+    reversed_entries = 0
+    if verdict is Verdict.REVERSE and held is not None:
+        reversed_entries = _reverse(tx, held, since=flag.created_at - WINDOW, flag_id=flag.id, now=now)
+    state = {Verdict.DISMISS: State.DISMISSED, Verdict.SUSPEND: State.SUSPENDED, Verdict.REVERSE: State.REVERSED}
+    tx.execute(
+        update(Flag)
+        .where(Flag.id == flag_id)
+        .values(state=state[verdict].value, resolved_at=now, resolved_by=by, note=note or Flag.note)
+    )
+    tx.refresh(flag)
+    return Settled(flag, reversed_entries, suspend)
+
+
+def _reverse(tx: Tx, held: Held, *, since: datetime, flag_id: UUID, now: datetime) -> int:
+    """Take back what the user got since then, entry by entry; a score never goes below 0."""
+    entries = ledger.since(tx, held.id, since)
+    for entry in entries:
+        delta = -min(entry.delta, held.score)
+        score = ledger.enter(
+            tx,
+            held,
+            source=f"reversal:{flag_id}:{entry.id}",
+            delta=delta,
+            at=now,
+            payload_hash=entry.payload_hash,
+            action_type=entry.action_type,
+            reverses=entry.id,
+            counts_for=entry.at,
+        )
+        held = Held(held.id, held.score if score is None else score, held.is_suspended)
+    return len(entries)

@@ -1,0 +1,35 @@
+"""Conditional requests: `If-None-Match`, to be told only what is new; `If-Match`, to change only what was read."""
+
+import re
+
+from flask import Response, request
+
+from app.http.answer_cache import Answer
+from tenants.errors import Stale
+
+
+def if_changed(answer: Answer) -> Response:
+    """The answer, or 304 to who has it already."""
+    headers = {
+        "ETag": answer.etag,
+        "Cache-Control": "private, no-cache",
+        "Vary": "Authorization, Cookie, X-Plaudit-Key",
+    }
+    given = [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
+    if answer.etag in given or "*" in given:
+        return Response(status=304, headers=headers)
+    return Response(answer.body, content_type="application/json", headers=headers)
+
+
+def expected_version() -> int | None:
+    """The version the caller read (versions are numbers, ETags their text); None when they do not mind.
+
+    A tag that is none of ours matches nothing.
+    """
+    given = request.headers.get("If-Match")
+    if given is None or given.strip() == "*":
+        return None
+    match = re.fullmatch(r'\s*(?:W/)?"(\d{1,18})"\s*', given)
+    if match is None:
+        raise Stale("If-Match must be an ETag as it was given")
+    return int(match[1])

@@ -1,0 +1,1 @@
+"""The live process: sockets, streams and who follows which board."""

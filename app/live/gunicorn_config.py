@@ -1,0 +1,34 @@
+"""Gunicorn's hooks for the live process. Read before gevent has patched: hooks import what they need when they run."""
+
+import logging
+import threading
+import time
+from typing import Any
+
+from app.run.launcher import die_with_parent
+from app.settings import Settings
+from tenants import logs
+
+
+def post_worker_init(worker: Any) -> None:
+    """Listen from the start; and when the worker is told to go, say so on every connection while there is time."""
+    from app.live.hub import RESTARTING
+
+    hub = worker.wsgi.extensions["plaudit-hub"]
+    hub.start()
+
+    def watch() -> None:
+        while worker.alive:
+            time.sleep(0.1)
+        hub.end_all(RESTARTING)
+
+    threading.Thread(target=watch, name="goodbye", daemon=True).start()
+
+
+def post_fork(server: Any, _worker: Any) -> None:
+    die_with_parent(server.pid)
+    logs.configure(service="live", log_format=Settings.from_env().log_format)
+    # Its own handler would write addresses, and so tickets, past our mask.
+    gunicorn = logging.getLogger("gunicorn.error")
+    gunicorn.handlers.clear()
+    gunicorn.propagate = True

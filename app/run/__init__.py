@@ -1,0 +1,1 @@
+"""Starting and keeping up the processes of a Plaudit: servers, data folder, backups, demo."""

@@ -1,0 +1,202 @@
+"""Backups: PostgreSQL's own dumps, which any newer server can read.
+
+The tools are the wheel's, or the system's where those are newer than the server needs them to be.
+
+A dump is a program: its SQL runs as the owner. What pg_restore lists of it is compared with what a dump of ours can
+hold, which finds other people's databases and clumsy attacks, but no forged definition of an object that we do have.
+(psql runs nothing of the machine's for it: pg_restore's scripts forbid that, by \\restrict.)
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.engine import URL, make_url
+
+from app.run.local_servers import wheel_binaries
+from tenants.errors import Conflict, Invalid, Unavailable
+from tenants.rls import create_roles
+
+_UNWANTED = re.compile(
+    r"(CREATE SCHEMA public;|SET transaction_timeout = 0;|COMMENT ON SCHEMA public .*;"
+    # Options of single columns: we set none, and some servers keep marks of their own there.
+    r"|ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \([^()]*\);)\n?"
+)
+# What a backup of ours holds, as pg_restore --list shows it: kind, schema, name and owner.
+_OURS = re.compile(
+    r"""(?x)
+    ( TABLE | TABLE\ DATA | TABLE\ ATTACH | INDEX | INDEX\ ATTACH | CONSTRAINT | FK\ CONSTRAINT | CHECK\ CONSTRAINT
+      | DEFAULT | SEQUENCE | SEQUENCE\ OWNED\ BY | SEQUENCE\ SET | ROW\ SECURITY | POLICY )\ public\ \S.*
+    | (FUNCTION\ public | ACL\ public\ FUNCTION)\ (record_events | blank_audit | make_month_of_actions)\(.*
+    | ACL\ public\ (TABLE | COLUMN | SEQUENCE)\ \S.*
+    | SCHEMA\ -\ public\ .* | (ACL | COMMENT)\ -\ SCHEMA\ public\ .*
+    """
+)
+_OWNERS_POLICY = re.compile(r"^(CREATE POLICY owner ON \S+ TO )\S+( USING )")
+
+
+def write(database_url: str, file: Path, engine: Engine) -> int:
+    """Dump the database to `file`, in one step: a dump that fails leaves no file, nor touches an older one."""
+    _refuse_partial(engine)
+    target = file.absolute()
+    if not target.parent.is_dir():
+        raise Invalid(f"There is no folder {target.parent}")
+    if target.exists() and not target.is_file():
+        raise Invalid(f"{target} is not a file")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    unfinished = Path(name)
+    try:
+        _run(
+            [
+                str(_tool("pg_dump", database_url)),
+                *("--format=custom", "--no-owner", "--enable-row-security", "--lock-wait-timeout=10000"),
+                *("--schema=public", f"--file={unfinished}"),
+            ],
+            database_url,
+        )
+        os.fsync(handle)
+        size = os.fstat(handle).st_size
+        unfinished.replace(target)  # a link is replaced, not followed
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+    return size
+
+
+def read(database_url: str, file: Path, engine: Engine, *, trust: bool = False) -> None:
+    """Replace the schema by the dump's, all or nothing. One that holds strange objects must be trusted."""
+    tool = _tool("pg_restore", database_url)
+    listed = subprocess.run([str(tool), "--list", str(file)], capture_output=True, text=True, check=False)
+    if listed.returncode or "alembic_version" not in listed.stdout:
+        raise Invalid(f"{file} is not a backup of Plaudit")
+    if not trust and (strange := strange_objects(listed.stdout)):
+        raise Invalid(
+            f"{file} holds what no backup of Plaudit does ({strange[0]}; {len(strange)} in all), and its SQL would run "
+            "as the owner of the database: give --trust only if you know who made it"
+        )
+    with engine.begin() as connection:
+        for statement in create_roles():
+            connection.execute(text(statement))
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "restore.sql"
+        _run([str(tool), "--no-owner", f"--file={script}", str(file)], database_url)
+        portable = script.with_name("portable.sql")
+        with script.open() as lines, portable.open("w") as out:
+            out.write("SET lock_timeout = '10s';\nDROP SCHEMA public CASCADE;\nCREATE SCHEMA public;\n")
+            out.writelines(_portable(lines))
+        options = ["--no-psqlrc", "--quiet", "--single-transaction", "-v", "ON_ERROR_STOP=1"]
+        _run([str(tool.with_name("psql")), *options, "-f", str(portable)], database_url)
+    with engine.begin() as connection:
+        for statement in create_roles():
+            connection.execute(text(statement))
+        # Whoever is connected still has plans for what was there before.
+        connection.execute(_DISCONNECT_OTHERS)
+
+
+_DISCONNECT_OTHERS = text("""
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+      AND pg_has_role(current_user, usesysid, 'MEMBER')
+""")
+
+
+def strange_objects(listing: str) -> list[str]:
+    """What a list by pg_restore names that no backup of ours holds."""
+    entries = [re.sub(r"^\d+; \d+ \d+ ", "", line) for line in listing.splitlines() if line and line[0] != ";"]
+    return [entry.strip() for entry in entries if not _OURS.fullmatch(entry)]
+
+
+def holds_data(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("tenants"):
+            return False
+        return bool(connection.scalar(text("SELECT EXISTS (SELECT FROM tenants)")))
+
+
+def _portable(lines: Iterable[str]) -> Iterator[str]:
+    """The script for whoever restores it: the owner's policies are the new owner's, and what a fresh schema has
+    already, or another server does not know, is left out. Rows pass as they are."""
+    inside_rows = False
+    for line in lines:
+        if inside_rows:
+            inside_rows = line != "\\.\n"
+            yield line
+        elif not _UNWANTED.fullmatch(line):
+            inside_rows = line.startswith("COPY ") and line.endswith(" FROM stdin;\n")
+            yield _OWNERS_POLICY.sub(r"\1CURRENT_USER\2", line)
+
+
+def _refuse_partial(engine: Engine) -> None:
+    """Row-level security would silently leave rows out of the dump of a login that is not the owner."""
+    with engine.connect() as connection:
+        sees_all = connection.scalar(
+            text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
+        ) or connection.scalar(
+            text("""
+                SELECT NOT EXISTS (
+                    SELECT FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relforcerowsecurity
+                    AND NOT EXISTS (SELECT FROM pg_policies p WHERE p.schemaname = 'public' AND p.tablename = c.relname
+                                    AND p.policyname = 'owner' AND current_user = ANY (p.roles)))
+            """)
+        )
+    if not sees_all:
+        raise Conflict("This login does not see every row: give DATABASE_URL the login that owns the tables")
+
+
+def _tool(name: str, database_url: str) -> Path:
+    """The tool of that name which is at least as new as the server."""
+    import psycopg
+
+    try:
+        with psycopg.connect(_plain(database_url), connect_timeout=5) as connection:
+            server = connection.info.server_version // 10_000
+    except psycopg.OperationalError as error:
+        raise Unavailable(
+            f"The database cannot be reached ({str(error).splitlines()[0]}): check DATABASE_URL"
+        ) from None
+    shipped = wheel_binaries().postgres.with_name(name)
+    found = shutil.which(name)
+    candidates = [
+        shipped,
+        *([Path(found)] if found else []),
+        *sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}")),
+    ]
+    for candidate in candidates:
+        if candidate.exists() and _major_version(candidate) >= server:
+            return candidate
+    raise Conflict(f"The server is PostgreSQL {server} and no {name} here is that new: install its client tools")
+
+
+def _major_version(tool: Path) -> int:
+    said = subprocess.run([str(tool), "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"\) (\d+)", said)
+    return int(found[1]) if found else 0
+
+
+def _run(command: list[str], database_url: str) -> None:
+    """Run a tool on the database. The password travels in the environment, never on a command line."""
+    url = make_url(_plain(database_url))
+    env = {**os.environ, "PGCONNECT_TIMEOUT": "5"}
+    if url.password:
+        env["PGPASSWORD"] = str(url.password)
+    address = URL.create(
+        "postgresql", url.username, host=url.host, port=url.port, database=url.database, query=url.query
+    ).render_as_string()
+    where = [] if Path(command[0]).name == "pg_restore" else [f"--dbname={address}"]
+    done = subprocess.run([*command, *where], capture_output=True, text=True, check=False, env=env)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["it said nothing"]
+        said = next((line for line in lines if "error" in line.lower()), lines[0])
+        raise Unavailable(f"{Path(command[0]).name} failed: {said}")
+
+
+def _plain(database_url: str) -> str:
+    """The address as libpq understands it, parameters and all."""
+    return make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)

@@ -1,0 +1,69 @@
+"""What `plaudit web` and `plaudit live` run.
+
+The API is served by granian (WSGI, threads): by `make bench ARGS=servers` it answers about twice as many requests as
+gunicorn's threads and its tail stays short. Sockets are served by gunicorn's gevent worker, where an open one costs no
+thread. The applications depend on neither.
+"""
+
+import os
+import sys
+from functools import partial
+from typing import Any, NoReturn
+
+from app.run.launcher import die_with_parent
+from app.settings import Settings
+from tenants import logs
+
+LIVE_CONNECTIONS = 10_000
+
+
+def serve_web(settings: Settings) -> None:
+    """Serve the API in `web_processes` processes until stopped."""
+    from granian.constants import Interfaces
+    from granian.log import LogLevels
+    from granian.server import MPServer as Granian
+
+    import app.web  # noqa: F401  imported before the fork, so that the processes share it
+
+    server = Granian(
+        "wsgi:application",
+        address=settings.host,
+        port=settings.port,
+        interface=Interfaces.WSGI,
+        workers=settings.web_processes,
+        blocking_threads=settings.all_web_threads,
+        backlog=2048,
+        log_level=LogLevels.error,
+        log_dictconfig=_plain_logging(),
+        respawn_failed_workers=True,
+        respawn_interval=0.5,
+        workers_kill_timeout=4,
+    )
+    server.serve(target_loader=partial(_load, settings, os.getpid()), wrap_loader=False)
+
+
+def _load(settings: Settings, parent: int) -> Any:
+    """Runs in each of granian's processes."""
+    die_with_parent(parent)
+    logs.configure(service="web", log_format=settings.log_format)
+    from app.http import stalled_readers
+    from app.web import create_app
+
+    stalled_readers.cut_off_from_the_start(settings.port)
+    return create_app(settings)
+
+
+def serve_live(settings: Settings) -> NoReturn:
+    """Become gunicorn: its worker must patch before anything of ours is imported."""
+    command = [
+        *(sys.executable, "-m", "gunicorn", "app.live.server:create_live_app()"),
+        *("--worker-class", "gevent", "--workers", "1", "--worker-connections", str(LIVE_CONNECTIONS)),
+        *("--bind", f"{settings.host}:{settings.live_port}", "--graceful-timeout", "4", "--keep-alive", "75"),
+        *("--log-level", "warning", "--no-control-socket", "--config", "python:app.live.gunicorn_config"),
+    ]
+    os.execv(sys.executable, command)
+
+
+def _plain_logging() -> dict[str, Any]:
+    """Granian's own lines through our handler."""
+    return {"version": 1, "disable_existing_loggers": False, "loggers": {"_granian": {"propagate": True}}}

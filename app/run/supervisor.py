@@ -1,0 +1,327 @@
+"""`plaudit up`: the whole service in one terminal.
+
+One thread does everything: it starts the children (a child is tied to the thread that started it), reads their lines,
+restarts what dies and stops all of it at the end. Only printing has a thread of its own, so that a terminal or pipe
+that nobody reads holds up nothing.
+"""
+
+import contextlib
+import os
+import queue
+import re
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from app.run.data_folder import Addresses, EmbeddedError
+from app.run.local_servers import EmbeddedServers, Server
+
+STOP_WITHIN_S = 9.0
+APP_STOP_WITHIN_S = 5.0
+READY_WITHIN_S = 90.0
+FIRST_RESTART_S = 0.2
+SLOWEST_RESTART_S = 5.0
+# A child that lived this long starts its backoff anew.
+STEADY_AFTER_S = 10.0
+
+Start = Callable[[], "subprocess.Popen[bytes]"]
+
+
+class UpError(Exception):
+    """`plaudit up` cannot go on; the message says why and what to do."""
+
+
+@dataclass(eq=False)
+class Child:
+    name: str
+    start: Start
+    stop_signal: signal.Signals = signal.SIGTERM
+    is_server: bool = False
+    noise: "re.Pattern[str]" = re.compile(r"(?!)")
+    process: "subprocess.Popen[bytes] | None" = None
+    started_at: float = 0.0
+    restart_at: float | None = None
+    restart_in_s: float = FIRST_RESTART_S
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+@dataclass
+class Supervisor:
+    env: dict[str, str]
+    out: "Printer"
+    children: list[Child] = field(default_factory=list)
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    _stop_signals: list[int] = field(default_factory=list)
+    _partial: dict[int, bytes] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM ask for a stop; a second one does not wait for anybody."""
+        awake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        previous_fd = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        previous = {number: signal.signal(number, self._on_signal) for number in handled}
+        self._selector.register(awake, selectors.EVENT_READ, None)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(previous_fd)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            self._selector.unregister(awake)
+            os.close(awake)
+            os.close(waker)
+
+    def add_server(self, server: Server) -> Child:
+        def start() -> "subprocess.Popen[bytes]":
+            return server.start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+        noise = re.compile(server.noise)
+        return self._add(Child(server.name, start, stop_signal=server.stop_signal, is_server=True, noise=noise))
+
+    def add_command(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
+        """One of our own processes: `plaudit web` and so on."""
+        command = [sys.executable, "-m", "app.cli", *arguments]
+        child_env = {**self.env, **(env or {}), "PLAUDIT_PARENT_PID": str(os.getpid())}
+
+        def start() -> "subprocess.Popen[bytes]":
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=child_env,
+            )
+
+        return self._add(Child(name, start))
+
+    def wait_for(self, what: Callable[[], bool], *, within_s: float = READY_WITHIN_S) -> bool:
+        """Keep going until `what` holds. False when a stop was asked for first."""
+        deadline = time.monotonic() + within_s
+        while not self._stop_signals:
+            if what():
+                return True
+            if time.monotonic() > deadline:
+                raise UpError(f"Not ready after {within_s:.0f} s; the lines above say why")
+            self.turn(0.05)
+        return False
+
+    def run(self) -> None:
+        """Keep everything running until a stop is asked for."""
+        while not self._stop_signals:
+            self.turn(0.5)
+
+    def turn(self, wait_s: float) -> None:
+        """Read what the children say, and restart those that are due."""
+        now = time.monotonic()
+        due = [child.restart_at - now for child in self.children if child.restart_at is not None]
+        for key, _ in self._selector.select(max(0.0, min([wait_s, *due]))):
+            if key.data is None:
+                os.read(key.fd, 64)
+            else:
+                self._read(key.fd, key.data)
+        for child in self.children:
+            self._look_after(child)
+
+    def stop_all(self) -> None:
+        """Stop our own processes first, then the servers they use."""
+        deadline = time.monotonic() + STOP_WITHIN_S
+        ours = [child for child in self.children if not child.is_server]
+        self._stop(ours, by=min(deadline, time.monotonic() + APP_STOP_WITHIN_S))
+        self._stop([child for child in self.children if child.is_server], by=deadline)
+
+    def _add(self, child: Child) -> Child:
+        self.children.append(child)
+        self._start(child)
+        return child
+
+    def _start(self, child: Child) -> None:
+        child.process = child.start()
+        child.started_at = time.monotonic()
+        child.restart_at = None
+        assert child.process.stdout is not None  # noqa: S101
+        os.set_blocking(child.process.stdout.fileno(), False)
+        self._selector.register(child.process.stdout, selectors.EVENT_READ, child)
+
+    def _look_after(self, child: Child) -> None:
+        if child.restart_at is not None:
+            if time.monotonic() >= child.restart_at and not self._stop_signals:
+                self._start(child)
+        elif not child.is_alive:
+            assert child.process is not None  # noqa: S101
+            self._drain(child)
+            if time.monotonic() - child.started_at > STEADY_AFTER_S:
+                child.restart_in_s = FIRST_RESTART_S
+            child.restart_at = time.monotonic() + child.restart_in_s
+            if not self._stop_signals:
+                status = child.process.returncode
+                how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+                self.out.line(child.name, f"{how}; starting it again in {child.restart_in_s:g} s")
+            child.restart_in_s = min(child.restart_in_s * 2, SLOWEST_RESTART_S)
+
+    def _stop(self, children: list[Child], *, by: float) -> None:
+        for child in children:
+            child.restart_at = None
+            if child.is_alive and child.process is not None:
+                child.process.send_signal(child.stop_signal)
+        while any(child.is_alive for child in children) and time.monotonic() < by and len(self._stop_signals) < 2:
+            for key, _ in self._selector.select(0.05):
+                if key.data is None:
+                    os.read(key.fd, 64)
+                else:
+                    self._read(key.fd, key.data)
+        for child in children:
+            if child.is_alive and child.process is not None:
+                self.out.line(child.name, "did not stop in time; killing it")
+                child.process.send_signal(signal.SIGQUIT if child.name == "postgres" else signal.SIGKILL)
+                child.process.wait()
+            self._drain(child)
+
+    def _read(self, fd: int, child: Child) -> bool:
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return False
+        *lines, rest = (self._partial.pop(fd, b"") + data).split(b"\n")
+        for line in lines if data else [*lines, rest]:
+            text = line.decode(errors="replace").rstrip()
+            if text and not child.noise.search(text):
+                self.out.line(child.name, text)
+        if data:
+            self._partial[fd] = rest
+            return True
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+        return False
+
+    def _drain(self, child: Child) -> None:
+        """The last words of a child that has ended. Grandchildren may still hold the pipe, so never wait."""
+        if child.process is None or child.process.stdout is None or child.process.stdout.closed:
+            return
+        fd = child.process.stdout.fileno()
+        while self._read(fd, child):
+            pass
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+        self._partial.pop(fd, None)
+        child.process.stdout.close()
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._stop_signals.append(number)
+
+
+class Printer:
+    """Prefixed, coloured lines of all children. What nobody reads is dropped, never waited for."""
+
+    COLOURS = ("36", "32", "35", "34", "33", "96", "92")
+
+    def __init__(self, stream: IO[str], *, colours: bool) -> None:
+        self._stream = stream
+        self._colours = colours
+        self._waiting: queue.Queue[str | None] = queue.Queue(maxsize=10_000)
+        self._seen: dict[str, str] = {}
+        self._thread = threading.Thread(target=self._print, name="printer", daemon=True)
+        self._thread.start()
+
+    def line(self, name: str, text: str) -> None:
+        prefix = f"{name:<9}|"
+        if self._colours:
+            colour = self._seen.setdefault(name, self.COLOURS[len(self._seen) % len(self.COLOURS)])
+            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
+        self.plain(f"{prefix} {text}")
+
+    def plain(self, text: str) -> None:
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(f"{text}\n")
+
+    def close(self) -> None:
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        self._thread.join(1)
+
+    def _print(self) -> None:
+        # Past the stream's own buffer: whoever waits in there, behind a full pipe, would hold its lock as Python ends.
+        while (text := self._waiting.get()) is not None:
+            data = text.encode(errors="replace")
+            try:
+                while data:
+                    data = data[os.write(self._stream.fileno(), data) :]
+            except (OSError, ValueError):  # the reader has gone; the service goes on
+                return
+
+
+def start_servers(supervisor: Supervisor, servers: EmbeddedServers, *, with_database: bool, with_redis: bool) -> bool:
+    """The embedded servers that are wanted. False when a stop was asked for meanwhile."""
+    children = []
+    if with_database:
+        children.append(supervisor.add_server(servers.postgres()))
+    if with_redis:
+        children.append(supervisor.add_server(servers.valkey()))
+
+    def up() -> bool:
+        dead = [child.name for child in children if not child.is_alive and child.restart_in_s >= SLOWEST_RESTART_S]
+        if dead:
+            raise EmbeddedError(f"The embedded {dead[0]} does not stay up; the lines above say why")
+        return servers.are_up(database=with_database, redis=with_redis)
+
+    return supervisor.wait_for(up)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1) as response:  # noqa: S310  our own loopback address
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def check_port(host: str, port: int, how_to_change: str) -> None:
+    if not port_is_free(host, port):
+        raise UpError(f"Port {port} is taken: choose another with {how_to_change}")
+
+
+def port_is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True
+
+
+def child_env(addresses: Addresses, *, data_dir: Path, settings_env: dict[str, str], colours: bool) -> dict[str, str]:
+    """The environment our own processes get: everything they need, so that none has to look for it."""
+    metrics = data_dir / "metrics"
+    shutil.rmtree(metrics, ignore_errors=True)
+    metrics.mkdir(mode=0o700)
+    env = {
+        **os.environ,
+        **settings_env,
+        "DATABASE_URL": addresses.database_url,
+        "REDIS_URL": addresses.redis_url,
+        "PLAUDIT_DATA_DIR": str(data_dir),
+        "PROMETHEUS_MULTIPROC_DIR": str(metrics),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if addresses.service_database_url:
+        env["PLAUDIT_SERVICE_DATABASE_URL"] = addresses.service_database_url
+    if colours:
+        env["FORCE_COLOR"] = "1"
+    return env

@@ -1,0 +1,178 @@
+"""What a tenant puts on its own pages: a list of what is popular, and a badge, with a publishable key.
+
+Only public pages are ever shown, and anybody may cache it for a minute. A list is a page of ours in a frame, which only
+the key's origins may show; what goes wrong is said in it, since nobody reads a log of somebody else's frame.
+"""
+
+import re
+from typing import Any
+
+import marshmallow as ma
+from flask import Blueprint, Response, current_app, render_template, request
+
+from analytics.boards import series
+from analytics.boards.names import Board
+from analytics.boards.reading import page as board_page
+from analytics.ingest import pages
+from analytics.metrics import PAGE_METRICS, Metric
+from analytics.windows import Window
+from app.api.blueprint import Schema, load
+from app.api.leaderboards import READS_PER_MINUTE, limit_reader
+from app.http import errors
+from app.http.answer_cache import OF_ANY_VERSION, Answer, BoardShelf
+from app.http.auth import current_key, current_reader, public, publishable_key
+from app.http.boards import Rows, board_for
+from app.http.conditional import if_changed
+from app.ui.assets import assets, serve
+from tenants.db import tenant_tx, utcnow
+from tenants.errors import DomainError, Invalid
+
+blueprint = Blueprint("embed", __name__, url_prefix="/embed")
+
+FOR_A_MINUTE = "public, max-age=60, stale-while-revalidate=600"
+FOR_AN_HOUR = "public, max-age=3600"
+WINDOW_NAMES = {Window.DAY: "24 hours", Window.WEEK: "7 days", Window.MONTH: "30 days", Window.ALL: "all time"}
+# What XML cannot hold, however it is escaped.
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+CHARACTER_PX = 6.6
+
+
+class PopularIn(Schema):
+    key = ma.fields.String()
+    space = ma.fields.String(validate=ma.validate.Length(1, 64))
+    window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
+    metric = ma.fields.Enum(Metric, by_value=True, load_default=Metric.SCORE)
+    limit = ma.fields.Integer(load_default=5, validate=ma.validate.Range(1, 20))
+    title = ma.fields.String(load_default="Popular", validate=ma.validate.Length(0, 80))
+    base = ma.fields.String(validate=ma.validate.Length(1, 300), metadata={"description": "where relative links go"})
+    theme = ma.fields.String(load_default="light", validate=ma.validate.OneOf(["light", "dark", "auto"]))
+
+
+class BadgeIn(Schema):
+    key = ma.fields.String()
+    window = ma.fields.Enum(Window, by_value=True, load_default=Window.ALL)
+    metric = ma.fields.Enum(Metric, by_value=True, load_default=Metric.VIEWS)
+    label = ma.fields.String(validate=ma.validate.Length(1, 40))
+
+
+@blueprint.before_request
+def take_the_key_from_the_address() -> None:
+    """And from nowhere else: whoever caches the answer does so by its address."""
+    request.environ.pop("HTTP_X_PLAUDIT_KEY", None)
+
+
+@blueprint.get("/popular")
+@publishable_key
+def popular() -> Response:
+    """A list of the most popular public pages, to be shown in a frame."""
+    query, reader = load(PopularIn(), request.args), current_reader()
+    scope = f"public:{query['space']}" if "space" in query else "public"
+    board = board_for(reader, {"scope": scope, "window": query["window"], "metric": query["metric"]})
+    base = query.get("base")
+    if base is not None and base not in current_key().origins:
+        raise Invalid("base: one of the key's origins", errors={"base": ["one of the key's origins"]})
+
+    def make() -> Answer:
+        limit_reader(reader, "boards", READS_PER_MINUTE)
+        return Answer.of(_list(board, query, base).encode(), version=OF_ANY_VERSION)
+
+    shelf: BoardShelf = current_app.extensions["plaudit-boards"]
+    what = ("embed", current_key().key_id, *(query.get(name) for name in ("limit", "title", "base", "theme")))
+    response = if_changed(shelf.get(board, what, make))
+    return _page(response, ancestors=" ".join(sorted(current_key().origins)))
+
+
+@blueprint.get("/popular.js")
+@public
+def popular_script() -> Response:
+    """Puts the list where its script tag stands."""
+    return serve("embed/popular.js", cache_control=FOR_AN_HOUR)
+
+
+@blueprint.get("/badge/<external_id>.svg")
+@publishable_key
+def badge(external_id: str) -> Response:
+    """How often a public page was viewed or liked, as a small picture."""
+    query, now = load(BadgeIn(), request.args), utcnow()
+    limit_reader(current_reader(), "boards", READS_PER_MINUTE)
+    if query["metric"] not in PAGE_METRICS:
+        raise Invalid("metric: likes, views or score", errors={"metric": ["likes, views or score"]})
+    with tenant_tx(current_key().tenant_id) as tx:
+        page = pages.get(tx, external_id, public_only=True)
+        value = series.stats(tx, page.id, now=now)[query["metric"].value][query["window"].value]
+    over = "" if query["window"] is Window.ALL else f", {WINDOW_NAMES[query['window']]}"
+    label = query.get("label") or f"{query['metric'].value}{over}"
+    response = _picture(label, _compact(value), title=f"{page.title}: {value:,} {query['metric'].value}{over}")
+    response.headers["Cache-Control"] = FOR_A_MINUTE
+    return response
+
+
+@blueprint.errorhandler(DomainError)
+def refuse(error: DomainError) -> Response:
+    """In the form in which it is looked at."""
+    told = errors.answer_domain_error(error)
+    if request.endpoint == "embed.badge":
+        shown = _picture("plaudit", "not found" if told.status_code == 404 else "not shown", title=error.detail)
+    else:
+        text = render_template("popular.html", version=assets().version, theme="light", problem=error.detail)
+        shown = _page(Response(text), ancestors="*")
+    shown.status_code = told.status_code
+    shown.headers["Cache-Control"] = "no-store"
+    for name in ("Retry-After", "RateLimit", "RateLimit-Policy"):
+        if name in told.headers:
+            shown.headers[name] = told.headers[name]
+    return shown
+
+
+def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
+    now = utcnow()
+    listing = board_page(board, limit=query["limit"], after=None, now=now)
+    rows = Rows(board, listing, today=now.date(), external_ids=False).items()
+    shown = [
+        {
+            "title": row["page"]["title"] or row["page"]["external_id"],
+            "url": _link(row["page"]["url"], base),
+            "value": _compact(row["value"]),
+            "share": max(1, round(100 * row["value"] / rows[0]["value"])),
+        }
+        for row in rows
+        if row["page"] is not None
+    ]
+    told = {"rows": shown, "title": query["title"], "metric": query["metric"].value, "theme": query["theme"]}
+    return render_template("popular.html", version=assets().version, window=WINDOW_NAMES[query["window"]], **told)
+
+
+def _link(url: str, base: str | None) -> str | None:
+    """Where a browser may go from somebody's page: nowhere but to http addresses (older rows may have others)."""
+    if not pages.is_url(url):
+        return None
+    if re.match(r"https?://", url, re.IGNORECASE):
+        return url
+    if base is not None and url.startswith("/"):
+        return base + url
+    return None
+
+
+def _page(response: Response, *, ancestors: str) -> Response:
+    response.content_type = "text/html; charset=utf-8"
+    response.headers["Cache-Control"] = FOR_A_MINUTE
+    response.headers.pop("Vary", None)
+    policy = "default-src 'none'; style-src 'self'; script-src 'self'; base-uri 'none'; frame-ancestors "
+    response.headers["Content-Security-Policy"] = policy + (ancestors or "'none'")
+    return response
+
+
+def _picture(label: str, value: str, *, title: str) -> Response:
+    label, value, title = (NOT_IN_XML.sub("", text) for text in (label, value, title))
+    left, right = (round(len(text) * CHARACTER_PX + 12) for text in (label, value))
+    told = {"label": label, "value": value, "title": title, "left": left, "right": right}
+    response = Response(render_template("badge.svg", **told), content_type="image/svg+xml; charset=utf-8")
+    response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    return response
+
+
+def _compact(value: float) -> str:
+    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
+        if value >= size:
+            return f"{value / (1_000 if unit == 'k' else size):.1f}{unit}".replace(".0", "")
+    return f"{value:,.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
