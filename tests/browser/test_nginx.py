@@ -1,4 +1,4 @@
-"""The README's nginx file, with Debian's nginx: both processes under one origin."""
+"""The nginx file of docs/operating.md, with Debian's nginx: both processes under one origin."""
 
 import contextlib
 import os
@@ -63,8 +63,8 @@ def token(service: Service, url: str) -> str:
 
 @contextlib.contextmanager
 def nginx(folder: Path, *, listen: int, web: int, live: int) -> Iterator[None]:
-    """The README's own lines, on ports and in folders of this test."""
-    (sample,) = re.findall(r"```nginx\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """The documented file, with the ports and folders of this test."""
+    (sample,) = re.findall(r"```nginx\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
     for said, meant in {
         "127.0.0.1:8000": f"127.0.0.1:{web}",
         "127.0.0.1:8001": f"127.0.0.1:{live}",
