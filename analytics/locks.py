@@ -1,4 +1,4 @@
-"""One writer for each tenant's boards: an advisory lock that the transaction holds to its end."""
+"""One writer for each tenant's boards: an advisory lock that is held until the transaction ends."""
 
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
@@ -8,20 +8,20 @@ from tenants.errors import Unavailable
 
 
 class Busy(Unavailable):
-    """Another has the lock for too long."""
+    """Another process holds the lock."""
 
     code = "projection_busy"
     title = "Another process is bringing these boards up to date just now: try again in a moment"
 
 
-def try_hold(tx: Tx, tenant_id: str) -> None:
-    """Have it now, or be Busy."""
+def try_lock_boards(tx: Tx, tenant_id: str) -> None:
+    """Take the lock at once, or raise Busy."""
     if not tx.scalar(text("SELECT pg_try_advisory_xact_lock(hashtextextended('project:' || :t, 0))"), {"t": tenant_id}):
         raise Busy
 
 
-def hold(tx: Tx, tenant_id: str, *, shared: bool = False) -> None:
-    """Wait for it, as long as statements may wait for a lock. Shared: with others who only look."""
+def lock_boards(tx: Tx, tenant_id: str, *, shared: bool = False) -> None:
+    """Wait for the lock, as long as statements may wait for one. Shared: with others who only read."""
     function = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
     try:
         tx.execute(text(f"SELECT {function}(hashtextextended('project:' || :tenant, 0))"), {"tenant": tenant_id})

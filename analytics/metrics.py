@@ -1,21 +1,118 @@
-"""Metrics: what pages and users are ranked by. Pure."""
+"""The table of metrics: what pages and users are ranked by. Pure.
 
-from enum import StrEnum
+Columns, boards, projection, `check`, API enums, the dashboard and the widgets follow from this table: to add a metric,
+add an entry here and a migration (see CONTRIBUTING.md).
+"""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analytics import scoring
+from analytics.scoring import Weights
 from analytics.windows import Window
 
 Value = int | float
 
 
-class Metric(StrEnum):
-    LIKES = "likes"
-    VIEWS = "views"
-    SCORE = "score"
-    POINTS = "points"
+@dataclass(frozen=True)
+class Counted:
+    """A page metric that is counted: rows of a table (tenant_id, page_id, a time), aggregated by a window of time."""
+
+    table: str
+    time: str
+    aggregate: str
+    # Columns of page_counters: the exact total of all time, and how much of it is in rows that are no longer kept.
+    total: str
+    purged: str | None = None
 
 
-PAGE_METRICS = (Metric.LIKES, Metric.VIEWS, Metric.SCORE)
-# What there is a number of for each page, in the order in which everything here lists them; and for each user.
-CELLS: tuple[tuple[Metric, Window], ...] = tuple((metric, window) for metric in PAGE_METRICS for window in Window)
-USER_CELLS: tuple[tuple[Metric, Window], ...] = tuple((Metric.POINTS, window) for window in Window)
-NOTHING: tuple[Value, ...] = (0,) * len(CELLS)
+@dataclass(frozen=True)
+class Computed:
+    """A page metric that is computed from the counted ones of the same window, by the tenant's weights."""
+
+    value: Callable[[Weights, Mapping[str, int]], float]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A user metric: what the user's ledger entries of one account add up to."""
+
+    account: str
+    # Columns of users: the total of all time, and when it was reached.
+    total: str
+    reached_at: str
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    name: str
+    label: str
+    source: Counted | Computed | Ledger
+    is_whole: bool = True  # else a number with decimals
+
+    @property
+    def is_of_users(self) -> bool:
+        return isinstance(self.source, Ledger)
+
+    @property
+    def sql_type(self) -> str:
+        return "bigint" if self.is_whole else "double precision"
+
+    def load(self, value: Any) -> Value:
+        """A value as Redis or a snapshot has it (text or a float), in the metric's own type."""
+        return int(float(value)) if self.is_whole else float(value)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+METRICS: dict[str, Metric] = {}
+
+
+def register(metric: Metric) -> Metric:
+    """Add a metric to the table: before the modules that follow from it are imported."""
+    METRICS[metric.name] = metric
+    return metric
+
+
+LIKES = register(
+    Metric("likes", "Likes", Counted("page_likes", time="created_at", aggregate="count(*)", total="likes"))
+)
+VIEWS = register(
+    Metric(
+        "views",
+        "Views",
+        Counted("page_views_hour", "bucket_hour", aggregate="sum(views)", total="views", purged="views_purged"),
+    )
+)
+SCORE = register(Metric("score", "Score", Computed(scoring.score_of), is_whole=False))
+POINTS = register(Metric("points", "Points", Ledger("points", total="current_score", reached_at="score_reached_at")))
+
+
+def page_metrics() -> tuple[Metric, ...]:
+    return tuple(metric for metric in METRICS.values() if not metric.is_of_users)
+
+
+def user_metrics() -> dict[Metric, Ledger]:
+    return {metric: metric.source for metric in METRICS.values() if isinstance(metric.source, Ledger)}
+
+
+def counted_metrics() -> dict[Metric, Counted]:
+    return {metric: metric.source for metric in METRICS.values() if isinstance(metric.source, Counted)}
+
+
+def column(metric: Metric, window: Window) -> str:
+    """The column of page_stats that has this number."""
+    return f"{metric}_{window}"
+
+
+def page_columns() -> dict[str, tuple[Metric, Window]]:
+    """The columns of page_stats that have numbers, in the order in which everything lists them."""
+    return {column(metric, window): (metric, window) for metric in page_metrics() for window in Window}
+
+
+def names_of(metrics: tuple[Metric, ...]) -> str:
+    """For messages: `likes, views or score`."""
+    *most, last = (metric.name for metric in metrics)
+    return f"{', '.join(most)} or {last}" if most else last

@@ -1,17 +1,19 @@
-"""The outbox: which members of which boards are stale. Written in the transaction of what made them so.
+"""The outbox: which members of which boards are stale. Written in the transaction of the change, which also wakes the
+projection after its commit.
 
-A row of the kind `sharing` stands for every public page at once: the tenant began or stopped sharing them.
+A row of the kind `sharing` stands for every public page: the tenant began or stopped sharing them.
 
-Append-only, so a writer never waits for the projector: rows are read, deduplicated and deleted by id.
+Append-only, so a writer never waits for the projection: rows are read, deduplicated and deleted by id.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import BigInteger, Identity, Row, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from analytics.wake import wake
 from tenants.db import Base, TenantOwned, Tx, array
 
 
@@ -30,21 +32,32 @@ class Outbox(TenantOwned, Base):
 
 
 def mark_stale(tx: Tx, kind: Kind, members: Iterable[int | str]) -> None:
-    """Say that these need to be projected anew."""
+    """These must be projected again, which happens soon after the commit."""
     names = sorted({str(member) for member in members})
     if names:
-        tx.execute(
-            text(
-                "INSERT INTO outbox (tenant_id, kind, member)"
-                " SELECT :tenant, :kind, member FROM unnest(CAST(:members AS text[])) AS member"
-            ),
-            {"tenant": tx.tenant, "kind": kind.value, "members": names},
-        )
+        mark_selected_stale(tx, kind, "SELECT unnest(CAST(:members AS text[]))", {"members": names})
+        wake_after_commit(tx)
+
+
+def mark_selected_stale(tx: Tx, kind: Kind, select: str, parameters: Mapping[str, Any]) -> None:
+    """The same for the members that a query selects, without a wake-up: for whoever projects them next itself."""
+    tx.run(
+        text(f"INSERT INTO outbox (tenant_id, kind, member) SELECT :tenant, :kind, member FROM ({select}) s(member)"),  # noqa: S608  the callers' constants
+        {"tenant": tx.tenant, "kind": kind.value, **parameters},
+    )
 
 
 def mark_sharing_stale(tx: Tx) -> None:
-    """Say that the tenant's setting `share_public_pages` has changed."""
+    """The tenant's setting `share_public_pages` has changed."""
     mark_stale(tx, Kind.SHARING, ["share_public_pages"])
+
+
+def wake_after_commit(tx: Tx) -> None:
+    """Have the tenant's boards brought up to date after the commit of this transaction, once."""
+    if not tx.info.get("wakes"):
+        tx.info["wakes"] = True
+        tenant_id = tx.tenant
+        tx.after_commit(lambda: wake([tenant_id]))
 
 
 def read(tx: Tx, kind: Kind, *, limit: int) -> Sequence[Row[Any]]:
@@ -56,7 +69,7 @@ def read(tx: Tx, kind: Kind, *, limit: int) -> Sequence[Row[Any]]:
 
 
 def delete(tx: Tx, ids: Collection[int]) -> None:
-    """These are done."""
+    """These have been projected."""
     if ids:
         tx.run(
             text("DELETE FROM outbox WHERE tenant_id = :tenant AND id = ANY(CAST(:ids AS bigint[]))"),

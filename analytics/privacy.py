@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import delete, select, text, update
 
 from analytics import outbox, redaction
-from analytics.ingest import likes
+from analytics.ingest import counters, likes
 from analytics.ingest.likes import PageLike
 from analytics.ingest.pages import Page
 from analytics.outbox import Kind
@@ -82,11 +82,11 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
 def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     """Forget who this was. Counts and boards that contained them follow."""
     liked = select(PageLike.page_id).where(PageLike.user_id == user.id).order_by(PageLike.page_id)
-    likes.hold(tx, tx.scalars(liked).all())  # counters before users, as in every other transaction
+    counters.lock(tx, tx.scalars(liked).all())  # counters before users, as in every other transaction
     users.lock(tx, user)
     if user.role == Role.ADMIN and not by_admin:
         raise Forbidden("Only an admin may erase an admin")
-    taken = likes.take_all_back(tx, user.id)
+    taken = likes.remove_all(tx, user.id)
     owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
     ended = list(tx.scalars(delete(Session).where(Session.user_id == user.id).returning(Session.id)))
     tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user.id))

@@ -1,7 +1,7 @@
-"""Wake-ups: after a commit, have the tenant's boards brought up to date.
+"""Wake-ups: after a commit, have the tenant's boards brought up to date by a worker.
 
-At most one is pending for each tenant: a short-lived flag in Redis says so (not RQ's job id, which an orphaned job
-would hold for minutes). The job takes the flag away before it reads, so what is committed after that wakes it again.
+At most one job is pending for each tenant: a short-lived flag in Redis says so (not RQ's job id, which an orphaned job
+would keep for minutes). The job clears the flag before it reads, so whatever is committed after that wakes another.
 """
 
 import contextlib
@@ -14,24 +14,24 @@ from tenants import queue, redis
 from tenants.redis import RedisUnavailable, key
 
 JOB = "workers.jobs.project"
-# Longer than a job waits as a rule, shorter than anybody wants to: then the sweep, or the next change, wakes another.
+# Longer than a job usually waits, shorter than anybody wants to: then the sweep, or the next change, wakes another.
 PENDING_S = 5
-LONGEST_REST_S = 0.25
+MAX_PAUSE_S = 0.25
 GATHER_S = 0.005
 
 
 def wake(tenant_ids: Iterable[str]) -> None:
-    """Without Redis nothing happens: the sweep finds what there is to do."""
+    """Enqueue a projection for each tenant. Without Redis nothing happens: the sweep finds what there is to do."""
     with contextlib.suppress(RedisUnavailable):
         for tenant_id in tenant_ids:
             with redis.queue().client() as client:
-                first = client.set(_flag(tenant_id), "1", nx=True, ex=PENDING_S)
-            if first:
+                is_first = client.set(_pending_key(tenant_id), "1", nx=True, ex=PENDING_S)
+            if is_first:
                 queue.enqueue(JOB, tenant_id, ttl_s=60)
 
 
 class Waker:
-    """Wakes for the group commit from a thread of its own: a few milliseconds' commits of one tenant need it once."""
+    """Wakes for the group commit from a thread of its own: all commits of a tenant within some milliseconds, once."""
 
     def __init__(self) -> None:
         self._tenants: set[str] = set()
@@ -57,38 +57,42 @@ class Waker:
             wake(tenant_ids)
 
 
-def awake(tenant_id: str) -> None:
-    """The job has begun: whatever comes now needs another."""
+def job_started(tenant_id: str) -> None:
+    """Changes committed from now on need another job."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
-        client.delete(_flag(tenant_id))
+        client.delete(_pending_key(tenant_id))
 
 
-def rest(tenant_id: str) -> None:
-    """Wait out what is left of the rest after the run before."""
+def job_finished(tenant_id: str, *, took_s: float) -> None:
+    """Pause the tenant's projection for as long as it took: under constant change, half of the time is for writers.
+
+    If another job found the lock taken in the meantime, wake one more.
+    """
+    pause_ms = int(min(took_s, MAX_PAUSE_S) * 1000)
+    with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
+        if pause_ms:
+            client.set(key("rest", tenant_id), "1", px=pause_ms)
+        if client.delete(_again_key(tenant_id)):
+            wake([tenant_id])
+
+
+def wait_out_pause(tenant_id: str) -> None:
+    """Sleep until the pause after the last job is over."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
         left_ms = int(client.pttl(key("rest", tenant_id)))
         if left_ms > 0:
             time.sleep(left_ms / 1000)
 
 
-def done(tenant_id: str, *, took_s: float) -> None:
-    """Rest for as long as the run took: where changes never cease, half of the time is for those who make them.
-
-    And if somebody left word meanwhile, begin again.
-    """
-    rest_ms = int(min(took_s, LONGEST_REST_S) * 1000)
+def ask_to_run_again(tenant_id: str) -> None:
+    """Another worker holds the lock: ask it to run once more."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
-        if rest_ms:
-            client.set(key("rest", tenant_id), "1", px=rest_ms)
-        if client.delete(key("word", tenant_id)):
-            wake([tenant_id])
+        client.set(_again_key(tenant_id), "1", ex=PENDING_S)
 
 
-def leave_word(tenant_id: str) -> None:
-    """Another is at it: it begins again when it is done."""
-    with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
-        client.set(key("word", tenant_id), "1", ex=PENDING_S)
-
-
-def _flag(tenant_id: str) -> str:
+def _pending_key(tenant_id: str) -> str:
     return key("wake", tenant_id)
+
+
+def _again_key(tenant_id: str) -> str:
+    return key("word", tenant_id)

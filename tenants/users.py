@@ -168,8 +168,8 @@ def count_segments(tx: Tx, most: int) -> int:
     return int(tx.scalar(_SEGMENTS, {"tenant": tx.tenant, "most": most}) or 0)
 
 
-def hold(tx: Tx, user_ids: set[UUID]) -> set[UUID]:
-    """Those of these users that there are; they cannot be deleted before the transaction is over."""
+def lock_users(tx: Tx, user_ids: set[UUID]) -> set[UUID]:
+    """Lock these users against erasure until the transaction ends; returns those that exist."""
     if not user_ids:
         return set()
     wanted = select(User.id).where(User.id.in_(sorted(user_ids)), User.erased_at.is_(None)).order_by(User.id)

@@ -21,15 +21,15 @@ log = structlog.get_logger()
 
 def project(tenant_id: str) -> None:
     """Bring one tenant's boards up to date. Safe to run twice, or at once."""
-    wake.rest(tenant_id)
-    wake.awake(tenant_id)
+    wake.wait_out_pause(tenant_id)
+    wake.job_started(tenant_id)
     began = time.perf_counter()
     try:
         projection.bring_up_to_date(tenant_id, now=utcnow)
     except Busy:
-        wake.leave_word(tenant_id)
+        wake.ask_to_run_again(tenant_id)
     else:
-        wake.done(tenant_id, took_s=time.perf_counter() - began)
+        wake.job_finished(tenant_id, took_s=time.perf_counter() - began)
 
 
 def sweep() -> None:

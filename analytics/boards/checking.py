@@ -1,35 +1,35 @@
-"""`plaudit check`: every number and every board against a recomputation that shares nothing with the projection.
+"""`plaudit check`: every number and every board against a recomputation that shares no query with the projection.
 
-For a tenant it holds the projection's lock and looks at everything in one snapshot of the database, so what it compares
-stands still. Pages whose projection is still due are left out: they are late, not wrong.
+For a tenant it takes the projection's lock and reads everything in one snapshot of the database, so nothing moves while
+it compares. Pages and users whose projection is still due are left out: they are late, not wrong.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import ROUND_HALF_EVEN, Decimal
-from math import log
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
-from analytics.locks import hold
+from analytics.locks import lock_boards
+from analytics.metrics import Computed, Counted, Ledger, counted_metrics, page_metrics, user_metrics
+from analytics.scoring import Weights
+from analytics.windows import Window
 from tenants import redis
 from tenants.db import Tx, tenant_tx
 
 if TYPE_CHECKING:
     from redis import Redis
 
-METRICS = ("likes", "views", "score")
-DAYS = {"1d": 1, "7d": 7, "30d": 30}
-WINDOWS = (*DAYS, "all")
-CHUNK = 5_000
+DAYS = {window.value: window.length.days for window in Window if window.length is not None}
+WINDOWS = tuple(window.value for window in Window)
+MAX_MEMBERS_PER_COMMAND = 5_000
 LATE_AFTER = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that is not as it should be."""
+    """A value that is not what it should be."""
 
     tenant_id: str
     where: str
@@ -44,7 +44,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a page ought to have, and the boards it ought to be on."""
+    """The numbers that a page should have, and the scopes it should be in."""
 
     external_id: str
     numbers: dict[str, float]
@@ -66,10 +66,10 @@ class Report:
 
 def check(tenant_id: str, *, now: datetime) -> Report:
     """Compare everything of one tenant: numbers, ledgers, and boards of pages and users."""
-    with tenant_tx(tenant_id, separate=True) as holding, tenant_tx(tenant_id) as tx:
-        hold(holding, tenant_id)
-        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))  # from its first look, which is below
-        for one in (holding, tx):
+    with tenant_tx(tenant_id, separate=True) as locking, tenant_tx(tenant_id) as tx:
+        lock_boards(locking, tenant_id)
+        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))  # from its first query, which is below
+        for one in (locking, tx):
             one.execute(text("SET LOCAL statement_timeout = 0"))
             one.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         due, hour = _due(tx), _hour(tx)
@@ -78,35 +78,38 @@ def check(tenant_id: str, *, now: datetime) -> Report:
             found.append(Difference(tenant_id, "projections", "windows", f"slid to {hour:%F %H:%M}", f"{now:%F %H:00}"))
         expected = {page_id: page for page_id, page in _expected(tx, hour or now) if page_id not in due}
         found += _wrong_stats(tx, expected, due)
-        found += _wrong_ledgers(tx)
+        for source in user_metrics().values():
+            found += _wrong_ledgers(tx, source)
         late_users = _late_users(tx)
-        standings = _user_boards(tx, hour or now, late_users)
+        user_boards: dict[str, list[tuple[str, int]]] = {}
+        for metric, source in user_metrics().items():
+            user_boards |= _user_boards(tx, metric.name, source, hour or now, late_users)
         with redis.boards().client() as client:
             boards = _boards(expected)
             found += _wrong_boards(client, tenant_id, boards, expected, due)
             found += _wrong_on_global(client, tenant_id, expected)
-            found += _wrong_user_boards(client, tenant_id, standings, late_users)
-    return Report(len(expected), len(boards) + len(standings), len(due) + len(late_users), found)
+            found += _wrong_user_boards(client, tenant_id, user_boards, late_users)
+    return Report(len(expected), len(boards) + len(user_boards), len(due) + len(late_users), found)
 
 
-def _wrong_ledgers(tx: Tx) -> Iterator[Difference]:
-    """Every user's entries add up to their score, and each goes on from the one before."""
+def _wrong_ledgers(tx: Tx, source: Ledger) -> Iterator[Difference]:
+    """Every user's entries of an account add up to the total, and each continues from the one before."""
     rows = tx.execute(
-        text("""
-            SELECT u.id, u.current_score AS found, COALESCE(l.total, 0) AS expected, COALESCE(l.breaks, 0) AS breaks
+        text(f"""
+            SELECT u.id, u.{source.total} AS found, COALESCE(l.total, 0) AS expected, COALESCE(l.breaks, 0) AS breaks
             FROM users u LEFT JOIN (
                 SELECT user_id, sum(delta) AS total, count(*) FILTER (WHERE previous <> before) AS breaks
                 FROM (SELECT user_id, delta, previous,
                              COALESCE(lag(score) OVER (PARTITION BY user_id ORDER BY id), 0) AS before
-                      FROM score_ledger WHERE tenant_id = :tenant AND metric = 'points') e
+                      FROM score_ledger WHERE tenant_id = :tenant AND metric = :account) e
                 GROUP BY user_id) l ON l.user_id = u.id
-            WHERE u.tenant_id = :tenant AND (u.current_score <> COALESCE(l.total, 0) OR COALESCE(l.breaks, 0) > 0)
-        """),
-        {"tenant": tx.tenant},
+            WHERE u.tenant_id = :tenant AND (u.{source.total} <> COALESCE(l.total, 0) OR COALESCE(l.breaks, 0) > 0)
+        """),  # noqa: S608  names from the table of metrics
+        {"tenant": tx.tenant, "account": source.account},
     )
     for row in rows:
         if row.found != row.expected:
-            yield Difference(tx.tenant, "users.current_score", f"user {row.id}", row.found, int(row.expected))
+            yield Difference(tx.tenant, f"users.{source.total}", f"user {row.id}", row.found, int(row.expected))
         if row.breaks:
             yield Difference(tx.tenant, "score_ledger", f"user {row.id}", f"{row.breaks} breaks", "one chain")
 
@@ -122,24 +125,26 @@ def _late_users(tx: Tx) -> set[str]:
     return set(rows)
 
 
-def _user_boards(tx: Tx, hour: datetime, late: set[str]) -> dict[str, list[tuple[str, int]]]:
-    """Topic → users and their points in the right order, from the ledger entry by entry."""
+def _user_boards(
+    tx: Tx, metric: str, source: Ledger, hour: datetime, late: set[str]
+) -> dict[str, list[tuple[str, int]]]:
+    """Topic → users and their values in the right order, from the ledger entry by entry."""
     sums = ", ".join(
-        f"sum(delta) FILTER (WHERE counts >= :after - interval '{d} days' AND counts < :after) AS sum_{w},"
-        f" max(at) FILTER (WHERE counts >= :after - interval '{d} days' AND counts < :after) AS at_{w}"
+        f"sum(delta) FILTER (WHERE dated >= :after - interval '{d} days' AND dated < :after) AS sum_{w},"
+        f" max(at) FILTER (WHERE dated >= :after - interval '{d} days' AND dated < :after) AS at_{w}"
         for w, d in DAYS.items()
     )
     rows = tx.execute(
         text(f"""
             SELECT u.id::text AS id, u.segment, l.* FROM users u JOIN (
                 SELECT user_id, {sums}, sum(delta) AS sum_all, max(at) AS at_all
-                FROM (SELECT e.user_id, e.delta, e.at, COALESCE(o.at, e.at) AS counts FROM score_ledger e
+                FROM (SELECT e.user_id, e.delta, e.at, COALESCE(o.at, e.at) AS dated FROM score_ledger e
                       LEFT JOIN score_ledger o ON o.tenant_id = e.tenant_id AND o.id = e.reverses
-                      WHERE e.tenant_id = :tenant AND e.metric = 'points') counted GROUP BY user_id
+                      WHERE e.tenant_id = :tenant AND e.metric = :account) entries GROUP BY user_id
             ) l ON l.user_id = u.id
             WHERE u.tenant_id = :tenant AND u.suspended_at IS NULL AND u.erased_at IS NULL
         """),  # noqa: S608  numbers of ours
-        {"tenant": tx.tenant, "after": hour + timedelta(hours=1)},
+        {"tenant": tx.tenant, "account": source.account, "after": hour + timedelta(hours=1)},
     ).all()
     boards: dict[str, list[tuple[str, int]]] = {}
     for window in WINDOWS:
@@ -147,7 +152,7 @@ def _user_boards(tx: Tx, hour: datetime, late: set[str]) -> dict[str, list[tuple
         placed.sort(key=lambda row: (-getattr(row, f"sum_{window}"), getattr(row, f"at_{window}"), row.id))
         for row in placed:
             for scope in ("users", *([f"users:{row.segment}"] if row.segment else [])):
-                boards.setdefault(f"{scope}:{window}:points", []).append((row.id, int(getattr(row, f"sum_{window}"))))
+                boards.setdefault(f"{scope}:{window}:{metric}", []).append((row.id, int(getattr(row, f"sum_{window}"))))
     return boards
 
 
@@ -182,7 +187,7 @@ def check_global(expected: dict[int, Expected]) -> list[Difference]:
             for page_id, page in expected.items()
             if (value := page.on_global(window, metric)) is not None
         }
-        for metric in METRICS
+        for metric in _page_metric_names()
         for window in WINDOWS
     }
     with redis.boards().client() as client:
@@ -211,12 +216,12 @@ def _due(tx: Tx) -> set[int]:
 
 def _is_shared(tx: Tx) -> bool:
     """Whether the tenant shares its public pages with the global boards."""
-    said = text("SELECT (overrides->>'share_public_pages')::boolean FROM tenant_settings WHERE tenant_id = :tenant")
-    return bool(tx.scalar(said, {"tenant": tx.tenant}))
+    query = text("SELECT (overrides->>'share_public_pages')::boolean FROM tenant_settings WHERE tenant_id = :tenant")
+    return bool(tx.scalar(query, {"tenant": tx.tenant}))
 
 
 def _hour(tx: Tx) -> datetime | None:
-    """The hour that every window ends with. A page computed since then was computed for a later one."""
+    """The hour that every window ends with; None: nothing was projected yet."""
     hour: datetime | None = tx.scalar(
         text("SELECT slid_to FROM projections WHERE tenant_id = :tenant"), {"tenant": tx.tenant}
     )
@@ -224,44 +229,48 @@ def _hour(tx: Tx) -> datetime | None:
 
 
 def _expected(tx: Tx, hour: datetime) -> Iterator[tuple[int, Expected]]:
-    """Every page's numbers, from its likes and buckets one by one."""
-    shared = _is_shared(tx)
-    likes_weight, views_weight = _weights(tx)
-    views = ", ".join(f"sum(views) FILTER (WHERE bucket_hour > :hour - interval '{d} days')" for d in DAYS.values())
-    likes = ", ".join(f"count(*) FILTER (WHERE created_at >= :after - interval '{d} days')" for d in DAYS.values())
+    """Every page's numbers, from the counted rows of each metric one by one."""
+    shared, weights = _is_shared(tx), _weights(tx)
+    counted = {metric.name: source for metric, source in counted_metrics().items()}
     rows = tx.execute(
         text(f"""
-            WITH v AS (SELECT page_id, ARRAY[{views}]::bigint[] AS recent
-                       FROM page_views_hour WHERE tenant_id = :tenant AND bucket_hour <= :hour GROUP BY page_id),
-                 t AS (SELECT page_id, sum(views)::bigint AS total
-                       FROM page_views_hour WHERE tenant_id = :tenant GROUP BY page_id),
-                 l AS (SELECT page_id, ARRAY[{likes}]::bigint[] AS recent
-                       FROM page_likes WHERE tenant_id = :tenant AND created_at < :after GROUP BY page_id),
-                 m AS (SELECT page_id, count(*) AS total FROM page_likes WHERE tenant_id = :tenant GROUP BY page_id)
-            SELECT p.id, p.external_id, p.space_key, p.visibility, v.recent AS views, l.recent AS likes,
-                   COALESCE(t.total, 0) + c.views_purged AS all_views, COALESCE(m.total, 0) AS all_likes
+            SELECT p.id, p.external_id, p.space_key, p.visibility, {", ".join(f"{name}.*" for name in counted)}
             FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id
-            LEFT JOIN v ON v.page_id = p.id LEFT JOIN t ON t.page_id = p.id
-            LEFT JOIN l ON l.page_id = p.id LEFT JOIN m ON m.page_id = p.id
+            {"".join(_recounted(name, source) for name, source in counted.items())}
             WHERE p.tenant_id = :tenant
-        """),  # noqa: S608  numbers of ours
-        {"tenant": tx.tenant, "hour": hour, "after": hour + timedelta(hours=1)},
+        """),  # noqa: S608  names from the table of metrics
+        {"tenant": tx.tenant, "after": hour + timedelta(hours=1)},
     )
     for row in rows:
         numbers: dict[str, float] = {}
-        all_views = [*(n or 0 for n in row.views or [0, 0, 0]), row.all_views]
-        all_likes = [*(row.likes or [0, 0, 0]), row.all_likes]
-        for window, n_likes, n_views in zip(WINDOWS, all_likes, all_views, strict=True):
-            numbers[f"likes_{window}"] = n_likes
-            numbers[f"views_{window}"] = n_views
-            numbers[f"score_{window}"] = _score(likes_weight * n_likes + views_weight * log(1 + n_views))
+        for window in WINDOWS:
+            counts = {name: int(getattr(row, f"{name}_{window}") or 0) for name in counted}
+            for metric in page_metrics():
+                source = metric.source
+                value = source.value(weights, counts) if isinstance(source, Computed) else counts[metric.name]
+                numbers[f"{metric}_{window}"] = value
         public = row.visibility == "public"
         kinds = ("space", "public") if public else ("space",)
         scopes = ("tenant", *(["public"] if public else []), *(f"{kind}:{row.space_key}" for kind in kinds))
         yield row.id, Expected(row.external_id, numbers, scopes, is_shared=public and shared)
 
 
-def _weights(tx: Tx) -> tuple[float, float]:
+def _recounted(name: str, source: Counted) -> str:
+    """One metric's counts of every page, in one pass over its rows."""
+    in_windows = ", ".join(
+        f"{source.aggregate} FILTER (WHERE {source.time} >= :after - interval '{days} days' AND {source.time} < :after)"
+        f" AS {name}_{window}"
+        for window, days in DAYS.items()
+    )
+    purged = f"c.{source.purged}" if source.purged else "0"
+    return f"""
+        LEFT JOIN (SELECT page_id AS {name}_page, {in_windows}, {source.aggregate} AS {name}_kept
+                   FROM {source.table} WHERE tenant_id = :tenant GROUP BY page_id) {name}_rows ON {name}_page = p.id
+        CROSS JOIN LATERAL (SELECT {name}_rows.*, COALESCE({name}_kept, 0) + {purged} AS {name}_all) {name}
+    """  # noqa: S608  names from the table of metrics
+
+
+def _weights(tx: Tx) -> Weights:
     """The weights that the projection has come to."""
     row = tx.execute(
         text("""
@@ -270,24 +279,24 @@ def _weights(tx: Tx) -> tuple[float, float]:
         """),
         {"tenant": tx.tenant},
     ).one_or_none()
-    return (row.likes, row.views) if row is not None else (3.0, 1.0)
+    return Weights(row.likes, row.views) if row is not None else Weights()
 
 
-def _score(exact: float) -> float:
-    return float(Decimal(exact).quantize(Decimal("0.000001"), rounding=ROUND_HALF_EVEN))
+def _page_metric_names() -> list[str]:
+    return [metric.name for metric in page_metrics()]
 
 
 def _wrong_stats(tx: Tx, expected: dict[int, Expected], due: set[int]) -> Iterator[Difference]:
-    columns = [f"{metric}_{window}" for metric in METRICS for window in WINDOWS]
+    columns = [f"{metric}_{window}" for metric in _page_metric_names() for window in WINDOWS]
     kept = {
         row.page_id: {name: getattr(row, name) for name in (*columns, "is_shared")}
         for row in tx.execute(text("SELECT * FROM page_stats WHERE tenant_id = :tenant"), {"tenant": tx.tenant})
         if row.page_id not in due
     }
-    nothing = dict.fromkeys(columns, 0)
+    all_zero = dict.fromkeys(columns, 0)
     for page_id in sorted({*expected, *kept}):
-        right = expected[page_id].numbers if page_id in expected else nothing
-        found = kept.get(page_id, nothing)
+        right = expected[page_id].numbers if page_id in expected else all_zero
+        found = kept.get(page_id, all_zero)
         for name in columns:
             if found[name] != right[name]:
                 yield Difference(
@@ -301,15 +310,15 @@ def _wrong_stats(tx: Tx, expected: dict[int, Expected], due: set[int]) -> Iterat
 def _wrong_on_global(client: "Redis", tenant_id: str, expected: Mapping[int, Expected]) -> Iterator[Difference]:
     """This tenant's pages on the global boards: those that it shares, and no others."""
     pages = sorted(expected)
-    for metric in METRICS:
+    for metric in _page_metric_names():
         for window in WINDOWS:
             key = f"lb:_all:global:{window}:{metric}"
             if not client.exists(f"lbv:{{{key}}}"):
                 if any(page.on_global(window, metric) for page in expected.values()):
                     yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
                 continue
-            for start in range(0, len(pages), CHUNK):
-                chunk = pages[start : start + CHUNK]
+            for start in range(0, len(pages), MAX_MEMBERS_PER_COMMAND):
+                chunk = pages[start : start + MAX_MEMBERS_PER_COMMAND]
                 values: Any = client.zmscore(key, [str(page_id) for page_id in chunk])
                 for page_id, value in zip(chunk, values, strict=True):
                     right = expected[page_id].on_global(window, metric)
@@ -329,11 +338,11 @@ def _shown(value: Any) -> str:
 
 
 def _boards(expected: dict[int, Expected]) -> dict[str, dict[str, float]]:
-    """Topic → what ought to be on it."""
+    """Topic → member → value, as it should be."""
     boards: dict[str, dict[str, float]] = {}
     for page_id, page in expected.items():
         for scope in page.scopes:
-            for metric in METRICS:
+            for metric in _page_metric_names():
                 for window in WINDOWS:
                     board = boards.setdefault(f"{scope}:{window}:{metric}", {})
                     value = page.numbers[f"{metric}_{window}"]
@@ -356,8 +365,8 @@ def _wrong_boards(
     lost = {topic for topic in topics if not client.exists(f"lbv:{{{prefix}{topic}}}")}
     missing = [topic for topic in topics if topic in lost and expected.get(topic)]
     if missing and len(missing) == sum(bool(values) for values in expected.values()):
-        told = f"{len(missing)} of them: a running worker fills them, or plaudit rebuild"
-        yield Difference(tenant_id, "Redis", "the boards", "none (it was emptied, or restarted)", told)
+        how = f"{len(missing)} of them: a running worker fills them, or plaudit rebuild"
+        yield Difference(tenant_id, "Redis", "the boards", "none (it was emptied, or restarted)", how)
         return
     for topic in topics:
         key = prefix + topic
@@ -365,7 +374,7 @@ def _wrong_boards(
             if topic in missing:
                 yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
             continue
-        found = {member.decode(): value for member, value in client.zscan_iter(key, count=CHUNK)}
+        found = {member.decode(): value for member, value in client.zscan_iter(key, count=MAX_MEMBERS_PER_COMMAND)}
         right = expected.get(topic, {})
         for member in sorted({*found, *right} - late):
             if found.get(member) != right.get(member):

@@ -1,10 +1,14 @@
-"""What a board is called: its tenant, scope, window and metric, and the keys that Redis has it under. Pure."""
+"""Boards by name: tenant, scope, window and metric, and the Redis keys that follow from them. Pure.
+
+Scopes of page boards: `tenant`, `space:<key>`, `public`, `public:<key>` and `global` (the shared public pages of all
+tenants). Scopes of user boards: `users` and `users:<segment>`.
+"""
 
 import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from analytics.metrics import CELLS, PAGE_METRICS, USER_CELLS, Metric
+from analytics.metrics import METRICS, SCORE, Metric, names_of, page_columns, page_metrics, user_metrics
 from analytics.windows import Window
 from tenants.errors import Invalid
 from tenants.redis import key
@@ -38,57 +42,69 @@ class Board:
 
     @property
     def key(self) -> str:
+        """The sorted set: member → value."""
         return key("lb", self.tenant_id, self.topic)
 
     @property
     def marker(self) -> str:
-        """Its hash tag is the board's own name, so that both are on one node and change together."""
+        """The board's version. The hash tag is the board's own key, so that both are on one node of a cluster."""
         return f"lbv:{{{self.key}}}"
 
     @property
     def lookup(self) -> str:
-        """On a user board: which member is whose."""
+        """On a user board: user id → member."""
         return f"lbu:{{{self.key}}}"
 
     @property
-    def part(self) -> str | None:
+    def scope_key(self) -> str | None:
         """The space whose pages it ranks, or the segment whose users; None: all."""
         return self.scope.partition(":")[2] or None
 
     @property
     def is_users(self) -> bool:
-        return self.scope.partition(":")[0] == "users"
+        return is_user_scope(self.scope)
+
+    @property
+    def is_global(self) -> bool:
+        return self.tenant_id == ALL_TENANTS
 
     @property
     def is_public(self) -> bool:
-        """Whether only public pages are on it."""
+        """Whether it has public pages only."""
         return self.scope.partition(":")[0] in {"public", GLOBAL}
 
 
-def board_of(tenant_id: str, scope: str, window: Window, metric: Metric) -> Board:
-    """The board that a caller of this tenant names."""
+def is_user_scope(scope: str) -> bool:
+    return scope.partition(":")[0] == "users"
+
+
+def board_of(tenant_id: str, scope: str, window: Window, metric: str | None) -> Board:
+    """The board that a caller of this tenant names; without a metric, the usual one of its scope."""
     kind, colon, part = scope.partition(":")
     known = scope in {"tenant", "public", "users", GLOBAL} or (
         kind in {"space", "public", "users"} and bool(colon) and SPACE_KEY.fullmatch(part)
     )
     if not known:
-        said = "tenant, space:<key>, public, public:<key>, global, users or users:<segment>"
-        raise UnknownScope(f"scope: {said}", errors={"scope": [said]})
-    board = Board(ALL_TENANTS if scope == GLOBAL else tenant_id, scope, window, metric)
-    if (metric in PAGE_METRICS) == board.is_users:
-        said = "points for users; likes, views or score for pages"
-        raise UnknownMetric(f"metric: {said}", errors={"metric": [said]})
-    return board
+        message = "tenant, space:<key>, public, public:<key>, global, users or users:<segment>"
+        raise UnknownScope(f"scope: {message}", errors={"scope": [message]})
+    of_users = tuple(user_metrics())
+    choices = of_users if is_user_scope(scope) else page_metrics()
+    chosen = METRICS.get(metric) if metric is not None else of_users[0] if is_user_scope(scope) else SCORE
+    if chosen not in choices:
+        message = f"{names_of(of_users)} for users; {names_of(page_metrics())} for pages"
+        raise UnknownMetric(f"metric: {message}", errors={"metric": [message]})
+    return Board(ALL_TENANTS if scope == GLOBAL else tenant_id, scope, window, chosen)
 
 
 def boards_in(tenant_id: str, scope: str) -> list[Board]:
-    """All boards of a scope, in the order of CELLS or USER_CELLS."""
+    """All boards of a scope: page boards in the order of `page_columns`, user boards by metric and window."""
     owner = ALL_TENANTS if scope == GLOBAL else tenant_id
-    cells = USER_CELLS if scope.partition(":")[0] == "users" else CELLS
-    return [Board(owner, scope, window, metric) for metric, window in cells]
+    if is_user_scope(scope):
+        return [Board(owner, scope, window, metric) for metric in user_metrics() for window in Window]
+    return [Board(owner, scope, window, metric) for metric, window in page_columns().values()]
 
 
-def scopes_of(space: str, *, is_public: bool, is_shared: bool) -> list[str]:
+def page_scopes(space: str, *, is_public: bool, is_shared: bool) -> list[str]:
     """The scopes that a page is in."""
     scopes = ["tenant", f"space:{space}"]
     if is_public:
@@ -98,30 +114,9 @@ def scopes_of(space: str, *, is_public: bool, is_shared: bool) -> list[str]:
     return scopes
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a row of a board shows of its page."""
-
-    external_id: str
-    title: str
-    url: str
-    space: str
-    tenant_id: str
-    is_public: bool
-
-    def fields(self) -> dict[str, str]:
-        return {
-            "external_id": self.external_id,
-            "title": self.title,
-            "url": self.url,
-            "space": self.space,
-            "tenant": self.tenant_id,
-            "public": "1" if self.is_public else "0",
-        }
-
-
-def summary_key(tenant_id: str, member: str) -> str:
-    return key("pgs", tenant_id, member)
+def user_scopes(segment: str | None) -> list[str]:
+    """The scopes that a user is in."""
+    return ["users", f"users:{segment}"] if segment else ["users"]
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,26 @@
-"""Rollups: each page's numbers over each window, computed from likes and hourly buckets.
+"""Page numbers: each page's value of each metric over each window, computed from what was counted.
 
-`page_stats` is what boards are made of. Its cost follows what changed: a page is computed anew when something of it
-moved (the outbox says so), when hours of it left a window (`slide`), when the weights changed (`to_reweigh`), or when
-the tenant began or stopped sharing its public pages (`to_reshare`).
+`page_stats` is what page boards are made of. Its columns follow from the tables of metrics and windows.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Index, Integer, text
+from sqlalchemy import BigInteger, CursorResult, Double, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics import outbox, scoring
-from analytics.boards.names import Summary, scopes_of
-from analytics.metrics import CELLS, NOTHING, Metric, Value
+from analytics.boards.names import page_scopes
+from analytics.boards.summaries import Summary
+from analytics.metrics import Computed, Counted, Value, column, counted_metrics, page_columns, page_metrics
 from analytics.scoring import Weights
-from analytics.windows import LONGEST, SLIDING, Window, crossed, hour_of
+from analytics.windows import SLIDING, Window, bounds
 from tenants.db import Base, TenantOwned, Tx, array
 
-# A worker that was away for long catches up in steps of this many hours, each a transaction of its own.
-MOST_HOURS_A_STEP = 24
-REWEIGH_A_STEP = 5_000
-RESHARE_A_STEP = 5_000
+COLUMNS = tuple(page_columns())
+ALL_ZERO: tuple[Value, ...] = (0,) * len(COLUMNS)
 
 
 class PageStats(TenantOwned, Base):
@@ -42,46 +39,17 @@ class PageStats(TenantOwned, Base):
     space_key: Mapped[str]
     is_public: Mapped[bool]
     is_shared: Mapped[bool]
-    likes_1d: Mapped[int] = mapped_column(BigInteger)
-    likes_7d: Mapped[int] = mapped_column(BigInteger)
-    likes_30d: Mapped[int] = mapped_column(BigInteger)
-    likes_all: Mapped[int] = mapped_column(BigInteger)
-    views_1d: Mapped[int] = mapped_column(BigInteger)
-    views_7d: Mapped[int] = mapped_column(BigInteger)
-    views_30d: Mapped[int] = mapped_column(BigInteger)
-    views_all: Mapped[int] = mapped_column(BigInteger)
-    score_1d: Mapped[float] = mapped_column(Double)
-    score_7d: Mapped[float] = mapped_column(Double)
-    score_30d: Mapped[float] = mapped_column(Double)
-    score_all: Mapped[float] = mapped_column(Double)
     page_updated_at: Mapped[datetime]
     computed_at: Mapped[datetime]
 
 
-class Projection(TenantOwned, Base):
-    """How far a tenant's projection has come: in time, and through its pages under new weights."""
-
-    __tablename__ = "projections"
-
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
-    slid_to: Mapped[datetime]
-    weights_version: Mapped[int] = mapped_column(Integer, server_default="0")
-    # While pages are scored by new weights, the last one that was.
-    reweighed_to: Mapped[int | None] = mapped_column(BigInteger)
-
-
-def column(metric: Metric, window: Window) -> str:
-    return f"{metric}_{window}"
-
-
-COLUMNS = tuple(column(*cell) for cell in CELLS)
+for _name, (_metric, _window) in page_columns().items():
+    setattr(PageStats, _name, mapped_column(BigInteger if _metric.is_whole else Double, nullable=False))
 
 
 @dataclass(frozen=True)
-class Page:
-    """A page as it is on the boards: where, and with which numbers."""
+class PageNumbers:
+    """A page on the boards: in which scopes, and with which values, in the order of COLUMNS."""
 
     space: str
     is_public: bool
@@ -91,16 +59,16 @@ class Page:
 
     @property
     def scopes(self) -> list[str]:
-        return scopes_of(self.space, is_public=self.is_public, is_shared=self.is_shared)
+        return page_scopes(self.space, is_public=self.is_public, is_shared=self.is_shared)
 
 
 @dataclass(frozen=True)
-class Rolled:
-    """A page before and now; None: it was on no board, or is not any more."""
+class PageChange:
+    """A page's numbers as they are saved, and as they are now; None: on no board."""
 
     page_id: int
-    before: Page | None
-    now: Page | None
+    before: PageNumbers | None
+    now: PageNumbers | None
     summary: Summary | None
 
     @property
@@ -108,141 +76,62 @@ class Rolled:
         return str(self.page_id)
 
 
-def position(tx: Tx, *, now: datetime) -> tuple[Projection, bool]:
-    """How far this tenant's projection has come, and whether it has only begun."""
-    row = tx.get(Projection, tx.tenant)
-    if row is not None:
-        return row, False
-    row = Projection(tenant_id=tx.tenant, slid_to=hour_of(now), weights_version=0)
-    tx.add(row)
-    tx.flush()
-    return row, True
+def compute(tx: Tx, page_ids: Collection[int], *, now: datetime, weights: Weights, shared: bool) -> list[PageChange]:
+    """These pages' numbers as of now, beside the saved ones. Only reads.
+
+    `shared`: whether the tenant shares its public pages with the global boards.
+    """
+    rows = tx.run(_COMPUTE, {"tenant": tx.tenant, "pages": array(sorted(page_ids)), **bounds(now)})
+    return list(_changes(tx.tenant, rows, weights, shared=shared))
 
 
-def slide(tx: Tx, projection: Projection, *, now: datetime) -> bool:
-    """Mark what left a window since the last time as stale; whether there are more hours to go."""
-    before, hour = projection.slid_to, hour_of(now)
-    if hour <= before:
-        return False
-    after = min(hour, before + timedelta(hours=MOST_HOURS_A_STEP))
-    for span in crossed(before, after):
-        for statement, kind in ((_MARK_CROSSED, outbox.Kind.PAGE), (_MARK_USERS_CROSSED, outbox.Kind.USER)):
-            tx.run(statement, {"tenant": tx.tenant, "start": span.start, "end": span.end, "kind": kind.value})
-    projection.slid_to = after
-    return after < hour
+def _changes(tenant_id: str, rows: CursorResult[Any], weights: Weights, *, shared: bool) -> Iterator[PageChange]:
+    saved_values = _by_name(rows, [f"saved_{name}" for name in COLUMNS])
+    counts = _by_name(rows, [column(metric, window) for window in Window for metric in counted_metrics()])
+    for row in rows:
+        before = now = summary = None
+        if row.saved_space is not None:
+            before = PageNumbers(
+                row.saved_space, row.saved_public, row.saved_shared, row.saved_updated_at, saved_values(row)
+            )
+        if row.space_key is not None:
+            public = row.visibility == "public"
+            summary = Summary(row.external_id, row.title, row.url, row.space_key, tenant_id, public)
+            values = _values(counts(row), weights)
+            if values != ALL_ZERO:  # else it is on no board, and not worth a row
+                now = PageNumbers(row.space_key, public, public and shared, row.updated_at, values)
+        yield PageChange(row.page_id, before, now, summary)
 
 
-_MARK_CROSSED = text("""
-    INSERT INTO outbox (tenant_id, kind, member)
-    SELECT :tenant, :kind, page_id::text FROM (
-        SELECT page_id FROM page_views_hour
-        WHERE tenant_id = :tenant AND bucket_hour AT TIME ZONE 'UTC' >= CAST(:start AS timestamptz) AT TIME ZONE 'UTC'
-          AND bucket_hour AT TIME ZONE 'UTC' < CAST(:end AS timestamptz) AT TIME ZONE 'UTC'
-        UNION
-        SELECT page_id FROM page_likes
-        WHERE tenant_id = :tenant AND created_at AT TIME ZONE 'UTC' >= CAST(:start AS timestamptz) AT TIME ZONE 'UTC'
-          AND created_at AT TIME ZONE 'UTC' < CAST(:end AS timestamptz) AT TIME ZONE 'UTC'
-    ) crossed
-""")
+def _by_name(rows: CursorResult[Any], names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Reads these columns of a row; their positions are looked up once."""
+    positions = {name: position for position, name in enumerate(rows.keys())}
+    getter: Callable[[Any], tuple[Any, ...]] = itemgetter(*(positions[name] for name in names))
+    return getter
 
 
-_MARK_USERS_CROSSED = text("""
-    INSERT INTO outbox (tenant_id, kind, member)
-    SELECT DISTINCT :tenant, :kind, user_id::text FROM user_points_hour
-    WHERE tenant_id = :tenant AND bucket_hour AT TIME ZONE 'UTC' >= CAST(:start AS timestamptz) AT TIME ZONE 'UTC'
-      AND bucket_hour AT TIME ZONE 'UTC' < CAST(:end AS timestamptz) AT TIME ZONE 'UTC'
-""")
+def _values(counts: Sequence[int], weights: Weights) -> tuple[Value, ...]:
+    """Every metric over every window, in the order of COLUMNS; `counts` are by window, then by counted metric."""
+    names = [metric.name for metric in counted_metrics()]
+    by_window: list[Mapping[str, int]] = [
+        dict(zip(names, counts[start : start + len(names)], strict=True)) for start in range(0, len(counts), len(names))
+    ]
+    values: list[Value] = []
+    for metric in page_metrics():
+        match metric.source:
+            case Counted():
+                values += [counted[metric.name] for counted in by_window]
+            case Computed(value):
+                values += [value(weights, counted) for counted in by_window]
+    return tuple(values)
 
 
-def to_reweigh(tx: Tx, projection: Projection, weights: Weights) -> tuple[list[int], bool]:
-    """The next pages to be scored by new weights, and whether there are more after them."""
-    if projection.weights_version == weights.version and projection.reweighed_to is None:
-        return [], False
-    if projection.weights_version != weights.version:
-        projection.weights_version, projection.reweighed_to = weights.version, 0
-    pages = list(
-        tx.scalars(
-            text(
-                "SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND page_id > :after"
-                " ORDER BY page_id LIMIT :limit"
-            ),
-            {"tenant": tx.tenant, "after": projection.reweighed_to, "limit": REWEIGH_A_STEP},
-        )
-    )
-    more = len(pages) == REWEIGH_A_STEP
-    projection.reweighed_to = pages[-1] if more else None
-    return pages, more
-
-
-def to_reshare(tx: Tx, *, shared: bool) -> tuple[list[int], bool]:
-    """The next public pages that are not shared as the setting says, and whether there are more after them."""
-    pages = list(
-        tx.scalars(
-            text("""
-                SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND is_public AND is_shared = :differs
-                ORDER BY page_id LIMIT :limit
-            """),
-            {"tenant": tx.tenant, "differs": not shared, "limit": RESHARE_A_STEP},
-        )
-    )
-    return pages, len(pages) == RESHARE_A_STEP
-
-
-def reweighing(tx: Tx, weights: Weights) -> tuple[int, int]:
-    """How many pages are scored by these weights, of how many."""
-    row = tx.execute(
-        text("""
-            SELECT count(*) AS total,
-                   count(*) FILTER (WHERE p.weights_version = :version
-                                    AND (p.reweighed_to IS NULL OR s.page_id <= p.reweighed_to)) AS done
-            FROM page_stats s LEFT JOIN projections p ON p.tenant_id = s.tenant_id WHERE s.tenant_id = :tenant
-        """),
-        {"tenant": tx.tenant, "version": weights.version},
-    ).one()
-    return int(row.done), int(row.total)
-
-
-def compute(tx: Tx, page_ids: Collection[int], *, now: datetime, weights: Weights, shared: bool) -> list[Rolled]:
-    """These pages' numbers as of now, beside what they were. Reads only."""
-    hour = hour_of(now)
-    rows = tx.run(
-        _COMPUTE,
-        {
-            "tenant": tx.tenant,
-            "pages": array(sorted(page_ids)),
-            "end": hour + timedelta(hours=1),
-            "oldest": hour - LONGEST + timedelta(hours=1),
-            **{f"start_{window}": window.start(hour) for window in SLIDING},
-        },
-    )
-    return [_rolled(tx.tenant, row, weights, shared=shared) for row in rows]
-
-
-def _rolled(tenant_id: str, row: Any, weights: Weights, *, shared: bool) -> Rolled:
-    before = now = summary = None
-    if row.old_space is not None:
-        before = Page(row.old_space, row.old_public, row.old_shared, row.old_updated_at, tuple(row[OLD_VALUES:]))
-    if row.space_key is not None:
-        counts = tuple(row[NEW_COUNTS:OLD_VALUES])
-        windows = len(Window)
-        scores = tuple(
-            scoring.score(weights, likes=likes, views=views)
-            for likes, views in zip(counts[:windows], counts[windows:], strict=True)
-        )
-        public = row.visibility == "public"
-        now = Page(row.space_key, public, public and shared, row.updated_at, counts + scores)
-        summary = Summary(row.external_id, row.title, row.url, row.space_key, tenant_id, public)
-        if now.values == NOTHING:  # on no board, and not worth a row
-            now = None
-    return Rolled(row.page_id, before, now, summary)
-
-
-def save(tx: Tx, rolled: Sequence[Rolled], *, now: datetime) -> None:
-    """Keep these numbers."""
-    gone = [entry.page_id for entry in rolled if entry.now is None and entry.before is not None]
+def save(tx: Tx, changes: Sequence[PageChange], *, now: datetime) -> None:
+    """Write the numbers that differ from the saved ones."""
+    gone = [change.page_id for change in changes if change.now is None and change.before is not None]
     if gone:
-        tx.run(_FORGET, {"tenant": tx.tenant, "pages": array(gone)})
-    kept = [(entry.page_id, entry.now) for entry in rolled if entry.now is not None and entry.now != entry.before]
+        tx.run(_DELETE, {"tenant": tx.tenant, "pages": array(gone)})
+    kept = [(one.page_id, one.now) for one in changes if one.now is not None and one.now != one.before]
     if kept:
         tx.run(
             _SAVE,
@@ -259,49 +148,47 @@ def save(tx: Tx, rolled: Sequence[Rolled], *, now: datetime) -> None:
         )
 
 
-# The columns of _COMPUTE before the numbers, of which there are likes and views now, and then all of them as kept.
-NEW_COUNTS = 11
-OLD_VALUES = NEW_COUNTS + 2 * len(Window)
+def _counts_sql(name: str, source: Counted) -> str:
+    """A page's counts in each sliding window, as one row with a column for each."""
+    sums = ", ".join(
+        f"COALESCE({source.aggregate} FILTER (WHERE {source.time} >= :start_{window}), 0)::bigint AS {name}_{window}"
+        for window in SLIDING
+    )
+    return f"""
+        CROSS JOIN LATERAL (
+            SELECT {sums} FROM {source.table}
+            WHERE tenant_id = :tenant AND page_id = w.page_id AND {source.time} >= :oldest AND {source.time} < :end
+        ) {name}_counts
+    """  # noqa: S608  names from the table of metrics
 
+
+_COUNTED = {metric.name: source for metric, source in counted_metrics().items()}
 _COMPUTE = text(f"""
     SELECT w.page_id, p.space_key, p.visibility, p.external_id, p.title, p.url, p.updated_at,
-           s.space_key AS old_space, s.is_public AS old_public, s.is_shared AS old_shared,
-           s.page_updated_at AS old_updated_at,
-           l.in_1d, l.in_7d, l.in_30d, COALESCE(c.likes, 0),
-           v.in_1d, v.in_7d, v.in_30d, COALESCE(c.views, 0),
-           {", ".join(f"s.{name}" for name in COLUMNS)}
+           s.space_key AS saved_space, s.is_public AS saved_public, s.is_shared AS saved_shared,
+           s.page_updated_at AS saved_updated_at,
+           {", ".join(f"{name}_counts.*" for name in _COUNTED)},
+           {", ".join(f"COALESCE(c.{source.total}, 0) AS {name}_{Window.ALL}" for name, source in _COUNTED.items())},
+           {", ".join(f"s.{name} AS saved_{name}" for name in COLUMNS)}
     FROM unnest(CAST(:pages AS bigint[])) AS w(page_id)
     LEFT JOIN pages p ON p.tenant_id = :tenant AND p.id = w.page_id
     LEFT JOIN page_counters c ON c.tenant_id = :tenant AND c.page_id = w.page_id
     LEFT JOIN page_stats s ON s.tenant_id = :tenant AND s.page_id = w.page_id
-    CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE created_at >= :start_1d) AS in_1d,
-               count(*) FILTER (WHERE created_at >= :start_7d) AS in_7d, count(*) AS in_30d
-        FROM page_likes
-        WHERE tenant_id = :tenant AND page_id = w.page_id AND created_at >= :oldest AND created_at < :end
-    ) l
-    CROSS JOIN LATERAL (
-        SELECT COALESCE(sum(views) FILTER (WHERE bucket_hour >= :start_1d), 0)::bigint AS in_1d,
-               COALESCE(sum(views) FILTER (WHERE bucket_hour >= :start_7d), 0)::bigint AS in_7d,
-               COALESCE(sum(views), 0)::bigint AS in_30d
-        FROM page_views_hour
-        WHERE tenant_id = :tenant AND page_id = w.page_id AND bucket_hour >= :oldest AND bucket_hour < :end
-    ) v
-""")  # noqa: S608  names of ours
+    {"".join(_counts_sql(name, source) for name, source in _COUNTED.items())}
+""")  # noqa: S608  names from the table of metrics
 
-_FORGET = text("DELETE FROM page_stats WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))")
+_DELETE = text("DELETE FROM page_stats WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))")
 
-_TYPES = {Metric.LIKES: "bigint", Metric.VIEWS: "bigint", Metric.SCORE: "double precision"}
 _SAVE = text(f"""
     INSERT INTO page_stats (tenant_id, page_id, space_key, is_public, is_shared, page_updated_at, computed_at,
                             {", ".join(COLUMNS)})
     SELECT :tenant, page_id, space_key, is_public, is_shared, page_updated_at, :now, {", ".join(COLUMNS)}
     FROM unnest(CAST(:pages AS bigint[]), CAST(:spaces AS text[]), CAST(:public AS boolean[]),
                 CAST(:shared AS boolean[]), CAST(:updated AS timestamptz[]),
-                {", ".join(f"CAST(:{column(*cell)} AS {_TYPES[cell[0]]}[])" for cell in CELLS)})
+                {", ".join(f"CAST(:{name} AS {metric.sql_type}[])" for name, (metric, _) in page_columns().items())})
          AS w(page_id, space_key, is_public, is_shared, page_updated_at, {", ".join(COLUMNS)})
     ON CONFLICT (tenant_id, page_id) DO UPDATE SET
         space_key = EXCLUDED.space_key, is_public = EXCLUDED.is_public, is_shared = EXCLUDED.is_shared,
         page_updated_at = EXCLUDED.page_updated_at, computed_at = EXCLUDED.computed_at,
         {", ".join(f"{name} = EXCLUDED.{name}" for name in COLUMNS)}
-""")  # noqa: S608  names of ours
+""")  # noqa: S608  names from the table of metrics

@@ -1,22 +1,23 @@
-"""Boards in Redis: how they are written, rebuilt and announced, and whether Redis still has them.
+"""Boards in Redis: writing, rebuilding and announcing them, and whether Redis still has them.
 
-A board is a sorted set `lb:<tenant>:<scope>:<window>:<metric>` (member → value) beside a marker `lbv:…` that holds its
-version. A board without its marker does not count: Redis was emptied, and what little was written since would look
-like a board and be none. So a projection writes to boards that have their marker, and only a rebuild makes one: it
-fills another key, and puts it in place if nothing of it was lost. A command touches one board, and what belongs to it
-carries its name as a hash tag, so all this runs on a Redis Cluster too.
+A board is a sorted set `lb:<tenant>:<scope>:<window>:<metric>` (member → value) beside a marker `lbv:…` that has its
+version. A board without its marker is not valid: Redis was emptied, and whatever was written since would look like a
+board of a few rows. So a projection writes only to boards that have their marker, and only a rebuild sets one: it fills
+another key, and renames it into place if nothing of it was lost. A command touches one board, and everything that
+belongs to a board carries its key as a hash tag, so this also works on a Redis Cluster.
 
 Only a projection writes here, one at a time for each tenant, and only absolute values.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from analytics.boards.changes import Changes
+from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import Board, Version
 from analytics.metrics import Value
 from tenants.redis import key
@@ -24,11 +25,12 @@ from tenants.redis import key
 if TYPE_CHECKING:
     from redis import Redis
 
-MEMBERS_A_COMMAND = 2_000
+MAX_MEMBERS_PER_COMMAND = 2_000
+# Where changed boards are announced.
 CHANNEL = "lb-changed"
 
 
-# Each of these touches one board and its marker, at once: nobody sees half of it, and Redis cannot be emptied between.
+# Each script touches one board and its marker atomically: nobody sees half of it, and Redis cannot be emptied between.
 _WRITE = """
 if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
 local removed, pairs = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
@@ -64,7 +66,7 @@ for first = 1, #pairs, 4000 do
     redis.call('ZADD', KEYS[1], unpack(pairs, first, math.min(first + 3999, #pairs)))
 end
 """
-_TAKE_ITS_PLACE = """
+_RENAME_INTO_PLACE = """
 if redis.call('ZCARD', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
 if KEYS[4] and redis.call('HLEN', KEYS[4]) ~= tonumber(ARGV[1]) then return 0 end
 for i = 1, #KEYS, 3 do
@@ -75,71 +77,73 @@ return 1
 """
 
 
-def write(redis: "Redis", changes: Changes, versions: Mapping[Board, Version]) -> list[Board]:
-    """Write these values; the boards that have no marker, which were left alone and must be rebuilt."""
+def write(redis: "Redis", writes: BoardWrites, versions: Mapping[Board, Version]) -> list[Board]:
+    """Write to these boards; returns those without a marker, which were left alone and need a rebuild."""
     ordered = sorted(versions, key=lambda board: board.key)
     with redis.pipeline(transaction=False) as pipe:
-        _write_summaries(pipe, changes.summaries)
+        _write_summaries(pipe, writes.summaries)
         for board in ordered:
             version = versions[board].dump()
             if board.is_users:
-                places = changes.places.get(board, {})
-                rows = [part for user, place in places.items() for part in (user, *(place or ("", 0)))]
+                entries = writes.users.get(board, {})
+                rows = [part for user, entry in entries.items() for part in (user, *(entry or ("", 0)))]
                 pipe.eval(_WRITE_USERS, 3, board.key, board.marker, board.lookup, orjson.dumps(rows), version)
                 continue
-            removed, values = changes.removed.get(board, []), changes.values.get(board, {})
+            removed, values = writes.removed.get(board, []), writes.values.get(board, {})
             arguments = (orjson.dumps(removed), _pairs(values.items()), version)
             pipe.eval(_WRITE, 2, board.key, board.marker, *arguments)
-        written = pipe.execute()[len(changes.summaries) :]
+        written = pipe.execute()[len(writes.summaries) :]
     return [board for board, done in zip(ordered, written, strict=True) if not done]
 
 
 class Rebuild:
-    """Boards filled anew: beside the old ones first, then in their place."""
+    """Boards filled again: under keys of their own first, which then replace the old ones."""
 
     def __init__(self, redis: "Redis", boards: Iterable[Board]) -> None:
         self._redis = redis
         self._members = dict.fromkeys(boards, 0)
         with redis.pipeline(transaction=False) as pipe:
             for board in self._members:
-                pipe.delete(_beside(board))
-                pipe.delete(_lookup_beside(board))
+                pipe.delete(_new_key(board))
+                pipe.delete(_new_lookup(board))
             pipe.execute()
 
-    def add(self, values: Mapping[Board, Mapping[str, Value]], summaries: Mapping[str, Mapping[str, str]]) -> None:
-        """More members, none of them twice."""
+    def add_pages(
+        self, values: Mapping[Board, Mapping[str, Value]], summaries: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """Add pages, none of them twice."""
         with self._redis.pipeline(transaction=False) as pipe:
             _write_summaries(pipe, summaries)
             for board, members in values.items():
                 for chunk in _chunks(members.items()):
-                    pipe.eval(_FILL, 1, _beside(board), _pairs(chunk))
+                    pipe.eval(_FILL, 1, _new_key(board), _pairs(chunk))
                 self._members[board] += len(members)
             pipe.execute()
 
-    def add_places(self, places: Mapping[Board, Mapping[str, tuple[str, Value]]]) -> None:
-        """More users, none of them twice."""
+    def add_users(self, entries: Mapping[Board, Mapping[str, tuple[str, Value]]]) -> None:
+        """Add users, none of them twice."""
         with self._redis.pipeline(transaction=False) as pipe:
-            for board, users in places.items():
+            for board, users in entries.items():
                 for chunk in _chunks(users.items()):
-                    pipe.eval(_FILL, 1, _beside(board), _pairs([place for _, place in chunk]))
-                    pipe.hset(_lookup_beside(board), mapping={user: member for user, (member, _) in chunk})
+                    pipe.eval(_FILL, 1, _new_key(board), _pairs([entry for _, entry in chunk]))
+                    pipe.hset(_new_lookup(board), mapping={user: member for user, (member, _) in chunk})
                 self._members[board] += len(users)
             pipe.execute()
 
     def finish(self, versions: Mapping[Board, Version]) -> list[Board]:
-        """Put them in place; the boards that were. One that lost members meanwhile (Redis was emptied) is not."""
+        """Replace the old boards; returns those replaced. One that lost members (Redis was emptied) is not."""
         with self._redis.pipeline(transaction=False) as pipe:
             for board, members in self._members.items():
-                keys = [_beside(board), board.key, board.marker]
+                keys = [_new_key(board), board.key, board.marker]
                 if board.is_users:
-                    keys += [_lookup_beside(board), board.lookup]
-                pipe.eval(_TAKE_ITS_PLACE, len(keys), *keys, members, versions[board].dump())
-            placed = pipe.execute()
-        return [board for board, done in zip(self._members, placed, strict=True) if done]
+                    keys += [_new_lookup(board), board.lookup]
+                pipe.eval(_RENAME_INTO_PLACE, len(keys), *keys, members, versions[board].dump())
+            replaced = pipe.execute()
+        return [board for board, done in zip(self._members, replaced, strict=True) if done]
 
 
 def publish(redis: "Redis", versions: Mapping[Board, Version]) -> None:
-    """Tell every process which boards moved, one message for each tenant."""
+    """Announce these versions to every process, one message for each tenant."""
     by_tenant: dict[str, dict[str, int]] = {}
     for board, version in versions.items():
         by_tenant.setdefault(board.tenant_id, {})[board.topic] = version.number
@@ -147,8 +151,8 @@ def publish(redis: "Redis", versions: Mapping[Board, Version]) -> None:
         redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "versions": topics}))
 
 
-def published(redis: "Redis", board: Board) -> int:
-    """The version that Redis has of it; 0 if it has none."""
+def published_version(redis: "Redis", board: Board) -> int:
+    """The version that Redis has of a board; 0: none."""
     marker = redis.get(board.marker)
     return Version.load(marker).number if marker is not None else 0
 
@@ -160,8 +164,8 @@ def without_marker(redis: "Redis", boards: Sequence[Board]) -> list[Board]:
         return [board for board, there in zip(boards, pipe.execute(), strict=True) if not there]
 
 
-def drop_others(redis: "Redis", tenant_id: str, known: Iterable[Board]) -> None:
-    """Remove what looks like a board of this tenant and is none."""
+def delete_others(redis: "Redis", tenant_id: str, known: Iterable[Board]) -> None:
+    """Remove the keys of boards that this tenant does not have."""
     keys = {board.key for board in known}
     for found in redis.scan_iter(match=key("lb", tenant_id, "*"), count=1000):
         if found.decode() not in keys:
@@ -170,8 +174,8 @@ def drop_others(redis: "Redis", tenant_id: str, known: Iterable[Board]) -> None:
             redis.unlink(f"lbu:{{{found.decode()}}}")
 
 
-def forget(redis: "Redis", tenant_id: str) -> None:
-    """Remove every key of a tenant that is gone."""
+def delete_tenant(redis: "Redis", tenant_id: str) -> None:
+    """Remove every key of a tenant that was deleted."""
     boards = key("lb", tenant_id, "*")
     for pattern in (boards, f"lbv:{{{boards}}}", f"lbu:{{{boards}}}", key("pgs", tenant_id, "*")):
         for found in redis.scan_iter(match=pattern, count=1000):
@@ -179,60 +183,65 @@ def forget(redis: "Redis", tenant_id: str) -> None:
     redis.unlink(ready_key(tenant_id))
 
 
-def forget_everything(redis: "Redis") -> None:
+def delete_everything(redis: "Redis") -> None:
     """Remove every board and summary of every tenant, as if Redis had been emptied of them."""
     for pattern in ("lbr:*", "lbv:*", "lbu:*", "lb:*", "{lb:*", "pgs:*"):
         for found in redis.scan_iter(match=pattern, count=1000):
             redis.unlink(found)
 
 
-# --- Whether Redis still is the one we filled
+# --- Whether Redis still has what was written to it
+
+
+class RedisState(StrEnum):
+    """Which of a tenant's boards in Redis can be trusted."""
+
+    READY = "ready"  # all of them
+    INCOMPLETE = "incomplete"  # those with a marker: some may be missing
+    RESTARTED = "restarted"  # none: a restarted server may have loaded an old dump, markers included
 
 
 def ready_key(tenant_id: str) -> str:
-    """Which run of the server had every board of the tenant when it was last looked at."""
+    """Holds the run id of the server that had every board of the tenant at the last check."""
     return key("lbr", tenant_id)
 
 
-def run_of(redis: "Redis") -> str:
-    """A server that was restarted may hold boards of any age, with their markers: it is another one."""
+def run_id(redis: "Redis") -> str:
+    """Changes with every start of the server."""
     return str(redis.info("server")["run_id"])
 
 
-class Standing(StrEnum):
-    """What Redis is to a tenant."""
-
-    READY = "ready"
-    LOOK_AGAIN = "look again"  # some boards may be missing
-    ANOTHER = "another"  # whatever it holds may be old
-
-
-def standing(redis: "Redis", tenant_id: str) -> Standing:
-    said = redis.get(ready_key(tenant_id))
-    if said in {None, b"?"}:
-        return Standing.LOOK_AGAIN
-    return Standing.READY if said == run_of(redis).encode() else Standing.ANOTHER
+def state(redis: "Redis", tenant_id: str) -> RedisState:
+    ready_run = redis.get(ready_key(tenant_id))
+    if ready_run in {None, b"?"}:
+        return RedisState.INCOMPLETE
+    return RedisState.READY if ready_run == run_id(redis).encode() else RedisState.RESTARTED
 
 
-def begin_looking(redis: "Redis", tenant_id: str) -> None:
-    redis.set(ready_key(tenant_id), "?")
+@contextmanager
+def completing(redis: "Redis", tenant_id: str) -> Iterator[RedisState]:
+    """The state, while the caller rebuilds what is missing; ready afterwards.
+
+    Unless Redis was emptied, or somebody found a board missing (`mark_incomplete`), meanwhile: both remove the key.
+    """
+    before = state(redis, tenant_id)
+    if before is not RedisState.READY:
+        redis.set(ready_key(tenant_id), "?")
+    yield before
+    if before is not RedisState.READY:
+        redis.set(ready_key(tenant_id), run_id(redis), xx=True)
 
 
-def is_ready(redis: "Redis", tenant_id: str) -> None:
-    """Every board is there, unless Redis was emptied, or somebody missed one, since we began to look."""
-    redis.set(ready_key(tenant_id), run_of(redis), xx=True)
-
-
-def look_again(redis: "Redis", tenant_id: str) -> None:
+def mark_incomplete(redis: "Redis", tenant_id: str) -> None:
     """Somebody found a board without its marker."""
     redis.delete(ready_key(tenant_id))
 
 
-def _beside(board: Board) -> str:
+def _new_key(board: Board) -> str:
     return f"{{{board.key}}}:new"
 
 
-def _lookup_beside(board: Board) -> str:
+def _new_lookup(board: Board) -> str:
     return f"{{{board.key}}}:new-lookup"
 
 
@@ -245,9 +254,9 @@ def _write_summaries(pipe: Any, summaries: Mapping[str, Mapping[str, str] | None
 
 
 def _pairs(values: Iterable[tuple[str, Value]]) -> bytes:
-    """As JSON, since packing each as an argument of its own would take most of the time.
+    """As JSON, since packing each value as an argument of its own would take most of the time.
 
-    In the board's own order: in a large one neighbours are found more quickly one after the other than here and there.
+    In the board's own order, because inserting neighbours one after the other is quicker in a large sorted set.
     """
     ordered = sorted(values, key=itemgetter(1, 0))
     return orjson.dumps([part for member, value in ordered for part in (value, member)])
@@ -255,5 +264,5 @@ def _pairs(values: Iterable[tuple[str, Value]]) -> bytes:
 
 def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
     chunk = list(items)
-    for start in range(0, len(chunk), MEMBERS_A_COMMAND):
-        yield chunk[start : start + MEMBERS_A_COMMAND]
+    for start in range(0, len(chunk), MAX_MEMBERS_PER_COMMAND):
+        yield chunk[start : start + MAX_MEMBERS_PER_COMMAND]

@@ -1,43 +1,50 @@
 """Snapshots: the top of each board, kept in PostgreSQL.
 
-The *live* one of a board is refreshed within a minute of a change, and answers when Redis cannot. As a day ends it is
-sealed under that day, and is then what the board was: for `as_of`, and for who moved since. A board that did not
-change is not sealed again; the last one before a day counts for it.
+The *live* snapshot of a board is refreshed within a minute of a change, and answers when Redis cannot. As a day ends it
+is sealed under that day, and is from then on what the board was: for `as_of`, and for who moved since. A board that did
+not change is not sealed again; the last one before a day is valid for it.
 """
 
 import math
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from sqlalchemy import ARRAY, BigInteger, Date, Double, Index, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from analytics.boards import postgres_reads, redis_reads
+from analytics.boards.board_sql import transaction_for
 from analytics.boards.names import ALL_TENANTS, Board, Version
-from analytics.locks import try_hold
-from analytics.metrics import Metric
-from analytics.windows import Window
+from analytics.boards.rows import Listing, Position, Row, Source, row_of
+from analytics.locks import lock_boards, try_lock_boards
+from analytics.metrics import METRICS
+from analytics.windows import WINDOWS
 from tenants import registry
 from tenants import settings as tenant_settings
 from tenants.db import Base, TenantOwned, Tx, platform_tx, tenant_tx
-
-if TYPE_CHECKING:
-    from analytics.boards.reading import Row
+from tenants.errors import NotFound
 
 log = structlog.get_logger()
 
-KEPT_ROWS = 1_000
-BOARDS_A_STEP = 100
+MAX_ROWS = 1_000
+MAX_BOARDS_PER_STEP = 100
 # How long one run may take, of the minute until the next.
-MOST_S = 30.0
-MOST_S_OF_A_TENANT = 10.0
+MAX_RUN_S = 30.0
+MAX_TENANT_S = 10.0
 GLOBAL_KEPT_DAYS = 400
 # Not sealed yet.
 LIVE = date.max
+
+
+class NoSnapshot(NotFound):
+    code = "no_snapshot"
+    title = "There is no record of this board from then"
 
 
 class LeaderboardSnapshot(TenantOwned, Base):
@@ -58,58 +65,94 @@ class LeaderboardSnapshot(TenantOwned, Base):
 
 
 @dataclass(frozen=True)
-class Kept:
+class Snapshot:
     """The top of a board as it was at a moment."""
 
-    rows: "list[Row]"
+    rows: list[Row]
     total: int
     version: Version
     taken_at: datetime
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds everybody who was on the board."""
+        """Whether it has every row of the board."""
         return self.total <= len(self.rows)
 
+    def part(self, *, limit: int, after: Position | None) -> Listing | None:
+        """The first rows, or those after a position; None: they continue below what the snapshot has."""
+        start = 0
+        if after is not None:
+            start = sum((row.value, row.member) >= (after.value, after.member) for row in self.rows)
+        if start + limit > len(self.rows) < self.total:
+            return None
+        return Listing(self.rows[start : start + limit], self.total, self.version, Source.SNAPSHOT, self.taken_at)
 
-def live(tx: Tx, board: Board) -> Kept | None:
-    """The newest one."""
+    def all_of(self, *, limit: int, after: Position | None) -> Listing:
+        """The same, as if the board ended with the snapshot."""
+        listing = replace(self, total=len(self.rows)).part(limit=limit, after=after)
+        assert listing is not None  # noqa: S101  it has all that it counts
+        return listing
+
+
+@dataclass(frozen=True)
+class RanksOfADay:
+    """The ranks at the end of a day by page or user id, and whether they are all."""
+
+    ranks: Mapping[str, int]
+    is_whole: bool
+
+
+def live(tx: Tx, board: Board) -> Snapshot | None:
+    """The newest snapshot."""
     return _find(tx, board, "sealed_on = :day", LIVE)
 
 
-def sealed(tx: Tx, board: Board, day: date) -> Kept | None:
+def sealed(tx: Tx, board: Board, day: date) -> Snapshot | None:
     """The board as it was at the end of this day."""
     return _find(tx, board, "sealed_on <= :day", day)
 
 
-def first_day(tx: Tx, board: Board) -> date | None:
-    """The first day that was sealed."""
-    first: date | None = tx.scalar(
+def require_sealed(tx: Tx, board: Board, day: date) -> Snapshot:
+    """The board as it was at the end of this day, or NoSnapshot, which names the first day there is."""
+    snapshot = sealed(tx, board, day)
+    if snapshot is not None:
+        return snapshot
+    first = tx.scalar(
         text("""
             SELECT min(sealed_on) FROM leaderboard_snapshots WHERE tenant_id = :tenant AND scope = :scope
             AND time_window = :window AND metric = :metric AND sealed_on < :live
         """),
         {**_names(board), "live": LIVE},
     )
-    return first
+    raise NoSnapshot(
+        f"The first record of this board is of {first}" if first else "Its first record is made as today ends (UTC)"
+    )
+
+
+def ranks_on(tx: Tx, board: Board, day: date) -> RanksOfADay | None:
+    """The ranks at the end of this day; None: there is no record."""
+    snapshot = sealed(tx, board, day)
+    if snapshot is None:
+        return None
+    return RanksOfADay({row.subject: row.rank for row in snapshot.rows}, snapshot.is_whole)
 
 
 def refresh_all(*, now: datetime) -> int:
-    """Every tenant's boards that changed, and the global ones; how many were taken. Busy where another does it.
+    """Refresh every tenant's boards that changed, and the global ones; how many. Busy if another process is.
 
-    A tenant with very many boards gets no more than its time, and the others theirs: the rest has its turn next time.
+    A tenant with very many boards gets no more than its time, and the others theirs: the rest follows in the next run.
     """
     taken = 0
     with platform_tx(separate=True) as lock:
-        try_hold(lock, "_snapshots")
+        try_lock_boards(lock, "_snapshots")
         tenant_ids = [tenant.id for tenant in registry.live(lock)]
         random.shuffle(tenant_ids)
-        end = time.monotonic() + MOST_S
+        end = time.monotonic() + MAX_RUN_S
         for tenant_id in [ALL_TENANTS, *tenant_ids]:
-            lock.execute(text("SELECT 1"))  # it is not idle
+            lock.execute(text("SELECT 1"))  # keep its connection from idling
             try:
-                taken += refresh(tenant_id, now=now, until=min(end, time.monotonic() + MOST_S_OF_A_TENANT))
-            except Exception:  # one tenant's trouble is not the others'
+                taken += refresh(tenant_id, now=now, until=min(end, time.monotonic() + MAX_TENANT_S))
+            except Exception:  # one tenant's failure must not stop the others
                 log.exception("a tenant's snapshots failed", action="snapshots.failed", tenantId=tenant_id)
     return taken
 
@@ -119,15 +162,13 @@ def refresh(tenant_id: str, *, now: datetime, until: float = math.inf) -> int:
 
     Stops `until` then (by the monotonic clock); how many were taken.
     """
-    from analytics.boards import reading
-
     taken = 0
     open_tx = partial(tenant_tx, tenant_id) if tenant_id != ALL_TENANTS else platform_tx
     with open_tx() as tx:
         _seal(tx, tenant_id, now=now)
         _purge(tx, tenant_id, now=now)
         changed = _changed(tx, tenant_id)
-    for start in range(0, len(changed), BOARDS_A_STEP):
+    for start in range(0, len(changed), MAX_BOARDS_PER_STEP):
         if time.monotonic() > until:
             break
         rows = [
@@ -140,12 +181,23 @@ def refresh(tenant_id: str, *, now: datetime, until: float = math.inf) -> int:
                 "members": [row.member for row in listing.rows],
                 "values": [float(row.value) for row in listing.rows],
             }
-            for board, listing in reading.true_pages(changed[start : start + BOARDS_A_STEP], limit=KEPT_ROWS, now=now)
+            for board, listing in _current_tops(changed[start : start + MAX_BOARDS_PER_STEP], now=now)
         ]
         with open_tx() as tx:
             tx.raw.execute(_TAKE, rows)
         taken += len(rows)
     return taken
+
+
+def _current_tops(boards: Sequence[Board], *, now: datetime) -> Iterator[tuple[Board, Listing]]:
+    """The first rows of each board, from Redis or PostgreSQL."""
+    for board, listing in zip(boards, redis_reads.read_tops(boards, limit=MAX_ROWS), strict=True):
+        if listing is not None:
+            yield board, listing
+            continue
+        with transaction_for(board) as tx:
+            lock_boards(tx, board.tenant_id, shared=True)  # so that nothing is committed between version and rows
+            yield board, postgres_reads.read_top(tx, board, limit=MAX_ROWS, after=None, now=now)
 
 
 def _seal(tx: Tx, tenant_id: str, *, now: datetime) -> None:
@@ -184,12 +236,10 @@ def _changed(tx: Tx, tenant_id: str) -> list[Board]:
         """),  # noqa: S608  one of two constants
         {"tenant": tenant_id, "live": LIVE},
     )
-    return [Board(tenant_id, row.scope, Window(row.time_window), Metric(row.metric)) for row in rows]
+    return [Board(tenant_id, row.scope, WINDOWS[row.time_window], METRICS[row.metric]) for row in rows]
 
 
-def _find(tx: Tx, board: Board, when: str, day: date) -> Kept | None:
-    from analytics.boards.reading import Row
-
+def _find(tx: Tx, board: Board, when: str, day: date) -> Snapshot | None:
     row = tx.execute(
         text(f"""
             SELECT version, taken_at, total, members, values FROM leaderboard_snapshots
@@ -200,12 +250,11 @@ def _find(tx: Tx, board: Board, when: str, day: date) -> Kept | None:
     ).one_or_none()
     if row is None:
         return None
-    kind = float if board.metric is Metric.SCORE else int
     rows = [
-        Row(rank, member, kind(value))
+        row_of(board, rank, member, value)
         for rank, (member, value) in enumerate(zip(row.members, row.values, strict=True), 1)
     ]
-    return Kept(rows, row.total, Version(row.version, row.taken_at), row.taken_at)
+    return Snapshot(rows, row.total, Version(row.version, row.taken_at), row.taken_at)
 
 
 def _names(board: Board) -> dict[str, Any]:
@@ -213,7 +262,7 @@ def _names(board: Board) -> dict[str, Any]:
         "tenant": board.tenant_id,
         "scope": board.scope,
         "window": board.window.value,
-        "metric": board.metric.value,
+        "metric": board.metric.name,
     }
 
 

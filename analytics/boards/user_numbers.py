@@ -1,23 +1,23 @@
-"""User boards: each user's points over each window, and who reached them first.
+"""User numbers: each user's value of each metric over each window, and who reached it first.
 
 A member of a user board is `<inverted reach time><inverted start of the id>:<user id>`, of fixed width. A sorted set
-orders equals by member, so of two with the same points the one who reached them first is above, and of two in the same
-millisecond the one with the smaller id; the value stays the plain number, exact up to 2^53. The reach time is that of
-the newest entry that the window counts. Since a member moves with its time, Redis also keeps which one is whose.
+orders equal values by member, so of two users with the same points the one who reached them first is above, and of two
+in the same millisecond the one with the smaller id; the value stays the plain number, exact up to 2^53. The reach time
+is that of the newest entry in the window. Since a member changes with its time, Redis also keeps user id → member.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Uuid, text
+from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, TextClause, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics.boards.names import Board
-from analytics.metrics import Metric, Value
-from analytics.windows import LONGEST, SLIDING, Window, hour_of
+from analytics.boards.names import Board, user_scopes
+from analytics.metrics import POINTS, Ledger, Metric, Value, user_metrics
+from analytics.windows import SLIDING, Window, bounds
 from tenants import redis
 from tenants.db import Base, TenantOwned, Tx, array
 from tenants.redis import RedisUnavailable
@@ -27,7 +27,7 @@ _LAST_ID = 2**64 - 1
 
 
 class UserStats(TenantOwned, Base):
-    """A user's points over each window, and the members they are on the boards."""
+    """A user's values of one metric, and the members that carry them on the boards: two columns for each window."""
 
     __tablename__ = "user_stats"
     __table_args__ = (
@@ -39,20 +39,19 @@ class UserStats(TenantOwned, Base):
     user_id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
     metric: Mapped[str] = mapped_column(primary_key=True)
     segment: Mapped[str | None]
-    value_1d: Mapped[int] = mapped_column(BigInteger)
-    value_7d: Mapped[int] = mapped_column(BigInteger)
-    value_30d: Mapped[int] = mapped_column(BigInteger)
-    value_all: Mapped[int] = mapped_column(BigInteger)
-    member_1d: Mapped[str]
-    member_7d: Mapped[str]
-    member_30d: Mapped[str]
-    member_all: Mapped[str]
     computed_at: Mapped[datetime]
+    value_all: Mapped[int] = mapped_column(BigInteger)
+    member_all: Mapped[str]
+
+
+for _window in SLIDING:
+    setattr(UserStats, f"value_{_window}", mapped_column(BigInteger, nullable=False))
+    setattr(UserStats, f"member_{_window}", mapped_column(nullable=False))
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A user as they are on the boards: in which segment, with how much, as which member."""
+class UserNumbers:
+    """A user on the boards of one metric: in which scopes, and for each window with which value and member."""
 
     segment: str | None
     values: tuple[Value, ...]
@@ -60,10 +59,10 @@ class Standing:
 
     @property
     def scopes(self) -> list[str]:
-        return ["users", f"users:{self.segment}"] if self.segment else ["users"]
+        return user_scopes(self.segment)
 
     @property
-    def places(self) -> tuple[tuple[str, Value] | None, ...]:
+    def entries(self) -> tuple[tuple[str, Value] | None, ...]:
         """For each window the member and its value; None: not on the board."""
         return tuple(
             (member, value) if value > 0 else None for member, value in zip(self.members, self.values, strict=True)
@@ -71,12 +70,13 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Rolled:
-    """A user before and now; None: on no board."""
+class UserChange:
+    """A user's numbers of one metric as they are saved, and as they are now; None: on no board."""
 
     user_id: str
-    before: Standing | None
-    now: Standing | None
+    metric: Metric
+    before: UserNumbers | None
+    now: UserNumbers | None
 
     @property
     def member(self) -> str:
@@ -93,14 +93,14 @@ def user_of(member: str) -> str:
 
 
 def rank_for(tx: Tx, score: int) -> int:
-    """How many of the tenant's users are above this score, and one: of all time, wherever the boards stand."""
-    board = Board(tx.tenant, "users", Window.ALL, Metric.POINTS)
+    """The rank that a score of all time has among the tenant's users: one more than there are users above it."""
+    board = Board(tx.tenant, "users", Window.ALL, POINTS)
     try:
         with redis.boards().client() as client, client.pipeline(transaction=True) as pipe:
             pipe.exists(board.marker)
             pipe.zcount(board.key, f"({score}", "+inf")
-            there, above = pipe.execute()
-        if there:
+            is_complete, above = pipe.execute()
+        if is_complete:
             return int(above) + 1
     except RedisUnavailable:
         pass
@@ -109,101 +109,90 @@ def rank_for(tx: Tx, score: int) -> int:
             SELECT count(*) FROM user_stats
             WHERE tenant_id = :tenant AND metric = :metric AND value_all > :score
         """),
-        {"tenant": tx.tenant, "metric": Metric.POINTS.value, "score": score},
+        {"tenant": tx.tenant, "metric": POINTS.name, "score": score},
     )
     return int(above or 0) + 1
 
 
-def compute(tx: Tx, user_ids: Collection[str], *, now: datetime) -> list[Rolled]:
-    """These users' standings as of now, beside what they were. Reads only."""
+def compute(tx: Tx, user_ids: Collection[str], *, now: datetime) -> list[UserChange]:
+    """These users' numbers as of now, beside the saved ones. Only reads."""
     if not user_ids:
         return []
-    hour = hour_of(now)
-    rows = tx.run(
-        _COMPUTE,
-        {
-            "tenant": tx.tenant,
-            "metric": Metric.POINTS.value,
-            "users": array(sorted(user_ids)),
-            "end": hour + timedelta(hours=1),
-            "oldest": hour - LONGEST + timedelta(hours=1),
-            **{f"start_{window}": window.start(hour) for window in SLIDING},
-        },
-    )
-    return [_rolled(row) for row in rows]
+    parameters = {"tenant": tx.tenant, "users": array(sorted(user_ids)), **bounds(now)}
+    return [
+        _change(metric, row)
+        for metric, source in user_metrics().items()
+        for row in tx.run(_COMPUTE[metric], {**parameters, "metric": metric.name, "account": source.account})
+    ]
 
 
-def _rolled(row: Any) -> Rolled:
+def _change(metric: Metric, row: Any) -> UserChange:
     before = now = None
-    if row.had_row:
-        before = Standing(
-            row.old_segment,
-            (row.old_1d, row.old_7d, row.old_30d, row.old_all),
-            (row.was_1d, row.was_7d, row.was_30d, row.was_all),
-        )
-    values = (row.in_1d, row.in_7d, row.in_30d, row.score)
+    if row.is_saved:
+        before = UserNumbers(row.saved_segment, _by_window(row, "saved_value"), _by_window(row, "saved_member"))
+    values = _by_window(row, "value")
     if row.is_shown and any(value > 0 for value in values):
-        reached = (row.at_1d, row.at_7d, row.at_30d, row.score_reached_at)
-        now = Standing(row.segment, values, tuple(member_of(row.user_id, at) for at in reached))
-    return Rolled(str(row.user_id), before, now)
+        members = tuple(member_of(row.user_id, reached_at) for reached_at in _by_window(row, "reached_at"))
+        now = UserNumbers(row.segment, values, members)
+    return UserChange(str(row.user_id), metric, before, now)
 
 
-def save(tx: Tx, rolled: Iterable[Rolled], *, now: datetime) -> None:
-    """Keep these standings."""
-    entries = list(rolled)
-    gone = [entry.user_id for entry in entries if entry.now is None and entry.before is not None]
-    if gone:
-        tx.run(_FORGET, {"tenant": tx.tenant, "users": array(gone)})
-    kept = [(entry.user_id, entry.now) for entry in entries if entry.now is not None and entry.now != entry.before]
-    if kept:
-        tx.run(
-            _SAVE,
-            {
-                "tenant": tx.tenant,
-                "metric": Metric.POINTS.value,
-                "now": now,
-                "users": array(user_id for user_id, _ in kept),
-                "segments": [standing.segment for _, standing in kept],
-                **{f"value_{w}": array(s.values[place] for _, s in kept) for place, w in enumerate(Window)},
-                **{f"member_{w}": [s.members[place] for _, s in kept] for place, w in enumerate(Window)},
-            },
-        )
+def _by_window(row: Any, name: str) -> tuple[Any, ...]:
+    return tuple(getattr(row, f"{name}_{window}") for window in Window)
 
 
-def names(tx: Tx, user_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What a row of a board shows of these users."""
-    rows = tx.execute(
-        text("""
-            SELECT id, username, external_id FROM users
-            WHERE tenant_id = :tenant AND id = ANY(CAST(:users AS uuid[])) AND erased_at IS NULL
-        """),
-        {"tenant": tx.tenant, "users": array(user_ids)},
+def save(tx: Tx, changes: Sequence[UserChange], *, now: datetime) -> None:
+    """Write the numbers that differ from the saved ones."""
+    for metric in user_metrics():
+        of_metric = [change for change in changes if change.metric is metric]
+        named = {"tenant": tx.tenant, "metric": metric.name}
+        gone = [change.user_id for change in of_metric if change.now is None and change.before is not None]
+        if gone:
+            tx.run(_DELETE, {**named, "users": array(gone)})
+        kept = [(one.user_id, one.now) for one in of_metric if one.now is not None and one.now != one.before]
+        if kept:
+            tx.run(
+                _SAVE,
+                {
+                    **named,
+                    "now": now,
+                    "users": array(user_id for user_id, _ in kept),
+                    "segments": [user.segment for _, user in kept],
+                    **{f"value_{w}": array(user.values[place] for _, user in kept) for place, w in enumerate(Window)},
+                    **{f"member_{w}": [user.members[place] for _, user in kept] for place, w in enumerate(Window)},
+                },
+            )
+
+
+def _compute_sql(source: Ledger) -> TextClause:
+    in_windows = ", ".join(
+        f"COALESCE(sum(points) FILTER (WHERE bucket_hour >= :start_{window}), 0)::bigint AS value_{window},"
+        f" max(last_at) FILTER (WHERE bucket_hour >= :start_{window}) AS reached_at_{window}"
+        for window in SLIDING
     )
-    return {str(row.id): {"id": str(row.id), "username": row.username, "external_id": row.external_id} for row in rows}
+    saved_columns = [f"{name}_{window}" for name in ("value", "member") for window in Window]
+    saved = ", ".join(f"s.{name} AS saved_{name}" for name in saved_columns)
+    return text(f"""
+        SELECT w.user_id, u.segment,
+               COALESCE(u.{source.total}, 0) AS value_all, u.{source.reached_at} AS reached_at_all,
+               u.id IS NOT NULL AND u.suspended_at IS NULL AND u.erased_at IS NULL AS is_shown,
+               h.*, s.user_id IS NOT NULL AS is_saved, s.segment AS saved_segment, {saved}
+        FROM unnest(CAST(:users AS uuid[])) AS w(user_id)
+        LEFT JOIN users u ON u.tenant_id = :tenant AND u.id = w.user_id
+        LEFT JOIN user_stats s ON s.tenant_id = :tenant AND s.user_id = w.user_id AND s.metric = :metric
+        CROSS JOIN LATERAL (
+            SELECT {in_windows} FROM user_points_hour
+            WHERE tenant_id = :tenant AND user_id = w.user_id AND metric = :account
+              AND bucket_hour >= :oldest AND bucket_hour < :end
+        ) h
+    """)  # noqa: S608  names from the tables of metrics and windows
 
 
-_COMPUTE = text("""
-    SELECT w.user_id, u.segment, COALESCE(u.current_score, 0) AS score, u.score_reached_at,
-           u.id IS NOT NULL AND u.suspended_at IS NULL AND u.erased_at IS NULL AS is_shown,
-           h.*, s.user_id IS NOT NULL AS had_row, s.segment AS old_segment,
-           s.value_1d AS old_1d, s.value_7d AS old_7d, s.value_30d AS old_30d, s.value_all AS old_all,
-           s.member_1d AS was_1d, s.member_7d AS was_7d, s.member_30d AS was_30d, s.member_all AS was_all
-    FROM unnest(CAST(:users AS uuid[])) AS w(user_id)
-    LEFT JOIN users u ON u.tenant_id = :tenant AND u.id = w.user_id
-    LEFT JOIN user_stats s ON s.tenant_id = :tenant AND s.user_id = w.user_id AND s.metric = :metric
-    CROSS JOIN LATERAL (
-        SELECT COALESCE(sum(points) FILTER (WHERE bucket_hour >= :start_1d), 0)::bigint AS in_1d,
-               COALESCE(sum(points) FILTER (WHERE bucket_hour >= :start_7d), 0)::bigint AS in_7d,
-               COALESCE(sum(points), 0)::bigint AS in_30d,
-               max(last_at) FILTER (WHERE bucket_hour >= :start_1d) AS at_1d,
-               max(last_at) FILTER (WHERE bucket_hour >= :start_7d) AS at_7d, max(last_at) AS at_30d
-        FROM user_points_hour
-        WHERE tenant_id = :tenant AND user_id = w.user_id AND metric = :metric
-          AND bucket_hour >= :oldest AND bucket_hour < :end
-    ) h
+_COMPUTE = {metric: _compute_sql(source) for metric, source in user_metrics().items()}
+
+_DELETE = text("""
+    DELETE FROM user_stats WHERE tenant_id = :tenant AND metric = :metric AND user_id = ANY(CAST(:users AS uuid[]))
 """)
-
-_FORGET = text("DELETE FROM user_stats WHERE tenant_id = :tenant AND user_id = ANY(CAST(:users AS uuid[]))")
 
 _VALUES = ", ".join(f"value_{window}" for window in Window)
 _MEMBERS = ", ".join(f"member_{window}" for window in Window)
@@ -217,4 +206,4 @@ _SAVE = text(f"""
     ON CONFLICT (tenant_id, user_id, metric) DO UPDATE SET segment = EXCLUDED.segment,
         computed_at = EXCLUDED.computed_at,
         {", ".join(f"{name} = EXCLUDED.{name}" for name in f"{_VALUES}, {_MEMBERS}".split(", "))}
-""")  # noqa: S608  names of ours
+""")  # noqa: S608  names from the table of windows

@@ -1,7 +1,7 @@
-"""The versions of boards: raised with every change, kept in PostgreSQL, so that they never go back.
+"""The versions of boards: raised with every change and kept in PostgreSQL, so that they never go back.
 
-A version is *reserved* (and committed) before Redis is told of it, so that none is ever published twice; it becomes the
-board's `version` with the numbers that it is of, in their transaction.
+A version is *reserved* (and committed) before anything is written to Redis, so that none is ever published twice; it is
+*confirmed* as the board's `version` in the transaction of the numbers that it belongs to.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Row, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, Version
+from analytics.boards.names import GLOBAL, Board, Version
 from tenants.db import Base, TenantOwned, Tx, array
 
 
@@ -41,29 +41,29 @@ class GlobalBoardRow(Base):
 
 def reserve(tx: Tx, changing: Collection[Board], *, now: datetime) -> dict[Board, Version]:
     """The next version of each of these boards."""
-    own, over_all = _sorted(changing)
+    own, global_ones = _by_owner(changing)
     rows: list[Row[Any]] = []
     if own:
         rows += tx.run(_RESERVE, {"tenant": tx.tenant, **_columns(own), "now": now}).all()
-    if over_all:
-        rows += tx.run(_RESERVE_GLOBAL, {**_columns(over_all), "now": now}).all()
+    if global_ones:
+        rows += tx.run(_RESERVE_GLOBAL, {**_columns(global_ones), "now": now}).all()
     numbers = {(row.scope, row.time_window, row.metric): row.reserved for row in rows}
     return {board: Version(numbers[_name(board)], now) for board in changing}
 
 
-def settle(tx: Tx, reserved: Mapping[Board, Version]) -> None:
+def confirm(tx: Tx, reserved: Mapping[Board, Version]) -> None:
     """These versions are now those of the numbers in this transaction."""
-    own, over_all = _sorted(reserved)
-    for boards, statement in ((own, _SETTLE), (over_all, _SETTLE_GLOBAL)):
+    own, global_ones = _by_owner(reserved)
+    for boards, statement in ((own, _CONFIRM), (global_ones, _CONFIRM_GLOBAL)):
         if boards:
             changed_at = reserved[boards[0]].changed_at
             numbers = array(reserved[board].number for board in boards)
-            owner = {"tenant": tx.tenant} if statement is _SETTLE else {}
+            owner = {"tenant": tx.tenant} if statement is _CONFIRM else {}
             tx.run(statement, {**owner, **_columns(boards), "numbers": numbers, "now": changed_at})
 
 
 def jump(tx: Tx, *, now: datetime) -> None:
-    """After a restore, as the owner: to where none was before, since those after the backup were published too."""
+    """After a restore, as the owner: above every version that was published since the backup."""
     for table in ("boards", "global_boards"):
         tx.execute(
             text(f"UPDATE {table} SET reserved = GREATEST(reserved, :number), version = GREATEST(version, :number)"),  # noqa: S608
@@ -72,26 +72,26 @@ def jump(tx: Tx, *, now: datetime) -> None:
 
 
 def read(tx: Tx, wanted: Collection[Board], *, now: datetime) -> dict[Board, Version]:
-    """The versions of these boards, as of this transaction; those that never changed are at 0."""
-    own, over_all = _sorted(wanted)
+    """The versions of these boards as of this transaction; 0 where a board never changed."""
+    own, global_ones = _by_owner(wanted)
     rows: list[Row[Any]] = []
     if own:
         scopes = sorted({board.scope for board in own})
         rows += tx.run(_READ, {"tenant": tx.tenant, "scopes": scopes}).all()
-    if over_all:
+    if global_ones:
         rows += tx.run(_READ_GLOBAL, {}).all()
     known = {(row.scope, row.time_window, row.metric): Version(row.version, row.changed_at) for row in rows}
     return {board: known.get(_name(board), Version(0, now)) for board in wanted}
 
 
-def _sorted(boards: Collection[Board]) -> tuple[list[Board], list[Board]]:
+def _by_owner(boards: Collection[Board]) -> tuple[list[Board], list[Board]]:
     """A tenant's own boards and the global ones, each in the order in which rows are locked."""
     ordered = sorted(boards, key=_name)
-    return [b for b in ordered if b.tenant_id != ALL_TENANTS], [b for b in ordered if b.tenant_id == ALL_TENANTS]
+    return [board for board in ordered if not board.is_global], [board for board in ordered if board.is_global]
 
 
 def _name(board: Board) -> tuple[str, str, str]:
-    return board.scope, board.window.value, board.metric.value
+    return board.scope, board.window.value, board.metric.name
 
 
 def _columns(boards: Collection[Board]) -> dict[str, list[str]]:
@@ -117,12 +117,12 @@ _RESERVE_GLOBAL = text(f"""
     RETURNING '{GLOBAL}' AS scope, b.time_window, b.metric, b.reserved
 """)  # noqa: S608  constants
 
-_SETTLE = text(f"""
+_CONFIRM = text(f"""
     UPDATE boards b SET version = w.number, changed_at = :now FROM {_NUMBERED}
     WHERE b.tenant_id = :tenant AND b.scope = w.scope AND b.time_window = w.time_window AND b.metric = w.metric
 """)  # noqa: S608  constants
 
-_SETTLE_GLOBAL = text(f"""
+_CONFIRM_GLOBAL = text(f"""
     UPDATE global_boards b SET version = w.number, changed_at = :now FROM {_NUMBERED}
     WHERE b.time_window = w.time_window AND b.metric = w.metric
 """)  # noqa: S608  constants

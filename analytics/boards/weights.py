@@ -1,4 +1,4 @@
-"""A tenant's weights of the composite score: versioned, each from a moment on."""
+"""A tenant's weights of the composite score: versioned, each effective from a moment on."""
 
 import math
 from datetime import datetime, timedelta
@@ -6,13 +6,14 @@ from datetime import datetime, timedelta
 from sqlalchemy import Double, ForeignKey, Integer, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics.boards.page_numbers import Projection
+from analytics import outbox
+from analytics.boards.progress import Projection
 from analytics.scoring import Weights
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Invalid, Stale
 
-LEAST, MOST = 0.001, 1_000_000.0
-FURTHEST_AHEAD = timedelta(days=366)
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000.0
+MAX_AHEAD = timedelta(days=366)
 
 
 class ScoreWeights(TenantOwned, Base):
@@ -34,7 +35,7 @@ class ScoreWeights(TenantOwned, Base):
 
 
 def current(tx: Tx, *, now: datetime) -> Weights:
-    """The newest version whose time has come; the defaults are version 0."""
+    """The newest version that is effective; the defaults are version 0."""
     row = tx.scalar(
         select(ScoreWeights).where(ScoreWeights.effective_from <= now).order_by(ScoreWeights.version.desc()).limit(1)
     )
@@ -67,9 +68,9 @@ def add(
     now: datetime,
     expected_version: int | None = None,
 ) -> ScoreWeights:
-    """A new version. It replaces whatever is planned for later than its own time."""
+    """Add a version. It also replaces versions that are planned for later than its own time."""
     check(likes=likes, views=views)
-    if effective_from is not None and not now - timedelta(minutes=5) <= effective_from <= now + FURTHEST_AHEAD:
+    if effective_from is not None and not now - timedelta(minutes=5) <= effective_from <= now + MAX_AHEAD:
         said = "now or within a year"
         raise Invalid(f"effective_from: {said}", errors={"effective_from": [said]})
     tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('weights:' || :tenant, 0))"), {"tenant": tx.tenant})
@@ -87,14 +88,15 @@ def add(
     )
     tx.add(row)
     tx.flush()
+    outbox.wake_after_commit(tx)
     return row
 
 
 def check(*, likes: float, views: float) -> None:
     errors: dict[str, list[str]] = {}
     for name, value in (("likes", likes), ("views", views)):
-        if not math.isfinite(value) or not (value == 0 or LEAST <= value <= MOST):
-            errors[name] = [f"0, or a number from {LEAST} to {MOST:,.0f}"]
+        if not math.isfinite(value) or not (value == 0 or MIN_WEIGHT <= value <= MAX_WEIGHT):
+            errors[name] = [f"0, or a number from {MIN_WEIGHT} to {MAX_WEIGHT:,.0f}"]
     if not errors and likes == views == 0:
         errors["likes"] = ["one of the weights must be above 0"]
     if errors:

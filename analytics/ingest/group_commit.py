@@ -1,14 +1,14 @@
 """Group commit: requests that are in flight together share a transaction.
 
 A hot page's rows then move once per commit and not once per request. A caller is answered after the commit that holds
-its part, and nothing is kept in memory after an answer.
+its request, and nothing is kept in memory after an answer.
 
 There is no thread of its own. The first caller to come leads: it takes what waits, commits it, hands out the results,
 and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
 the server by letting requests end has drained it.
 
-Tenants share one lane, in fair parts: none fills more than its share of a commit, or of what may wait. The shared
-transaction waits for a lock only briefly. When it fails, each tenant's parts leave it for a lane of their own, led by
+Tenants share one lane, in fair requests: none fills more than its share of a commit, or of what may wait. The shared
+transaction waits for a lock only briefly. When it fails, each tenant's requests leave it for a lane of their own, led by
 one of their own callers, and the shared lane goes on at once. A tenant whose own transaction was slow too stays apart
 for a while, so a row that is locked for long delays its own tenant and nobody else.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import DBAPIError
 
-from analytics.ingest.writes import Outcome, Part, commit_together
+from analytics.ingest.writes import Outcome, WriteRequest, commit_together
 from tenants.errors import Unavailable
 from tenants.shares import TenantBusy, share_of
 
@@ -35,8 +35,8 @@ APART_S = 30.0
 # PostgreSQL's codes for a lock or a statement that took too long.
 TIMEOUTS = ("55P03", "57014")
 
-# Writes parts in one transaction, shared by tenants or not; gives back those that are still to be written.
-Commit = Callable[[Sequence[Part], bool], list[Part]]
+# Writes requests in one transaction, shared by tenants or not; gives back those that are still to be written.
+Commit = Callable[[Sequence[WriteRequest], bool], list[WriteRequest]]
 
 
 class Overloaded(Unavailable):
@@ -61,13 +61,13 @@ class _Lane:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A part whose caller waits: until it is done, or until it is the caller's turn to lead its lane.
+    """A request whose caller waits: until it is done, or until it is the caller's turn to lead its lane.
 
     The gate is opened once for each of the two, with the group's lock held, and the caller shuts it by passing: so
     nobody is woken twice, and nobody is forgotten.
     """
 
-    part: Part
+    request: WriteRequest
     lane: _Lane
     leads: bool = False
     is_done: bool = False
@@ -87,7 +87,7 @@ class _Waiting:
 
 
 class GroupCommit:
-    """The parts that wait in this process, and whoever leads."""
+    """The requests that wait in this process, and whoever leads."""
 
     def __init__(
         self,
@@ -108,11 +108,11 @@ class GroupCommit:
         self._items_of: Counter[str] = Counter()
         self._items = 0
 
-    def write(self, part: Part) -> list[Outcome]:
-        """Have this part committed; how its items fared. Returns after PostgreSQL's commit, or raises."""
+    def write(self, request: WriteRequest) -> list[Outcome]:
+        """Have this request committed; how its items fared. Returns after PostgreSQL's commit, or raises."""
         with self._lock:
-            self._admit(part)
-            own = _Waiting(part, self._lane_of(part.tenant_id))
+            self._admit(request)
+            own = _Waiting(request, self._lane_of(request.tenant_id))
             self._enqueue(own)
         try:
             while not own.is_done:
@@ -121,29 +121,29 @@ class GroupCommit:
                     self._lead(own)
         finally:
             with self._lock:
-                self._leave(part)
-        if part.error is not None:
-            raise part.error
-        return part.outcomes
+                self._leave(request)
+        if request.error is not None:
+            raise request.error
+        return request.outcomes
 
     @property
     def items_in_flight(self) -> int:
         return self._items
 
-    def _admit(self, part: Part) -> None:
-        items = self._items_of[part.tenant_id] + part.weight
-        if self._items + part.weight > self._max_items:
+    def _admit(self, request: WriteRequest) -> None:
+        items = self._items_of[request.tenant_id] + request.weight
+        if self._items + request.weight > self._max_items:
             raise Overloaded
         if items > share_of(self._max_items):
             raise TenantBusy
-        self._items_of[part.tenant_id] = items
-        self._items += part.weight
+        self._items_of[request.tenant_id] = items
+        self._items += request.weight
 
-    def _leave(self, part: Part) -> None:
-        self._items -= part.weight
-        self._items_of[part.tenant_id] -= part.weight
-        if not self._items_of[part.tenant_id]:
-            del self._items_of[part.tenant_id]
+    def _leave(self, request: WriteRequest) -> None:
+        self._items -= request.weight
+        self._items_of[request.tenant_id] -= request.weight
+        if not self._items_of[request.tenant_id]:
+            del self._items_of[request.tenant_id]
 
     def _lane_of(self, tenant_id: str) -> _Lane:
         lane = self._apart.get(tenant_id)
@@ -162,7 +162,7 @@ class GroupCommit:
             one.lead()
 
     def _wait(self, own: _Waiting) -> None:
-        """Until the part is done, or it is this caller's turn to lead."""
+        """Until the request is done, or it is this caller's turn to lead."""
         while not own.gate.acquire(timeout=self._wait_s):
             with self._lock:
                 if not own.leads and own in own.lane.waiting:
@@ -171,27 +171,27 @@ class GroupCommit:
             # It is being committed, and only the database can say how that goes; or its gate has just been opened.
 
     def _lead(self, own: _Waiting) -> None:
-        """Commit what waits in the lane, our own part first among it; then let another lead."""
+        """Commit what waits in the lane, our own request first among it; then let another lead."""
         lane = own.lane
         if len(lane.waiting) < lane.last_batch:  # they were just answered, and come again in a moment
             time.sleep(GATHER_S)
         batch = self._take(lane, own)
-        parts = [one.part for one in batch]
-        left: Sequence[Part] = ()
+        requests = [one.request for one in batch]
+        left: Sequence[WriteRequest] = ()
         try:
-            left = self._commit_shared(parts) if lane.is_shared else self._commit_apart(lane, parts)
+            left = self._commit_shared(requests) if lane.is_shared else self._commit_apart(lane, requests)
         except BaseException as error:
-            for part in parts:
-                part.error = part.error or error
+            for request in requests:
+                request.error = request.error or error
             raise
         finally:
             with self._lock:
                 self._finish(batch, left)
                 self._pass_on(lane)
         if self._after is not None:
-            unfinished = {id(part) for part in left}
-            done = [part for part in parts if id(part) not in unfinished and part.error is None and part.items]
-            self._after({part.tenant_id for part in done})
+            unfinished = {id(request) for request in left}
+            done = [request for request in requests if id(request) not in unfinished and request.error is None and request.items]
+            self._after({request.tenant_id for request in done})
 
     def _take(self, lane: _Lane, own: _Waiting) -> list[_Waiting]:
         """The next batch, in the order of arrival; of one tenant no more than its share, so that others fit in."""
@@ -202,7 +202,7 @@ class GroupCommit:
             items, items_of = 0, Counter[str]()
             waiting.remove(own)
             for one in [own, *waiting]:
-                tenant_id, weight = one.part.tenant_id, one.part.weight
+                tenant_id, weight = one.request.tenant_id, one.request.weight
                 if lane.is_shared and self._lane_of(tenant_id) is not lane:  # the tenant has left since
                     one.lane = self._apart[tenant_id]
                     self._enqueue(one)
@@ -218,16 +218,16 @@ class GroupCommit:
             lane.last_batch = len(batch)
             return batch
 
-    def _finish(self, batch: Sequence[_Waiting], left: Sequence[Part]) -> None:
-        """Let the callers go whose parts are settled. What is left goes on in a lane of its tenant's own."""
-        unfinished = {id(part) for part in left}
+    def _finish(self, batch: Sequence[_Waiting], left: Sequence[WriteRequest]) -> None:
+        """Let the callers go whose requests are settled. What is left goes on in a lane of its tenant's own."""
+        unfinished = {id(request) for request in left}
         for one in batch:
-            if id(one.part) not in unfinished:
+            if id(one.request) not in unfinished:
                 one.finish()
         lanes: list[_Lane] = []
         for one in reversed(batch):  # before whatever came to the lane meanwhile
-            if id(one.part) in unfinished:
-                one.lane = self._apart.setdefault(one.part.tenant_id, _Lane(one.part.tenant_id))
+            if id(one.request) in unfinished:
+                one.lane = self._apart.setdefault(one.request.tenant_id, _Lane(one.request.tenant_id))
                 one.lane.waiting.appendleft(one)
                 lanes.append(one.lane)
         for lane in dict.fromkeys(lanes):
@@ -235,44 +235,44 @@ class GroupCommit:
                 lane.is_led = True
                 lane.waiting[0].lead()
 
-    def _commit_shared(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Several tenants' parts in one transaction. Those that are left are to be written apart."""
-        if not parts:
+    def _commit_shared(self, requests: Sequence[WriteRequest]) -> Sequence[WriteRequest]:
+        """Several tenants' requests in one transaction. Those that are left are to be written apart."""
+        if not requests:
             return ()
         try:
-            return self._commit(parts, True)
+            return self._commit(requests, True)
         except DBAPIError as error:
             if _outcome_is_known(error):
-                return parts
-            _fail(parts, error)
+                return requests
+            _fail(requests, error)
             return ()
 
-    def _commit_apart(self, lane: _Lane, parts: Sequence[Part]) -> Sequence[Part]:
-        """One tenant's parts in a transaction of their own. Nothing is left."""
+    def _commit_apart(self, lane: _Lane, requests: Sequence[WriteRequest]) -> Sequence[WriteRequest]:
+        """One tenant's requests in a transaction of their own. Nothing is left."""
         began = time.monotonic()
-        timed_out = self._try_apart(parts)
+        timed_out = self._try_apart(requests)
         now = time.monotonic()
         if timed_out or now - began > SLOW_S:
             lane.apart_until = now + APART_S
         return ()
 
-    def _try_apart(self, parts: Sequence[Part]) -> bool:
+    def _try_apart(self, requests: Sequence[WriteRequest]) -> bool:
         """Whether a lock or statement took too long.
 
-        If the parts fail together for another reason, each is tried once more by itself: the one that cannot be
+        If the requests fail together for another reason, each is tried once more by itself: the one that cannot be
         written fails alone. After a timeout nothing is tried again, since the next would wait as long.
         """
-        tries: deque[Sequence[Part]] = deque([parts])
+        tries: deque[Sequence[WriteRequest]] = deque([requests])
         while tries:
             now = tries.popleft()
             try:
                 left = self._commit(now, False)
             except DBAPIError as error:
                 if not _outcome_is_known(error) or _code(error) in TIMEOUTS:
-                    _fail([part for some in (now, *tries) for part in some], error)
+                    _fail([request for some in (now, *tries) for request in some], error)
                     return _code(error) in TIMEOUTS
-                if now is parts:
-                    tries.extend([part] for part in parts)
+                if now is requests:
+                    tries.extend([request] for request in requests)
                 else:
                     _fail(now, error)
             else:
@@ -300,6 +300,6 @@ def _code(error: DBAPIError) -> str | None:
     return code
 
 
-def _fail(parts: Iterable[Part], error: DBAPIError) -> None:
-    for part in parts:
-        part.error = error
+def _fail(requests: Iterable[WriteRequest], error: DBAPIError) -> None:
+    for request in requests:
+        request.error = error

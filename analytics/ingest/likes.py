@@ -1,4 +1,4 @@
-"""Likes: one for each page and user; order of arrival decides. Written by the group commit."""
+"""Likes: at most one for each page and user; the last change to arrive decides. Written by the group commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
+from analytics.ingest import counters
 from analytics.outbox import Kind
 from tenants.db import Base, TenantOwned, Tx, array
 
@@ -28,24 +29,9 @@ class PageLike(TenantOwned, Base):
     created_at: Mapped[datetime]
 
 
-class PageCounter(TenantOwned, Base):
-    """A page's likes and views of all time, exact at any moment."""
-
-    __tablename__ = "page_counters"
-    __table_args__ = (
-        ForeignKeyConstraint(["tenant_id", "page_id"], ["pages.tenant_id", "pages.id"], ondelete="CASCADE"),
-    )
-
-    page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    likes: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    views: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    # Of these, how many were in buckets that are no longer kept.
-    views_purged: Mapped[int] = mapped_column(BigInteger, server_default="0")
-
-
 @dataclass(frozen=True)
-class Wish:
-    """Somebody wants to like a page, or not to."""
+class LikeChange:
+    """A user likes a page, or takes the like back."""
 
     page_id: int
     user_id: UUID
@@ -53,83 +39,45 @@ class Wish:
     at: datetime
 
 
-def settle(tx: Tx, wishes: Sequence[Wish]) -> tuple[list[int], set[int]]:
-    """Grant these wishes in their order: the page's likes after each, and the pages whose likes moved.
+def apply_likes(tx: Tx, changes: Sequence[LikeChange]) -> tuple[list[int], set[int]]:
+    """Apply these changes in their order: the page's likes after each, and the pages whose likes differ at the end.
 
-    The pages' counters are locked in the order of their ids, so that two commits never wait for each other in a
-    circle, and no other commit can change these pages' likes before this one is over.
+    The pages' counters are locked first, so no other commit can change these pages' likes before this one is over.
     """
-    page_ids = sorted({wish.page_id for wish in wishes})
-    counts = {
-        row.page_id: row.likes
-        for row in tx.execute(
-            text("""
-                SELECT page_id, likes FROM page_counters
-                WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
-                ORDER BY page_id FOR UPDATE
-            """),
-            {"tenant": tx.tenant, "pages": page_ids},
-        )
-    }
-    pairs = sorted({(wish.page_id, wish.user_id) for wish in wishes}, key=lambda pair: (pair[0], str(pair[1])))
+    counts = counters.lock(tx, {change.page_id for change in changes})
+    pairs = sorted({(one.page_id, one.user_id) for one in changes}, key=lambda pair: (pair[0], str(pair[1])))
     before = _liked(tx, pairs)
     now_liked = dict.fromkeys(pairs, None) | before
     after: list[int] = []
-    for wish in wishes:
-        pair = (wish.page_id, wish.user_id)
-        if wish.liked != (now_liked[pair] is not None):
-            counts[wish.page_id] += 1 if wish.liked else -1
-            now_liked[pair] = wish.at if wish.liked else None
-        after.append(counts[wish.page_id])
+    for change in changes:
+        pair = (change.page_id, change.user_id)
+        if change.liked != (now_liked[pair] is not None):
+            counts[change.page_id] += 1 if change.liked else -1
+            now_liked[pair] = change.at if change.liked else None
+        after.append(counts[change.page_id])
     _write(tx, before, now_liked)
-    moved = {pair[0] for pair in pairs if before.get(pair) != now_liked[pair]}
-    _count(tx, {page_id: counts[page_id] for page_id in sorted(moved)})
-    return after, moved
+    changed = {pair[0] for pair in pairs if before.get(pair) != now_liked[pair]}
+    _save_counts(tx, {page_id: counts[page_id] for page_id in sorted(changed)})
+    return after, changed
 
 
-def hold(tx: Tx, page_ids: Sequence[int]) -> None:
-    """Lock these pages' counters, in the order of their ids, as everybody does who changes their likes."""
-    tx.execute(
-        text("""
-            SELECT page_id FROM page_counters WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
-            ORDER BY page_id FOR UPDATE
-        """),
-        {"tenant": tx.tenant, "pages": array(page_ids)},
-    )
-
-
-def take_all_back(tx: Tx, user_id: UUID) -> int:
-    """Remove a user's likes, and what they counted for; how many they were."""
+def remove_all(tx: Tx, user_id: UUID) -> int:
+    """Remove a user's likes from their pages' counters too; how many there were."""
     own = {"tenant": tx.tenant, "user": user_id}
     gone = tx.scalars(
         text("DELETE FROM page_likes WHERE tenant_id = :tenant AND user_id = :user RETURNING page_id"), own
     )
-    taken = sorted(gone)
-    if taken:
+    page_ids = sorted(gone)
+    if page_ids:
         tx.execute(
             text("""
                 UPDATE page_counters SET likes = likes - 1
                 WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
             """),
-            {"tenant": tx.tenant, "pages": array(taken)},
+            {"tenant": tx.tenant, "pages": array(page_ids)},
         )
-        outbox.mark_stale(tx, Kind.PAGE, taken)
-    return len(taken)
-
-
-def recount(tx: Tx, page_ids: Sequence[int]) -> None:
-    """Set these pages' counters to what their likes and buckets add up to."""
-    hold(tx, page_ids)
-    tx.execute(
-        text("""
-            UPDATE page_counters c SET
-                likes = (SELECT count(*) FROM page_likes l WHERE l.tenant_id = :tenant AND l.page_id = c.page_id),
-                views = c.views_purged + (SELECT COALESCE(sum(v.views), 0) FROM page_views_hour v
-                                          WHERE v.tenant_id = :tenant AND v.page_id = c.page_id)
-            WHERE c.tenant_id = :tenant AND c.page_id = ANY(CAST(:pages AS bigint[]))
-        """),
-        {"tenant": tx.tenant, "pages": array(page_ids)},
-    )
+        outbox.mark_stale(tx, Kind.PAGE, page_ids)
+    return len(page_ids)
 
 
 Pair = tuple[int, UUID]
@@ -171,7 +119,7 @@ def _write(tx: Tx, before: dict[Pair, datetime], after: dict[Pair, datetime | No
         )
 
 
-def _count(tx: Tx, likes: dict[int, int]) -> None:
+def _save_counts(tx: Tx, likes: dict[int, int]) -> None:
     if likes:
         tx.execute(
             text("""

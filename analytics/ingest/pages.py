@@ -1,7 +1,7 @@
 """Pages: what a tenant counts. Made and changed by the tenant's own `external_id`."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -177,6 +177,18 @@ def list_(tx: Tx, *, space: str | None, before: int | None, limit: int, public_o
     if before is not None:
         wanted = wanted.where(Page.id < before)
     return list(tx.scalars(wanted))
+
+
+def ids_of(tx: Tx, external_ids: Sequence[str], *, public_only: bool) -> dict[str, str]:
+    """External id → our id, of those that exist. With `public_only` private pages do not."""
+    rows = tx.execute(
+        text(
+            "SELECT external_id, id FROM pages WHERE tenant_id = :tenant"
+            " AND external_id = ANY(CAST(:names AS text[])) AND (NOT :public_only OR visibility = 'public')"
+        ),
+        {"tenant": tx.tenant, "names": list(external_ids), "public_only": public_only},
+    )
+    return {row.external_id: str(row.id) for row in rows}
 
 
 def has_space(tx: Tx, space: str) -> bool:

@@ -1,6 +1,6 @@
-"""Views and likes on their way into the database: what a request wants written, and the transaction that writes it.
+"""Writing views and likes: what a request wants written, and the transaction that writes it.
 
-`analytics.group_commit` gathers the parts of requests that are in flight together; `commit_together` writes them.
+`analytics.ingest.group_commit` gathers the requests that are in flight together; `commit_together` writes them.
 Everything is written in one order (tenant, then counters, event ids, buckets, users, likes; each by key), so commits
 of different processes cannot deadlock.
 """
@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
 from analytics.ingest import likes
-from analytics.ingest.likes import Wish
+from analytics.ingest.likes import LikeChange
 from analytics.outbox import Kind
 from tenants import users
 from tenants.credentials import ClientToken
@@ -26,7 +26,7 @@ from tenants.db import Base, TenantOwned, Tx, array, in_one_trip, shared_tx
 from tenants.signing import BadToken
 
 
-class Does(Enum):
+class EventKind(Enum):
     VIEW = "view"
     LIKE = "like"
     UNLIKE = "unlike"
@@ -44,11 +44,11 @@ class Result(Enum):
 class Item:
     """One checked view, like or unlike."""
 
-    does: Does
+    kind: EventKind
     page: str
     at: datetime
     event_key: UUID | None = None
-    user: str | UUID | None = None  # a tenant's own id for the user, or ours
+    user: str | UUID | None = None  # the tenant's own id of the user, or ours
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class Outcome:
 
 
 @dataclass(slots=True, eq=False)
-class Part:
-    """What one request wants written, and after the commit how each item fared."""
+class WriteRequest:
+    """What one request wants written, and after the commit the outcome of each item."""
 
     tenant_id: str
     items: Sequence[Item]
@@ -76,7 +76,7 @@ class Part:
 
 
 class SeenEvent(TenantOwned, Base):
-    """An event id that was counted; remembered until long after it was last received."""
+    """An event id that was counted; kept until long after it was last received."""
 
     __tablename__ = "seen_events"
     __table_args__ = (Index("ix_seen_events_seen_on", "seen_on"),)
@@ -98,127 +98,128 @@ class RejectionsHour(TenantOwned, Base):
     rejected: Mapped[int] = mapped_column(BigInteger)
 
 
-def apply(tx: Tx, parts: Sequence[Part]) -> None:
-    """Write one tenant's parts inside a transaction that somebody else commits."""
-    _Share(tx.tenant, parts).write(tx)
+def apply(tx: Tx, request: WriteRequest) -> None:
+    """Write one request inside a transaction that the caller commits."""
+    _TenantWrite(tx.tenant, [request]).write(tx)
+    outbox.wake_after_commit(tx)
 
 
-def commit_together(parts: Sequence[Part], shared: bool) -> list[Part]:
-    """Write these parts in one transaction; `shared` by tenants, it waits for locks only briefly.
+def commit_together(requests: Sequence[WriteRequest], shared: bool) -> list[WriteRequest]:
+    """Write these requests in one transaction; `shared` by tenants, it waits for locks only briefly.
 
-    Gives back the parts that are still to be written: where a token of a tenant's is not valid any more, nothing of
-    that tenant was, and what others of its requests want is written by the next transaction. All else is settled.
+    Returns the requests that are still to be written: where one of a tenant's tokens is no longer valid, nothing of
+    that tenant was written, and its other requests belong in the next transaction. All others have their outcomes.
     """
-    by_tenant: dict[str, list[Part]] = {}
-    for part in parts:
-        part.outcomes, part.error = [], None
-        by_tenant.setdefault(part.tenant_id, []).append(part)
-    shares = [_Share(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
-    if any(share.has_likes for share in shares):
-        with shared_tx(shares[0].tenant_id, shared=shared) as enter:
-            for share in shares:
-                share.write(enter(share.tenant_id))
+    by_tenant: dict[str, list[WriteRequest]] = {}
+    for request in requests:
+        request.outcomes, request.error = [], None
+        by_tenant.setdefault(request.tenant_id, []).append(request)
+    writes = [_TenantWrite(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
+    if any(write.has_likes for write in writes):
+        with shared_tx(writes[0].tenant_id, shared=shared) as enter:
+            for write in writes:
+                write.write(enter(write.tenant_id))
         return []
-    rows = in_one_trip([(share.tenant_id, _RECORD, share.parameters()) for share in shares], shared=shared)
-    left: list[Part] = []
-    for share, row in zip(shares, rows, strict=True):
-        share.hear(_Recorded(*row))
-        left += share.refuse()
+    rows = in_one_trip([(write.tenant_id, _RECORD, write.parameters()) for write in writes], shared=shared)
+    left: list[WriteRequest] = []
+    for write, row in zip(writes, rows, strict=True):
+        write.assign_outcomes(_Recorded(*row))
+        left += write.refuse_invalid_tokens()
     return left
 
 
 class _Recorded(NamedTuple):
-    """What record_events answers. See migrations/versions/0006_one_trip.py."""
+    """What the SQL function record_events returns (migrations/versions/0006_one_trip.py)."""
 
-    dead: list[str] | None
+    invalid_tokens: list[str] | None
     ids: list[int | None] | None
     accepted: list[int] | None
 
 
-class _Share:
-    """One tenant's share of a commit."""
+class _TenantWrite:
+    """What one tenant's requests write in a commit."""
 
-    def __init__(self, tenant_id: str, parts: Sequence[Part]) -> None:
+    def __init__(self, tenant_id: str, requests: Sequence[WriteRequest]) -> None:
         self.tenant_id = tenant_id
-        self.parts = parts
-        self.items = [item for part in parts for item in part.items]
-        self.has_likes = any(item.does is not Does.VIEW for item in self.items)
-        # Each page that is named, and its place among them.
-        self._names = {name: place for place, name in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
-        self._dead: Sequence[str] = ()
+        self.requests = requests
+        self.items = [item for request in requests for item in request.items]
+        self.has_likes = any(item.kind is not EventKind.VIEW for item in self.items)
+        # External id of each page → its position among them.
+        self._pages = {page: place for place, page in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
+        self._invalid_tokens: Sequence[str] = ()
 
     def write(self, tx: Tx) -> None:
         """Step by step, in an open transaction."""
         row = _Recorded(*tx.raw.exec_driver_sql(_RECORD, self.parameters()).one())
-        liked = self.hear(row)
-        if liked:
-            moved = self._likes(tx, liked, dict(zip(self._names, row.ids or (), strict=True)))
-            outbox.mark_stale(tx, Kind.PAGE, moved)
-        live = self.refuse()
-        if live:
-            _Share(self.tenant_id, live).write(tx)
+        likes_to_apply = self.assign_outcomes(row)
+        if likes_to_apply:
+            changed = self._apply_likes(tx, likes_to_apply, dict(zip(self._pages, row.ids or (), strict=True)))
+            outbox.mark_stale(tx, Kind.PAGE, changed)
+        left = self.refuse_invalid_tokens()
+        if left:
+            _TenantWrite(self.tenant_id, left).write(tx)
 
     def parameters(self) -> tuple[Any, ...]:
-        """For record_events: everything but the likes. Tokens, pages, ids of events, views, what was refused."""
-        tokens = {part.token for part in self.parts if part.token is not None}
-        refused: Counter[str] = Counter()
-        for part in self.parts:
-            refused.update(part.rejected or {})
-        names = self._names
+        """For record_events: tokens, pages, event ids, views and rejections; everything but the likes."""
+        tokens = {request.token for request in self.requests if request.token is not None}
+        rejected: Counter[str] = Counter()
+        for request in self.requests:
+            rejected.update(request.rejected or {})
         return (
             self.tenant_id,
-            list(names),
-            array(names[item.page] for item in self.items),
+            list(self._pages),
+            array(self._pages[item.page] for item in self.items),
             array(int(item.at.timestamp()) // 3600 for item in self.items),
             array(item.event_key.hex if item.event_key else "NULL" for item in self.items),
-            array("t" if item.does is Does.VIEW else "f" for item in self.items),
+            array("t" if item.kind is EventKind.VIEW else "f" for item in self.items),
             [token.client_id for token in tokens],
             [token.jti for token in tokens],
-            self.parts[0].now,
-            list(refused),
-            array(refused.values()),
+            self.requests[0].now,
+            list(rejected),
+            array(rejected.values()),
         )
 
-    def hear(self, row: _Recorded) -> list[tuple[Item, Outcome]]:
-        """Give every part its outcomes; the likes that are still to be settled."""
-        if row.dead is not None:
-            self._dead = row.dead
+    def assign_outcomes(self, row: _Recorded) -> list[tuple[Item, Outcome]]:
+        """Give every item its outcome; returns the likes that are still to be applied."""
+        if row.invalid_tokens is not None:
+            self._invalid_tokens = row.invalid_tokens
             return []
-        known = {name for name, page_id in zip(self._names, row.ids or (), strict=True) if page_id is not None}
+        known = {page for page, page_id in zip(self._pages, row.ids or (), strict=True) if page_id is not None}
         accepted = frozenset(row.accepted or ())
-        liked: list[tuple[Item, Outcome]] = []
+        likes_to_apply: list[tuple[Item, Outcome]] = []
         place = 0
-        for part in self.parts:
-            for item in part.items:
+        for request in self.requests:
+            for item in request.items:
                 place += 1
                 if place in accepted:
                     outcome = Outcome(Result.ACCEPTED)
-                    if item.does is not Does.VIEW:
-                        liked.append((item, outcome))
+                    if item.kind is not EventKind.VIEW:
+                        likes_to_apply.append((item, outcome))
                 else:
                     outcome = Outcome(Result.DUPLICATE if item.page in known else Result.UNKNOWN_PAGE)
-                part.outcomes.append(outcome)
-        return liked
+                request.outcomes.append(outcome)
+        return likes_to_apply
 
-    def refuse(self) -> list[Part]:
-        """Where some tokens do not count any more nothing was written: tell their callers, and give back the others."""
-        if not self._dead:
+    def refuse_invalid_tokens(self) -> list[WriteRequest]:
+        """Where some tokens are no longer valid nothing was written: fail their requests, and return the others."""
+        if not self._invalid_tokens:
             return []
-        for part in self.parts:
-            if part.token is not None and part.token.jti in self._dead:
-                part.error = BadToken()
-        return [part for part in self.parts if part.error is None]
+        for request in self.requests:
+            if request.token is not None and request.token.jti in self._invalid_tokens:
+                request.error = BadToken()
+        return [request for request in self.requests if request.error is None]
 
-    def _likes(self, tx: Tx, wanted: Sequence[tuple[Item, Outcome]], pages: Mapping[str, int | None]) -> set[int]:
+    def _apply_likes(self, tx: Tx, wanted: Sequence[tuple[Item, Outcome]], pages: Mapping[str, int | None]) -> set[int]:
+        """Returns the pages whose likes changed."""
         user_ids: dict[str | UUID | None, UUID] = {}
         external = {item.user for item, _ in wanted if isinstance(item.user, str)}
-        user_ids.update(users.ensure_all_external(tx, external, now=self.parts[0].now))
+        user_ids.update(users.ensure_all_external(tx, external, now=self.requests[0].now))
         no_room = external - user_ids.keys()
         user_ids |= {item.user: item.user for item, _ in wanted if isinstance(item.user, UUID)}
-        held = users.hold(tx, set(user_ids.values()))
-        user_ids = {name: user_id for name, user_id in user_ids.items() if user_id in held}
-        wishes: list[Wish] = []
-        granted: list[Outcome] = []
+        locked = users.lock_users(tx, set(user_ids.values()))
+        user_ids = {name: user_id for name, user_id in user_ids.items() if user_id in locked}
+        changes: list[LikeChange] = []
+        applied: list[Outcome] = []
         refused: list[tuple[Item, Outcome]] = []
         for item, outcome in wanted:
             page_id = pages[item.page]
@@ -226,23 +227,23 @@ class _Share:
                 outcome.result = Result.LIMITED if item.user in no_room else Result.UNKNOWN_USER
                 refused.append((item, outcome))
                 continue
-            wishes.append(Wish(page_id, user_ids[item.user], item.does is Does.LIKE, item.at))
-            granted.append(outcome)
+            changes.append(LikeChange(page_id, user_ids[item.user], item.kind is EventKind.LIKE, item.at))
+            applied.append(outcome)
         self._record_refused(tx, refused)
-        after, moved = likes.settle(tx, wishes)
-        for outcome, count in zip(granted, after, strict=True):
+        after, changed_pages = likes.apply_likes(tx, changes)
+        for outcome, count in zip(applied, after, strict=True):
             outcome.likes = count
-        return moved
+        return changed_pages
 
     def _record_refused(self, tx: Tx, refused: Sequence[tuple[Item, Outcome]]) -> None:
-        """Likes that are refused this late are recorded as such, and their ids forgotten: they can be sent again."""
+        """Likes refused this late are counted as rejected, and their event ids forgotten: they can be sent again."""
         if not refused:
             return
         keys = [item.event_key for item, _ in refused if item.event_key is not None]
         tx.execute(_FORGET_EVENTS, {"tenant": tx.tenant, "keys": keys})
         for result, number in Counter(outcome.result for _, outcome in refused).items():
             reason = "limited" if result is Result.LIMITED else "invalid"
-            counted = {"reason": reason, "rejected": number, "now": self.parts[0].now}
+            counted = {"reason": reason, "rejected": number, "now": self.requests[0].now}
             tx.execute(_COUNT_REFUSED, {"tenant": tx.tenant, **counted})
 
 
@@ -253,7 +254,7 @@ _COUNT_REFUSED = text("""
     ON CONFLICT (tenant_id, bucket_hour, reason) DO UPDATE SET rejected = r.rejected + EXCLUDED.rejected
 """)
 
-# A function, because its plans are kept: planning was half of a commit's cost.
+# A function, because its plans are cached: planning was half of a commit's cost.
 _RECORD = """
     SELECT dead, ids, accepted FROM record_events(
         %s, %s::text[], %s::int[], %s::int[], %s::uuid[], %s::boolean[], %s::text[], %s::text[], %s::timestamptz,

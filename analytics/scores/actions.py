@@ -6,7 +6,7 @@ and hour, the outbox. A replay is answered before any limit, as it was answered 
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -20,13 +20,14 @@ from sqlalchemy import BigInteger, Index, LargeBinary, Uuid, select, text, tuple
 from sqlalchemy.dialects.postgresql import INET, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from analytics import user_changes
 from analytics.boards import user_numbers
 from analytics.ingest.events import NEWEST, OLDEST
 from analytics.scores import integrity, ledger, limits, tokens
 from analytics.scores.catalog import UnknownAction
 from analytics.scores.integrity import Rule
 from analytics.scores.tokens import ActionTokenExpired, Claims
-from tenants import sessions, users
+from tenants import users
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict, DomainError, Forbidden, Invalid
 from tenants.settings import TenantSettings
@@ -213,7 +214,7 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
         now=now,
     )
     if is_flagged and rule.suspend_automatically:
-        tx.after_commit(_suspend(tx, user.id, now=now))
+        user_changes.change_user(tx, users.get(tx, user.id), {"suspended": True}, now=now)
     return Paid(score, points, rank, event_id, replay=False, limit=state)
 
 
@@ -267,10 +268,6 @@ def _replay(tx: Tx, deed: Deed) -> Paid | None:
     if entry.payload_hash != deed.payload_hash:
         raise PayloadDiffers
     return Paid(entry.score, entry.delta, entry.rank, entry.event_id, replay=True)
-
-
-def _suspend(tx: Tx, user_id: UUID, *, now: datetime) -> Callable[[], None]:
-    return sessions.change_user(tx, users.get(tx, user_id), {"suspended": True}, now=now)[1]
 
 
 def _look(tx: Tx, deed: Deed, *, now: datetime) -> Any:

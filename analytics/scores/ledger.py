@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from analytics import outbox
 from analytics.outbox import Kind
 from analytics.windows import hour_of
 from tenants.db import Base, TenantOwned, Tx
@@ -186,13 +187,15 @@ def enter(
             "once": once_key,
             "reverses": reverses,
             "actions": 1 if reverses is None else 0,
-            "kind": Kind.USER.value,
         },
-    )
-    return score if entered.one_or_none() is not None else None
+    ).one_or_none()
+    if entered is None:
+        return None
+    outbox.mark_stale(tx, Kind.USER, [str(user.id)])
+    return score
 
 
-# One statement: the entry, the score it makes, the hour it is in, and word for the boards.
+# One statement: the entry, the score it makes, and the hour it is in.
 _ENTER = text("""
     WITH entry AS (
         INSERT INTO score_ledger (tenant_id, user_id, source, metric, action_type, delta, previous, score, rank, at,
@@ -205,8 +208,6 @@ _ENTER = text("""
         SELECT :tenant, user_id, :metric, :hour, CAST(:delta AS bigint), CAST(:at AS timestamptz) FROM entry
         ON CONFLICT (tenant_id, user_id, metric, bucket_hour)
         DO UPDATE SET points = h.points + EXCLUDED.points, last_at = GREATEST(h.last_at, EXCLUDED.last_at)
-    ), stale AS (
-        INSERT INTO outbox (tenant_id, kind, member) SELECT :tenant, :kind, user_id::text FROM entry
     )
     UPDATE users u SET current_score = :score, total_actions = total_actions + :actions,
         score_reached_at = GREATEST(COALESCE(score_reached_at, :at), :at)

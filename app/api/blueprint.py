@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from flask_smorest import Api
 from flask_smorest import Blueprint as SmorestBlueprint
 from webargs.flaskparser import FlaskParser
 
+from analytics.metrics import Metric
 from app.http import body
 from tenants.credentials import Scope
 from tenants.errors import Invalid
@@ -58,6 +59,11 @@ def _rfc3339(moment: datetime) -> str:
 
 
 ma.fields.DateTime.SERIALIZATION_FUNCS["iso"] = _rfc3339
+
+
+def metric_field(metrics: Iterable[Metric], **options: Any) -> ma.fields.String:
+    """The name of one of these metrics."""
+    return ma.fields.String(validate=ma.validate.OneOf([metric.name for metric in metrics]), **options)
 
 
 class Schema(ma.Schema):

@@ -6,16 +6,14 @@ from uuid import UUID
 
 import marshmallow as ma
 
-from analytics import outbox
-from analytics.outbox import Kind
+from analytics import user_changes
 from analytics.scores import integrity
 from analytics.scores.integrity import State, Verdict
-from analytics.wake import wake
 from app.api.blueprint import Blueprint, PageIn, Schema
 from app.http import cursors
 from app.http.auth import May, current_actor, requires
-from app.http.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import sessions, users
+from app.http.transactions import actor_tx, audit, idempotent
+from tenants import users
 from tenants.db import utcnow
 
 blueprint = Blueprint("integrity", __name__, url_prefix="/api/v1/integrity", description="Integrity")
@@ -77,12 +75,8 @@ def resolve_flag(body: dict[str, Any], flag_id: UUID) -> Any:
         settled = integrity.resolve(tx, flag_id, verdict, by=actor.caller, note=body.get("note"), now=now)
         flag = settled.flag
         if settled.suspend is not None:
-            user = users.get(tx, flag.user_id)
-            _, tell = sessions.change_user(tx, user, {"suspended": settled.suspend}, now=now)
-            after_commit(tell)
-        outbox.mark_stale(tx, Kind.USER, [str(flag.user_id)])
+            user_changes.change_user(tx, users.get(tx, flag.user_id), {"suspended": settled.suspend}, now=now)
         shown = {name: getattr(flag, name) for name in FlagOut().fields}
         shown["reversed_entries"] = settled.reversed_entries
-    after_commit(lambda: wake([actor.tenant_id]))
     audit("flag.resolved", flag=str(flag_id), verdict=verdict.value, user=str(flag.user_id))
     return shown

@@ -15,28 +15,30 @@ from flask import Response, current_app, g
 from flask.typing import ResponseReturnValue
 
 from analytics import scoring
-from analytics.boards import reading, series, snapshots, weights
-from analytics.boards.names import ALL_TENANTS, Board
-from analytics.boards.reading import Listing, Position
+from analytics.boards import reading, series, weights
+from analytics.boards.names import Board
+from analytics.boards.reading import Around, AsOf, Only, ShownBoard, Top
+from analytics.boards.rows import Position
+from analytics.ingest import pages
 from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
-from analytics.metrics import Metric
+from analytics.metrics import METRICS, SCORE
 from analytics.windows import Window
-from app.api.blueprint import Blueprint, Schema
+from app.api.blueprint import Blueprint, Schema, metric_field
 from app.http import cursors
 from app.http.answer_cache import Answer, BoardShelf
 from app.http.auth import May, Reader, caller_network, current_reader, requires_or_key
-from app.http.boards import PublicBoardsOnly, Rows, board_for, pages_of, shown_rows
+from app.http.boards import PublicBoardsOnly, board_for, rows_as_json, subject_as_json
 from app.http.conditional import if_changed
 from app.http.exports import running_exports
 from tenants import throttle, users
 from tenants.db import Tx, tenant_tx, utcnow
-from tenants.errors import Invalid, NotFound
+from tenants.errors import Invalid
 
 blueprint = Blueprint("leaderboards", __name__, url_prefix="/api/v1/leaderboards", description="Leaderboards")
 
-MOST_ROWS = 1_000
-MOST_MEMBERS = 100
-MOST_AROUND = 100
+MAX_ROWS = 1_000
+MAX_MEMBERS = 100
+MAX_AROUND = 100
 EXPORT_CHUNK = 500
 EXPORTS_PER_MINUTE = 30
 READS_PER_MINUTE = 600
@@ -50,11 +52,6 @@ FORMULA = re.compile(r"""(?<![\s";|])[\s";|]*+(?=[=+\-@\uff1d\uff0b\uff0d\uff20]
 SEPARATORS = frozenset(";|\t\r\n")
 
 
-class NoSnapshot(NotFound):
-    code = "no_snapshot"
-    title = "There is no record of this board from then"
-
-
 class BoardIn(Schema):
     scope = ma.fields.String(
         validate=ma.validate.Length(1, 80),
@@ -64,12 +61,12 @@ class BoardIn(Schema):
         },
     )
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
-    metric = ma.fields.Enum(Metric, by_value=True, metadata={"description": "score, or for users points"})
+    metric = metric_field(METRICS.values(), metadata={"description": "score, or for users points"})
     key = ma.fields.String(metadata={"description": "a publishable key, instead of the header"})
 
 
 class ListIn(BoardIn):
-    limit = ma.fields.Integer(load_default=10, validate=ma.validate.Range(1, MOST_ROWS))
+    limit = ma.fields.Integer(load_default=10, validate=ma.validate.Range(1, MAX_ROWS))
     cursor = ma.fields.String(validate=ma.validate.Length(1, 512))
     as_of = ma.fields.Date(metadata={"description": "an earlier day: the board as it was at its end"})
     members = ma.fields.String(
@@ -80,7 +77,7 @@ class ListIn(BoardIn):
 
 class RankIn(BoardIn):
     member = ma.fields.String(required=True, validate=ma.validate.Length(1, 128))
-    around = ma.fields.Integer(load_default=0, validate=ma.validate.Range(0, MOST_AROUND))
+    around = ma.fields.Integer(load_default=0, validate=ma.validate.Range(0, MAX_AROUND))
 
 
 class ShownPageOut(Schema):
@@ -161,24 +158,24 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
 def read_rank(query: dict[str, Any]) -> Any:
     """One page's rank and value; with `around`, also its neighbours."""
     reader = current_reader()
-    board, now = board_for(reader, query), utcnow()
+    board = board_for(reader, query)
     limit_key(reader)
-    member = _members(reader, board, [query["member"]]).get(query["member"])
-    if member is None:
+    subject = _subjects(reader, board, [query["member"]]).get(query["member"])
+    if subject is None:
         raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
-    listing = reading.around(board, member, n=query["around"], now=now)
-    shown = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids)
-    own = next((row for row in shown.rows if reading.subject(board, row.member) == member), None)
+    shown = reading.read(board, Around(subject, query["around"]), now=utcnow())
+    own = next((row for row in shown.rows if row.subject == subject), None)
+    external_ids = reader.sees_external_ids
     answer = {
         "rank": own.rank if own is not None else None,
         "value": own.value if own is not None else 0,
-        "total": listing.total,
-        "version": listing.version.number,
-        "as_of": listing.as_of,
-        "source": listing.source.value,
-        **(shown.shown(own) if own is not None else {}),
+        "total": shown.total,
+        "version": shown.version,
+        "as_of": shown.as_of,
+        "source": shown.source.value,
+        **(subject_as_json(board, own, external_ids=external_ids) if own is not None else {}),
     }
-    return {**answer, "around": shown.items()} if query["around"] else answer
+    return {**answer, "around": rows_as_json(shown, external_ids=external_ids)} if query["around"] else answer
 
 
 @blueprint.get("/export.csv")
@@ -192,7 +189,7 @@ def export(query: dict[str, Any]) -> Response:
     limit_reader(reader, "export", EXPORTS_PER_MINUTE)
 
     def make() -> Iterator[bytes]:
-        first = reading.page(board, limit=EXPORT_CHUNK, now=utcnow())  # what fails now is an answer, not half a file
+        first = _export_chunk(board, after=None)  # what fails now is an answer, not half a file
         return (part.encode() for part in _csv(reader, board, first))
 
     name = board.topic.replace(":", "-")
@@ -228,9 +225,9 @@ def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None
     if query["explain"]:
         if reader.public_only:
             raise PublicBoardsOnly("The weights are not public, so explain is for those who see private pages")
-        if board.metric is not Metric.SCORE:
+        if board.metric is not SCORE:
             errors["explain"] = ["there is nothing to explain but the score: ask for metric=score"]
-        elif board.tenant_id == ALL_TENANTS:
+        elif board.is_global:
             errors["explain"] = ["not on the global boards: every tenant has its own weights"]
         elif query.get("as_of"):
             errors["explain"] = ["not together with as_of"]
@@ -243,43 +240,33 @@ def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None
 
 
 def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
-    now = utcnow()
-    listing = reading.page(board, limit=limit, after=after, now=now)
-    items = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids).items()
+    shown = reading.read(board, Top(limit, after), now=utcnow())
+    items = rows_as_json(shown, external_ids=reader.sees_external_ids)
     if explain:
-        _explain(board, listing, items)
-    return _rendered(board, listing, items)
+        _explain(shown, items)
+    return _rendered(shown, items)
 
 
 def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
     if day >= utcnow().date():
         said = "a day before today (UTC)"
         raise Invalid(f"as_of: {said}", errors={"as_of": [said]})
-    with reading.inside(board) as tx:
-        kept = snapshots.sealed(tx, board, day)
-        first = snapshots.first_day(tx, board) if kept is None else None
-    if kept is None:
-        raise NoSnapshot(
-            f"The first record of this board is of {first}" if first else "Its first record is made as today ends (UTC)"
-        )
-    listing = reading.sealed_page(kept, limit=limit, after=after)
-    rows = Rows(board, listing, today=day, external_ids=reader.sees_external_ids)
-    return _rendered(board, listing, rows.items(), total=kept.total)
+    shown = reading.read(board, AsOf(day, limit, after), now=utcnow())
+    return _rendered(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
 
 
 def _subset(reader: Reader, board: Board, said: str) -> Answer:
     wanted = list(dict.fromkeys(name for name in said.split(",") if name))
-    if not 1 <= len(wanted) <= MOST_MEMBERS:
-        message = f"1 to {MOST_MEMBERS} pages, with commas between"
+    if not 1 <= len(wanted) <= MAX_MEMBERS:
+        message = f"1 to {MAX_MEMBERS} pages, with commas between"
         raise Invalid(f"members: {message}", errors={"members": [message]})
-    now, members = utcnow(), _members(reader, board, wanted)
-    listing = reading.ranks(board, list(members.values()), now=now)
-    rows = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids)
-    return _rendered(board, listing, rows.items(), is_part=True)
+    subjects = _subjects(reader, board, wanted)
+    shown = reading.read(board, Only(list(subjects.values())), now=utcnow())
+    return _rendered(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
 
 
-def _members(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, str]:
-    """Whom these names mean: pages by their external ids, users by our ids, `ext:…` or `me`."""
+def _subjects(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, str]:
+    """The ids that these names stand for: pages by their external ids, users by our ids, `ext:…` or `me`."""
     if board.is_users:
         found = {}
         with tenant_tx(reader.tenant_id) as tx:
@@ -288,8 +275,9 @@ def _members(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, st
                     if reader.sees_external_ids or not name.startswith("ext:"):
                         found[name] = str(_user(tx, name).id)
         return found
-    right = [name for name in names if EXTERNAL_ID.fullmatch(name)]
-    return reading.page_ids(reader.tenant_id, right, public_only=reader.public_only)
+    external_ids = [name for name in names if EXTERNAL_ID.fullmatch(name)]
+    with tenant_tx(reader.tenant_id) as tx:
+        return pages.ids_of(tx, external_ids, public_only=reader.public_only)
 
 
 def _user(tx: Tx, name: str) -> users.User:
@@ -297,33 +285,30 @@ def _user(tx: Tx, name: str) -> users.User:
     return users.get(tx, actor.user_id) if name == "me" and actor is not None else users.find(tx, name)
 
 
-def _explain(board: Board, listing: Listing, items: list[dict[str, Any]]) -> None:
-    """By the weights that the boards have come to. `pending`: the row does not show these numbers yet."""
-    with tenant_tx(board.tenant_id) as tx:
-        counts = series.counts_of(tx, [int(row.member) for row in listing.rows], board.window)
+def _explain(shown: ShownBoard, items: list[dict[str, Any]]) -> None:
+    """By the weights that the boards are scored by. `pending`: the row does not show these numbers yet."""
+    with tenant_tx(shown.board.tenant_id) as tx:
+        counts = series.counts_of(tx, [int(row.subject) for row in shown.rows], shown.board.window)
         applied = weights.applied(tx)
-    for item, row in zip(items, listing.rows, strict=True):
-        likes, views = counts.get(int(row.member), (0, 0))
-        told = scoring.explain(applied, likes=likes, views=views)
-        item["explain"] = {**told, "pending": told["score"] != row.value}
+    for item, row in zip(items, shown.rows, strict=True):
+        of_page = counts.get(int(row.subject), {})
+        explained = scoring.explain(applied, likes=of_page.get("likes", 0), views=of_page.get("views", 0))
+        item["explain"] = {**explained, "pending": explained["score"] != row.value}
 
 
-def _rendered(
-    board: Board, listing: Listing, items: list[dict[str, Any]], *, total: int | None = None, is_part: bool = False
-) -> Answer:
-    position = None if is_part else listing.next
+def _rendered(shown: ShownBoard, items: list[dict[str, Any]]) -> Answer:
     body = orjson.dumps(
         {
             "items": items,
-            "total": listing.total if total is None else total,
-            "version": listing.version.number,
-            "as_of": listing.as_of,
-            "source": listing.source.value,
-            "next_cursor": _cursor(board, position) if position is not None else None,
+            "total": shown.total,
+            "version": shown.version,
+            "as_of": shown.as_of,
+            "source": shown.source.value,
+            "next_cursor": _cursor(shown.board, shown.next) if shown.next is not None else None,
         },
         option=orjson.OPT_UTC_Z,
     )
-    return Answer.of(body, version=listing.version.number)
+    return Answer.of(body, version=shown.version)
 
 
 def _cursor(board: Board, position: Position) -> str:
@@ -341,28 +326,30 @@ def _position(board: Board, cursor: str) -> Position:
     right = (USER_MEMBER if board.is_users else MEMBER).fullmatch(member)
     if whose != _mark(board) or not is_number or not right:
         raise cursors.BadCursor
-    return Position(value if board.metric is Metric.SCORE else int(value), member)
+    return Position(board.metric.load(value), member)
 
 
-def _csv(reader: Reader, board: Board, listing: Listing) -> Iterator[str]:
+def _export_chunk(board: Board, *, after: Position | None) -> ShownBoard:
+    return reading.read(board, Top(EXPORT_CHUNK, after), now=utcnow(), with_movement=False)
+
+
+def _csv(reader: Reader, board: Board, chunk: ShownBoard) -> Iterator[str]:
     columns = ["rank", "value", "external_id", "title", "url", "space", "page_id"]
     if board.is_users:
         columns = ["rank", "value", "user_id", "username", *(["external_id"] if reader.sees_external_ids else [])]
-    if board.tenant_id == ALL_TENANTS:
+    if board.is_global:
         columns.append("tenant")
     yield _csv_line(columns)
     while True:
-        pages = pages_of(board, listing)
         lines = []
-        for row in shown_rows(board, listing, pages):
-            subject = reading.subject(board, row.member)
-            named = {"rank": row.rank, "value": row.value, "page_id": subject, "user_id": subject}
-            fields = {**pages.get(subject, {}), **named}
-            lines.append(_csv_line([fields.get(name) or "" for name in columns]))
+        for row in chunk.rows:
+            numbers = {"rank": row.rank, "value": row.value, "page_id": row.subject, "user_id": row.subject}
+            cells = {**(row.shown or {}), **numbers}
+            lines.append(_csv_line([cells.get(name) or "" for name in columns]))
         yield "".join(lines)
-        if listing.next is None:
+        if chunk.next is None:
             return
-        listing = reading.page(board, limit=EXPORT_CHUNK, after=listing.next, now=utcnow())
+        chunk = _export_chunk(board, after=chunk.next)
 
 
 def _csv_line(cells: Sequence[Any]) -> str:

@@ -14,10 +14,9 @@ import orjson
 from flask import Response
 
 from analytics.boards import series
-from analytics.boards.names import ALL_TENANTS, Board
-from analytics.boards.series import Counted
+from analytics.boards.names import Board
 from analytics.ingest import pages
-from analytics.metrics import Metric
+from analytics.metrics import VIEWS, counted_metrics
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import PointOut
@@ -60,12 +59,15 @@ class CountedOut(Schema):
     points = ma.fields.List(ma.fields.Nested(PointOut), metadata={"description": "none if it took too long"})
 
 
-class OverviewOut(Schema):
+class OverviewFields(Schema):
     scope = ma.fields.String(required=True)
     window = ma.fields.String(required=True)
-    step_s = ma.fields.Integer(metadata={"description": "how long each point is; the last is up to now"})
-    views = ma.fields.Nested(CountedOut)
-    likes = ma.fields.Nested(CountedOut)
+    step_s = ma.fields.Integer(metadata={"description": "the length of each point; the last ends now"})
+
+
+OverviewOut = OverviewFields.from_dict(
+    {metric.name: ma.fields.Nested(CountedOut) for metric in counted_metrics()}, name="OverviewOut"
+)
 
 
 @blueprint.get("")
@@ -77,8 +79,8 @@ def read_overview(query: dict[str, Any]) -> Response:
 
     What takes long to make is kept for a while: `Age` says how old it is.
     """
-    board = board_for(current_reader(), {**query, "metric": Metric.VIEWS})
-    if board.tenant_id == ALL_TENANTS:
+    board = board_for(current_reader(), {**query, "metric": VIEWS.name})
+    if board.is_global:
         said = "tenant, space:<key>, public or public:<key>"
         raise Invalid(f"scope: {said}", errors={"scope": [said]})
 
@@ -88,13 +90,13 @@ def read_overview(query: dict[str, Any]) -> Response:
         throttle.require("overview", limit, actor.tenant_id, actor.id, detail="Too many in a minute: try again later")
         with actor_tx() as tx:
             found = {
-                counted.value: series.overview(
-                    tx, counted, board.window, space=board.part, public_only=board.is_public, now=now
+                metric.name: series.overview(
+                    tx, metric, board.window, space=board.scope_key, public_only=board.is_public, now=now
                 )
-                for counted in Counted
+                for metric in counted_metrics()
             }
-            is_known = board.part is None or pages.has_space(tx, board.part)
-        step_s = int(series.OVERVIEW_STEP[board.window].total_seconds())
+            is_known = board.scope_key is None or pages.has_space(tx, board.scope_key)
+        step_s = int(board.window.trend_step.total_seconds())
         told = {"scope": board.scope, "window": board.window, "step_s": step_s, **found}
         # Anybody can make up spaces: what is kept is of those that there are.
         return Answer.of(orjson.dumps(told, option=orjson.OPT_UTC_Z), version=0), is_known

@@ -7,14 +7,14 @@ import marshmallow as ma
 from flask.typing import ResponseReturnValue
 
 from analytics.boards import series
-from analytics.boards.series import Counted, Step
+from analytics.boards.series import Step
 from analytics.ingest import pages
 from analytics.ingest.pages import Page, Visibility
-from analytics.wake import wake
-from app.api.blueprint import Blueprint, PageIn, Schema
+from analytics.metrics import METRICS, VIEWS, counted_metrics, page_metrics
+from app.api.blueprint import Blueprint, PageIn, Schema, metric_field
 from app.http import cursors
 from app.http.auth import May, current_actor, requires
-from app.http.transactions import actor_tx, after_commit, idempotent
+from app.http.transactions import actor_tx, idempotent
 from tenants.db import Tx, utcnow
 
 blueprint = Blueprint("pages", __name__, url_prefix="/api/v1/pages", description="Pages")
@@ -42,15 +42,23 @@ class PageOut(Schema):
     updated_at = ma.fields.AwareDateTime()
 
 
-class StatsOut(Schema):
-    likes = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer())
-    views = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer())
-    score = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Float())
+class StatsFields(Schema):
     as_of = ma.fields.AwareDateTime()
 
 
+StatsOut = StatsFields.from_dict(
+    {
+        metric.name: ma.fields.Dict(
+            keys=ma.fields.String(), values=ma.fields.Integer() if metric.is_whole else ma.fields.Float()
+        )
+        for metric in page_metrics()
+    },
+    name="StatsOut",
+)
+
+
 class SeriesIn(Schema):
-    metric = ma.fields.Enum(Counted, by_value=True, load_default=Counted.VIEWS)
+    metric = metric_field(counted_metrics(), load_default=VIEWS.name)
     step = ma.fields.Enum(Step, by_value=True, load_default=Step.HOUR)
     start = ma.fields.AwareDateTime(data_key="from")
     end = ma.fields.AwareDateTime(data_key="to")
@@ -87,7 +95,6 @@ def put_page(body: dict[str, Any], external_id: str) -> ResponseReturnValue:
     with actor_tx() as tx:
         saved = pages.put(tx, external_id, **body, now=utcnow())
         shown = show(tx, [saved.page])[0]
-    _tell()
     return (shown, 201) if saved.new else (shown, 200)
 
 
@@ -128,7 +135,6 @@ def delete_page(external_id: str) -> None:
     """Remove a page with its likes and views."""
     with actor_tx() as tx:
         pages.delete(tx, external_id)
-    _tell()
 
 
 @blueprint.get("/<external_id>/stats")
@@ -152,18 +158,13 @@ def get_series(query: dict[str, Any], external_id: str) -> Any:
     start = query.get("start") or max(end, series.EARLIEST + month) - (week if query["step"] is Step.HOUR else month)
     with actor_tx() as tx:
         page = visible(tx, external_id)
-        points = series.series(tx, page.id, query["metric"], step=query["step"], start=start, end=end)
-    return {"metric": query["metric"].value, "step": query["step"].value, "points": points}
+        points = series.series(tx, page.id, METRICS[query["metric"]], step=query["step"], start=start, end=end)
+    return {"metric": query["metric"], "step": query["step"].value, "points": points}
 
 
 def visible(tx: Tx, external_id: str) -> Page:
     """The page, if it is there for the caller."""
     return pages.get(tx, external_id, public_only=current_actor().public_only)
-
-
-def _tell() -> None:
-    tenant_id = current_actor().tenant_id
-    after_commit(lambda: wake([tenant_id]))
 
 
 def show(tx: Tx, rows: list[Page]) -> list[dict[str, Any]]:

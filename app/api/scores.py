@@ -13,10 +13,9 @@ from flask.typing import ResponseReturnValue
 from analytics.scores import actions, tokens
 from analytics.scores.actions import Deed, ImpossibleTime, Verification
 from analytics.scores.tokens import Mint
-from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
 from app.http.auth import May, caller_address, current_actor, requires
-from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
+from app.http.transactions import actor_tx, after_refusal, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 
@@ -135,8 +134,6 @@ def pay(deed: Deed) -> ResponseReturnValue:
     except ImpossibleTime:
         after_refusal(partial(_note_impossible_time, actor.tenant_id, deed))
         raise
-    if not paid.replay:
-        after_commit(lambda: wake([actor.tenant_id]))
     headers = paid.limit.headers() if paid.limit is not None else {}
     return {"score": paid.score, "delta": paid.delta, "rank": paid.rank, "event_id": paid.event_id}, 200, headers
 

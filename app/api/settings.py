@@ -6,7 +6,6 @@ from typing import Any
 import marshmallow as ma
 
 from analytics import outbox
-from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
 from app.http.auth import May, current_actor, requires
 from app.http.conditional import expected_version
@@ -88,7 +87,6 @@ def change_settings(changes: dict[str, Any]) -> Any:
         if changed.after.share_public_pages != changed.before.share_public_pages:
             outbox.mark_sharing_stale(tx)
     tenant_id = current_actor().tenant_id
-    after_commit(lambda: wake([tenant_id]))
     after_commit(lambda: liveness.tell(tenant_id, [liveness.SETTINGS]))
     audit("settings.changed", changed=changes)
     return _answer(changed.after, changed.version)

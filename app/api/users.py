@@ -10,10 +10,8 @@ import orjson
 from flask import Response
 from flask.typing import ResponseReturnValue
 
-from analytics import outbox, privacy, redaction
-from analytics.outbox import Kind
+from analytics import privacy, redaction, user_changes
 from analytics.scores import actions, ledger
-from analytics.wake import wake
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
 from app.http import cursors
 from app.http.auth import Actor, May, current_actor, requires
@@ -217,11 +215,7 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
         own = actor.kind == "user" and found.id == actor.user_id
         if own and (changes.get("suspended") or changes.get("role") == Role.MEMBER):
             raise OwnRights
-        changed, tell = sessions.change_user(tx, found, changes, now=now)
-        if {"segment", "suspended"} & changes.keys():
-            outbox.mark_stale(tx, Kind.USER, [str(found.id)])
-            after_commit(lambda: wake([actor.tenant_id]))
-    after_commit(tell)
+        changed = user_changes.change_user(tx, found, changes, now=now)
     rights = {name: value for name, value in changes.items() if name in RIGHTS}
     audit("user.changed", user=str(found.id), changed=sorted(changes), **rights)
     return changed
@@ -301,7 +295,6 @@ def erase_user(user: str) -> Any:
         erased = privacy.erase(tx, own_or_any(tx, user), by_admin=actor.is_admin, now=utcnow())
     after_commit(erased.tell)
     after_commit(lambda: redaction.begin(actor.tenant_id, erased.user_id))
-    after_commit(lambda: wake([actor.tenant_id]))
     audit("user.erased", user=str(erased.user_id))
     return {
         "id": erased.user_id,

@@ -4,17 +4,16 @@ from typing import Any
 
 import marshmallow as ma
 
-from analytics.boards import page_numbers, preview, reading, weights
-from analytics.boards.names import ALL_TENANTS, board_of
+from analytics.boards import preview, progress, summaries, weights
+from analytics.boards.names import board_of
 from analytics.boards.weights import ScoreWeights
-from analytics.metrics import Metric
+from analytics.metrics import SCORE
 from analytics.scoring import FORMULA, Weights
-from analytics.wake import wake
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
 from app.http.auth import May, current_actor, requires
 from app.http.conditional import expected_version
-from app.http.transactions import actor_tx, after_commit, audit, idempotent
+from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import Tx, utcnow
 from tenants.errors import Invalid
 
@@ -106,7 +105,6 @@ def change_weights(body: dict[str, Any]) -> Any:
             expected_version=expected_version(),
         )
         answer = _answer(tx)
-    after_commit(lambda: wake([actor.tenant_id]))
     audit("weights.changed", likes=body["likes"], views=body["views"])
     return answer
 
@@ -119,14 +117,14 @@ def change_weights(body: dict[str, Any]) -> Any:
 def preview_weights(body: dict[str, Any]) -> Any:
     """What would move under these weights. Changes nothing."""
     weights.check(likes=body["likes"], views=body["views"])
-    board = board_of(current_actor().tenant_id, body["scope"], body["window"], Metric.SCORE)
-    if board.tenant_id == ALL_TENANTS:
+    board = board_of(current_actor().tenant_id, body["scope"], body["window"], SCORE.name)
+    if board.is_global:
         said = "not the global boards: every tenant has its own weights"
         raise Invalid(f"scope: {said}", errors={"scope": [said]})
     with actor_tx() as tx:
         wanted = Weights(likes=body["likes"], views=body["views"])
         moves, moved = preview.of_board(tx, board, wanted, limit=body["limit"])
-    pages = reading.summaries(board, [move.member for move in moves]) if moves else {}
+    pages = summaries.of_subjects(board, [move.page_id for move in moves])
     return {
         "moved": moved,
         "items": [
@@ -135,7 +133,7 @@ def preview_weights(body: dict[str, Any]) -> Any:
                 "score": move.score,
                 "rank_now": move.rank_now,
                 "score_now": move.score_now,
-                "page": {"id": int(move.member), **pages[move.member]} if move.member in pages else None,
+                "page": {"id": int(move.page_id), **pages[move.page_id]} if move.page_id in pages else None,
             }
             for move in moves
         ],
@@ -155,7 +153,7 @@ def _version(row: ScoreWeights, current: Weights) -> dict[str, Any]:
 def _answer(tx: Tx) -> tuple[dict[str, Any], int, dict[str, str]]:
     current, history = weights.current(tx, now=utcnow()), weights.history(tx)
     row: ScoreWeights | None = next((row for row in history if row.version == current.version), None)
-    done, total = page_numbers.reweighing(tx, current)
+    done, total = progress.reweighing(tx, current)
     shown = {
         "version": current.version,
         "state": "current",

@@ -59,7 +59,7 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
         connect_redis(env, boards_timeout_s=5.0)
         try:
             with redis.boards().client() as client:
-                redis_store.forget_everything(client)
+                redis_store.delete_everything(client)
             told = "The boards are filled anew by the workers, within seconds."
         except redis.RedisUnavailable:
             told = "Redis cannot be reached: when it is back, run plaudit rebuild."

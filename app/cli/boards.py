@@ -84,14 +84,14 @@ def rebuild(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
 
     Boards are filled beside the old ones and take their place at once, so they can be read all the while.
     """
-    from analytics.boards import projection, rebuilding
+    from analytics.boards import rebuilding, recomputing
     from tenants.db import utcnow
 
     pages = boards = 0
     with tenants_of(data_dir, tenant_id) as tenant_ids:
         for name in tenant_ids:
             with _progress(f"Rebuilding {name}", None, quiet=as_json) as advance:
-                done = projection.rebuild_tenant(name, now=utcnow, progress=advance)
+                done = recomputing.recompute_tenant(name, now=utcnow, progress=advance)
             pages, boards = pages + done.pages, boards + len(done.rebuilt)
         boards += len(rebuilding.rebuild_global(only_missing=False))
     show(

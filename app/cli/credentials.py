@@ -252,20 +252,15 @@ def user_role(data_dir: Path, tenant_id: str, username: str, role: str, as_json:
 
 
 def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str, Any], *, as_json: bool) -> None:
-    from analytics import outbox
-    from analytics.outbox import Kind
-    from analytics.wake import wake
-    from tenants import sessions, users
+    from analytics import user_changes
+    from tenants import users
     from tenants.db import utcnow
 
-    with inside(data_dir, tenant_id) as (tx, after):
+    with inside(data_dir, tenant_id) as (tx, _after):
         found = users.by_username(tx, username)
         if found is None:
             raise users.UserNotFound(f"There is no user {username!r} in {tenant_id}")
-        changed, tell = sessions.change_user(tx, found, changes, now=utcnow())
-        outbox.mark_stale(tx, Kind.USER, [str(found.id)])  # who is suspended is on no board
-        after(tell)
-        after(lambda: wake([tenant_id]))
+        changed = user_changes.change_user(tx, found, changes, now=utcnow())
     audit("user.changed", tenant_id, user=str(changed.id), **changes)
     show(
         {"id": str(changed.id), "username": username, "role": changed.role, "suspended": bool(changed.suspended_at)},

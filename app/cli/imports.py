@@ -36,7 +36,6 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
     """
     from analytics.ingest import imports
     from analytics.ingest.events import Ages
-    from analytics.wake import wake
     from tenants import settings as tenant_settings
     from tenants.db import utcnow
 
@@ -61,7 +60,6 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
                 for chunk in chunks:
                     _write(out, chunk.rejects)
                     advance(chunk.lines_done)
-                    wake([tenant_id])
         with open_tx() as tx:
             done = imports.begin(tx, file_hash, name=file.name, now=now)
     if not done.rejected:

@@ -7,7 +7,6 @@ from flask import current_app, request
 from analytics.ingest import writes
 from analytics.ingest.group_commit import GroupCommit
 from analytics.ingest.writes import Outcome, Part
-from analytics.wake import wake
 from app.http.auth import WRITTEN, BadCredentials
 from tenants.db import current_tx
 from tenants.signing import BadToken
@@ -24,7 +23,6 @@ def write(part: Part) -> Sequence[Outcome]:
         tx = current_tx()
         if tx is not None:
             writes.apply(tx, [part])
-            tx.after_commit(lambda: wake([part.tenant_id]))
             if part.error is not None:
                 raise part.error
             return part.outcomes

@@ -22,9 +22,9 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from analytics.boards import redis_store, versions
+from analytics.boards.board_sql import transaction_for
 from analytics.boards.listener import Listener
 from analytics.boards.names import Board
-from analytics.boards.reading import inside
 from app.http.auth import Reader
 from app.live.tops import Top, Tops
 from tenants import ceilings, liveness, redis
@@ -288,10 +288,10 @@ class Hub:
         known = self._newest.get(key)
         if known is not None and self._listener.is_hearing:
             return known
-        with inside(board) as tx:
+        with transaction_for(board) as tx:
             number = versions.read(tx, [board], now=utcnow())[board].number
         with suppress(RedisUnavailable), redis.boards().client() as client:  # which is told before PostgreSQL commits
-            number = max(number, redis_store.published(client, board))
+            number = max(number, redis_store.published_version(client, board))
         self._moved(key, number)
         return self._newest.get(key, number)
 
@@ -353,7 +353,7 @@ class Hub:
 
     def _look_at(self, wanted: list[Board], kind: str) -> None:
         try:
-            with inside(wanted[0]) as tx:
+            with transaction_for(wanted[0]) as tx:
                 found = versions.read(tx, wanted, now=utcnow())
         except Exception as error:  # noqa: BLE001  the next look may find it
             log.warning("cannot look at versions", action="live.look", data={"error": type(error).__name__})

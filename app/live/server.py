@@ -23,10 +23,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from wsproto.utilities import RemoteProtocolError
 
 from analytics.boards.names import Board
-from analytics.metrics import Metric
+from analytics.metrics import METRICS
 from analytics.windows import Window
 from app.api import docs, health, metrics
-from app.api.blueprint import PlauditApi, Schema, load
+from app.api.blueprint import PlauditApi, Schema, load, metric_field
 from app.http import errors
 from app.http.auth import caller_network, public
 from app.http.boards import board_for
@@ -79,7 +79,7 @@ class FollowIn(Schema):
     op = ma.fields.String()
     scope = ma.fields.String(validate=ma.validate.Length(1, 80))
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
-    metric = ma.fields.Enum(Metric, by_value=True)
+    metric = metric_field(METRICS.values())
     top = ma.fields.Integer(strict=True, validate=ma.validate.Range(1, MOST_TOP))
 
 
@@ -100,7 +100,7 @@ def admit() -> None:
     match request.endpoint:
         case "live.scoreboard":
             g.guest = admission.to_scoreboard()
-            top10 = board_for(g.guest.reader, {"scope": "users", "window": Window.ALL, "metric": Metric.POINTS})
+            top10 = board_for(g.guest.reader, {"scope": "users", "window": Window.ALL})
         case "live.stream":
             g.guest, g.seq = admission.by_ticket_or_resumed()
         case _:

@@ -10,7 +10,7 @@ import structlog
 
 from analytics.boards import reading
 from analytics.boards.names import Board
-from app.http.boards import Rows
+from app.http.boards import rows_as_json
 from tenants.db import utcnow
 from tenants.errors import Unavailable
 
@@ -62,11 +62,10 @@ class Tops:
 
 def _read(board: Board, limit: int, *, external_ids: bool) -> Top | None:
     """None: it cannot be read at the moment."""
-    now = utcnow()
     try:
-        listing = reading.page(board, limit=limit, after=None, now=now)
-        items = Rows(board, listing, today=now.date(), external_ids=external_ids).items()
+        shown = reading.read(board, reading.Top(limit), now=utcnow())
     except Exception as error:  # noqa: BLE001  an outage, of whatever kind
         log.warning("cannot read a board", action="live.top", data={"error": type(error).__name__})
         return None
-    return Top(listing.version.number, items, orjson.Fragment(orjson.dumps(items, option=orjson.OPT_UTC_Z)))
+    items = rows_as_json(shown, external_ids=external_ids)
+    return Top(shown.version, items, orjson.Fragment(orjson.dumps(items, option=orjson.OPT_UTC_Z)))

@@ -10,18 +10,17 @@ from typing import Any
 import marshmallow as ma
 from flask import Blueprint, Response, current_app, render_template, request
 
-from analytics.boards import series
+from analytics.boards import reading, series
 from analytics.boards.names import Board
-from analytics.boards.reading import page as board_page
 from analytics.ingest import pages
-from analytics.metrics import PAGE_METRICS, Metric
+from analytics.metrics import METRICS, SCORE, VIEWS, names_of, page_metrics
 from analytics.windows import Window
-from app.api.blueprint import Schema, load
+from app.api.blueprint import Schema, load, metric_field
 from app.api.leaderboards import READS_PER_MINUTE, limit_reader
 from app.http import errors
 from app.http.answer_cache import OF_ANY_VERSION, Answer, BoardShelf
 from app.http.auth import current_key, current_reader, public, publishable_key
-from app.http.boards import Rows, board_for
+from app.http.boards import board_for, rows_as_json
 from app.http.conditional import if_changed
 from app.ui.assets import assets, serve
 from tenants.db import tenant_tx, utcnow
@@ -31,7 +30,6 @@ blueprint = Blueprint("embed", __name__, url_prefix="/embed")
 
 FOR_A_MINUTE = "public, max-age=60, stale-while-revalidate=600"
 FOR_AN_HOUR = "public, max-age=3600"
-WINDOW_NAMES = {Window.DAY: "24 hours", Window.WEEK: "7 days", Window.MONTH: "30 days", Window.ALL: "all time"}
 # What XML cannot hold, however it is escaped.
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 CHARACTER_PX = 6.6
@@ -41,7 +39,7 @@ class PopularIn(Schema):
     key = ma.fields.String()
     space = ma.fields.String(validate=ma.validate.Length(1, 64))
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
-    metric = ma.fields.Enum(Metric, by_value=True, load_default=Metric.SCORE)
+    metric = metric_field(METRICS.values(), load_default=SCORE.name)
     limit = ma.fields.Integer(load_default=5, validate=ma.validate.Range(1, 20))
     title = ma.fields.String(load_default="Popular", validate=ma.validate.Length(0, 80))
     base = ma.fields.String(validate=ma.validate.Length(1, 300), metadata={"description": "where relative links go"})
@@ -51,7 +49,7 @@ class PopularIn(Schema):
 class BadgeIn(Schema):
     key = ma.fields.String()
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.ALL)
-    metric = ma.fields.Enum(Metric, by_value=True, load_default=Metric.VIEWS)
+    metric = metric_field(METRICS.values(), load_default=VIEWS.name)
     label = ma.fields.String(validate=ma.validate.Length(1, 40))
 
 
@@ -95,14 +93,15 @@ def badge(external_id: str) -> Response:
     """How often a public page was viewed or liked, as a small picture."""
     query, now = load(BadgeIn(), request.args), utcnow()
     limit_reader(current_reader(), "boards", READS_PER_MINUTE)
-    if query["metric"] not in PAGE_METRICS:
-        raise Invalid("metric: likes, views or score", errors={"metric": ["likes, views or score"]})
+    if METRICS[query["metric"]].is_of_users:
+        message = names_of(page_metrics())
+        raise Invalid(f"metric: {message}", errors={"metric": [message]})
     with tenant_tx(current_key().tenant_id) as tx:
         page = pages.get(tx, external_id, public_only=True)
-        value = series.stats(tx, page.id, now=now)[query["metric"].value][query["window"].value]
-    over = "" if query["window"] is Window.ALL else f", {WINDOW_NAMES[query['window']]}"
-    label = query.get("label") or f"{query['metric'].value}{over}"
-    response = _picture(label, _compact(value), title=f"{page.title}: {value:,} {query['metric'].value}{over}")
+        value = series.stats(tx, page.id, now=now)[query["metric"]][query["window"].value]
+    over = "" if query["window"] is Window.ALL else f", {query['window'].label}"
+    label = query.get("label") or f"{query['metric']}{over}"
+    response = _picture(label, _compact(value), title=f"{page.title}: {value:,} {query['metric']}{over}")
     response.headers["Cache-Control"] = FOR_A_MINUTE
     return response
 
@@ -125,9 +124,7 @@ def refuse(error: DomainError) -> Response:
 
 
 def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
-    now = utcnow()
-    listing = board_page(board, limit=query["limit"], after=None, now=now)
-    rows = Rows(board, listing, today=now.date(), external_ids=False).items()
+    rows = rows_as_json(reading.read(board, reading.Top(query["limit"]), now=utcnow()), external_ids=False)
     shown = [
         {
             "title": row["page"]["title"] or row["page"]["external_id"],
@@ -138,8 +135,8 @@ def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
         for row in rows
         if row["page"] is not None
     ]
-    told = {"rows": shown, "title": query["title"], "metric": query["metric"].value, "theme": query["theme"]}
-    return render_template("popular.html", version=assets().version, window=WINDOW_NAMES[query["window"]], **told)
+    told = {"rows": shown, "title": query["title"], "metric": query["metric"], "theme": query["theme"]}
+    return render_template("popular.html", version=assets().version, window=query["window"].label, **told)
 
 
 def _link(url: str, base: str | None) -> str | None:

@@ -1,0 +1,67 @@
+"""Intents: which members a projection is about to write to Redis, and in which scopes Redis may have them.
+
+Committed before Redis is touched and deleted with the numbers, so an intent that is found later means that Redis may
+have any value of that member: a projection died, or Redis was away.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from sqlalchemy import ARRAY, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics.outbox import Kind
+from tenants.db import Base, TenantOwned, Tx, array
+
+
+class Projecting(TenantOwned, Base):
+    __tablename__ = "projecting"
+
+    kind: Mapped[str] = mapped_column(primary_key=True)
+    member: Mapped[str] = mapped_column(primary_key=True)
+    scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
+
+
+def record(tx: Tx, kind: Kind, scopes: Mapping[str, Collection[str]]) -> None:
+    """Redis may soon have these members in these scopes, besides those recorded before."""
+    if scopes:
+        joined = [" ".join(sorted(where)) for where in scopes.values()]
+        tx.run(_RECORD, {"tenant": tx.tenant, "kind": kind.value, "members": list(scopes), "scopes": joined})
+
+
+def of_members(tx: Tx, kind: Kind, members: Iterable[str]) -> dict[str, list[str]]:
+    """Of these members, those with an intent, and their scopes."""
+    rows = tx.run(_READ, {"tenant": tx.tenant, "kind": kind.value, "members": array(members)})
+    return {row.member: row.scopes for row in rows}
+
+
+def left_over(tx: Tx, kind: Kind, *, limit: int) -> list[str]:
+    """Members whose projection never finished."""
+    rows = tx.run(
+        text("SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = :kind ORDER BY member LIMIT :limit"),
+        {"tenant": tx.tenant, "kind": kind.value, "limit": limit},
+    )
+    return [row.member for row in rows]
+
+
+def delete(tx: Tx, kind: Kind, members: Collection[str]) -> None:
+    """Redis has what is committed with this."""
+    if members:
+        tx.run(_DELETE, {"tenant": tx.tenant, "kind": kind.value, "members": array(members)})
+
+
+_RECORD = text("""
+    INSERT INTO projecting AS i (tenant_id, kind, member, scopes)
+    SELECT :tenant, :kind, member, string_to_array(scopes, ' ')
+    FROM unnest(CAST(:members AS text[]), CAST(:scopes AS text[])) AS w(member, scopes)
+    ON CONFLICT (tenant_id, kind, member)
+    DO UPDATE SET scopes = ARRAY(SELECT DISTINCT s FROM unnest(i.scopes || EXCLUDED.scopes) s)
+""")
+
+_READ = text("""
+    SELECT member, scopes FROM projecting
+    WHERE tenant_id = :tenant AND kind = :kind AND member = ANY(CAST(:members AS text[]))
+""")
+
+_DELETE = text(
+    "DELETE FROM projecting WHERE tenant_id = :tenant AND kind = :kind AND member = ANY(CAST(:members AS text[]))"
+)

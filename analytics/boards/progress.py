@@ -1,0 +1,123 @@
+"""How far each tenant's projection has come: in time, and through its pages when they must all be computed again.
+
+The cost of a projection follows what changed. A page is computed again when something of it was counted or edited (the
+outbox says so), when hours of it left a window (`slide`), when the weights changed (`to_reweigh`), or when the tenant
+began or stopped sharing its public pages (`to_reshare`).
+"""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import BigInteger, ForeignKey, Integer, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics import outbox
+from analytics.metrics import counted_metrics
+from analytics.outbox import Kind
+from analytics.scoring import Weights
+from analytics.windows import crossed, hour_of
+from tenants.db import Base, TenantOwned, Tx
+
+# A worker that was away for long catches up in steps of this many hours, each a transaction of its own.
+MAX_HOURS_PER_STEP = 24
+MAX_PAGES_PER_STEP = 5_000
+
+
+class Projection(TenantOwned, Base):
+    """One row for each tenant that was ever projected."""
+
+    __tablename__ = "projections"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    slid_to: Mapped[datetime]
+    weights_version: Mapped[int] = mapped_column(Integer, server_default="0")
+    # While pages are scored by new weights: the last page that was.
+    reweighed_to: Mapped[int | None] = mapped_column(BigInteger)
+
+
+def get_or_create(tx: Tx, *, now: datetime) -> tuple[Projection, bool]:
+    """This tenant's progress, and whether it is new."""
+    row = tx.get(Projection, tx.tenant)
+    if row is not None:
+        return row, False
+    row = Projection(tenant_id=tx.tenant, slid_to=hour_of(now), weights_version=0)
+    tx.add(row)
+    tx.flush()
+    return row, True
+
+
+def slide(tx: Tx, projection: Projection, *, now: datetime) -> bool:
+    """Mark as stale what entered or left a window since the last time; whether there are more hours to go."""
+    before, hour = projection.slid_to, hour_of(now)
+    if hour <= before:
+        return False
+    after = min(hour, before + timedelta(hours=MAX_HOURS_PER_STEP))
+    for span in crossed(before, after):
+        parameters = {"start": span.start, "end": span.end}
+        outbox.mark_selected_stale(tx, Kind.PAGE, _PAGES_CROSSED, parameters)
+        outbox.mark_selected_stale(tx, Kind.USER, _USERS_CROSSED, parameters)
+    projection.slid_to = after
+    return after < hour
+
+
+def to_reweigh(tx: Tx, projection: Projection, weights: Weights) -> tuple[list[int], bool]:
+    """The next pages to be scored by new weights, and whether there are more after them."""
+    if projection.weights_version == weights.version and projection.reweighed_to is None:
+        return [], False
+    if projection.weights_version != weights.version:
+        projection.weights_version, projection.reweighed_to = weights.version, 0
+    pages = list(
+        tx.scalars(
+            text(
+                "SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND page_id > :after"
+                " ORDER BY page_id LIMIT :limit"
+            ),
+            {"tenant": tx.tenant, "after": projection.reweighed_to, "limit": MAX_PAGES_PER_STEP},
+        )
+    )
+    more = len(pages) == MAX_PAGES_PER_STEP
+    projection.reweighed_to = pages[-1] if more else None
+    return pages, more
+
+
+def to_reshare(tx: Tx, *, shared: bool) -> tuple[list[int], bool]:
+    """The next public pages that are not shared as the setting says, and whether there are more after them."""
+    pages = list(
+        tx.scalars(
+            text("""
+                SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND is_public AND is_shared = :differs
+                ORDER BY page_id LIMIT :limit
+            """),
+            {"tenant": tx.tenant, "differs": not shared, "limit": MAX_PAGES_PER_STEP},
+        )
+    )
+    return pages, len(pages) == MAX_PAGES_PER_STEP
+
+
+def reweighing(tx: Tx, weights: Weights) -> tuple[int, int]:
+    """How many pages are scored by these weights, of how many."""
+    row = tx.execute(
+        text("""
+            SELECT count(*) AS total,
+                   count(*) FILTER (WHERE p.weights_version = :version
+                                    AND (p.reweighed_to IS NULL OR s.page_id <= p.reweighed_to)) AS done
+            FROM page_stats s LEFT JOIN projections p ON p.tenant_id = s.tenant_id WHERE s.tenant_id = :tenant
+        """),
+        {"tenant": tx.tenant, "version": weights.version},
+    ).one()
+    return int(row.done), int(row.total)
+
+
+def _in_span(time: str) -> str:
+    """In the form that the indexes on time have."""
+    moment = f"{time} AT TIME ZONE 'UTC'"
+    start, end = (f"CAST(:{bound} AS timestamptz) AT TIME ZONE 'UTC'" for bound in ("start", "end"))
+    return f"tenant_id = :tenant AND {moment} >= {start} AND {moment} < {end}"
+
+
+_PAGES_CROSSED = " UNION ".join(
+    f"SELECT page_id::text FROM {source.table} WHERE {_in_span(source.time)}"  # noqa: S608  names from the table of metrics
+    for source in counted_metrics().values()
+)
+_USERS_CROSSED = f"SELECT DISTINCT user_id::text FROM user_points_hour WHERE {_in_span('bucket_hour')}"  # noqa: S608  constants

@@ -1,0 +1,113 @@
+"""What a row of a board shows of its page or user.
+
+Page summaries are kept in Redis beside the boards, so that reading a board needs no PostgreSQL; what is missing there
+is read from PostgreSQL. Users are read from PostgreSQL: an erased user is gone from every answer at once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from analytics.boards.board_sql import transaction_for
+from analytics.boards.names import ALL_TENANTS, Board
+from tenants import redis
+from tenants.db import array
+from tenants.redis import RedisUnavailable, key
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a row shows of its page."""
+
+    external_id: str
+    title: str
+    url: str
+    space: str
+    tenant_id: str
+    is_public: bool
+
+    def fields(self) -> dict[str, str]:
+        """As a hash in Redis."""
+        return {
+            "external_id": self.external_id,
+            "title": self.title,
+            "url": self.url,
+            "space": self.space,
+            "tenant": self.tenant_id,
+            "public": "1" if self.is_public else "0",
+        }
+
+
+def summary_key(tenant_id: str, member: str) -> str:
+    return key("pgs", tenant_id, member)
+
+
+def of_subjects(board: Board, subjects: Sequence[str], *, trust_redis: bool = True) -> dict[str, Mapping[str, Any]]:
+    """What to show of these pages or users, by id; those that may not be shown are missing."""
+    if not subjects:
+        return {}
+    return _users(board, subjects) if board.is_users else _pages(board, subjects, trust_redis=trust_redis)
+
+
+def _users(board: Board, user_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    with transaction_for(board) as tx:
+        rows = tx.execute(
+            text("""
+                SELECT id, username, external_id FROM users
+                WHERE tenant_id = :tenant AND id = ANY(CAST(:users AS uuid[])) AND erased_at IS NULL
+            """),
+            {"tenant": board.tenant_id, "users": array(user_ids)},
+        )
+        return {
+            str(row.id): {"id": str(row.id), "username": row.username, "external_id": row.external_id} for row in rows
+        }
+
+
+def _pages(board: Board, page_ids: Sequence[str], *, trust_redis: bool) -> dict[str, Mapping[str, Any]]:
+    """From Redis, and from PostgreSQL what Redis does not have.
+
+    A page may have become private since its row was read: a public board shows nothing of it. A snapshot may be old,
+    so for its rows a public board asks PostgreSQL only.
+    """
+    found = _from_redis(board, page_ids) if trust_redis or not board.is_public else {}
+    if board.is_public:
+        found = {page_id: fields for page_id, fields in found.items() if fields.get("public") == "1"}
+    missing = [page_id for page_id in page_ids if page_id not in found]
+    return {**found, **_from_postgres(board, missing)} if missing else found
+
+
+def _from_redis(board: Board, page_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    try:
+        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
+            for page_id in page_ids:
+                pipe.hgetall(summary_key(board.tenant_id, page_id))
+            answers = pipe.execute()
+    except RedisUnavailable:
+        return {}
+    return {
+        page_id: {name.decode(): value.decode() for name, value in fields.items()}
+        for page_id, fields in zip(page_ids, answers, strict=True)
+        if fields
+    }
+
+
+def _from_postgres(board: Board, page_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    shown = "is_shared" if board.is_global else "is_public"
+    with transaction_for(board) as tx:
+        rows = tx.execute(
+            text(f"""
+                SELECT p.id, p.tenant_id, p.external_id, p.title, p.url, p.space_key, p.visibility FROM pages p
+                WHERE p.id = ANY(CAST(:ids AS bigint[])) AND (p.tenant_id = :tenant OR :tenant = '{ALL_TENANTS}')
+                  AND (NOT :public OR (p.visibility = 'public' AND EXISTS (
+                      SELECT FROM page_stats s WHERE s.tenant_id = p.tenant_id AND s.page_id = p.id AND s.{shown})))
+            """),  # noqa: S608  constants
+            {"ids": array(page_ids), "tenant": board.tenant_id, "public": board.is_public},
+        )
+        return {
+            str(row.id): Summary(
+                row.external_id, row.title, row.url, row.space_key, row.tenant_id, row.visibility == "public"
+            ).fields()
+            for row in rows
+        }

@@ -1,0 +1,53 @@
+"""Page counters: a page's totals of all time, exact at any moment. Locked first by everybody who writes to a page."""
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import BigInteger, ForeignKeyConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from analytics.metrics import Counted, counted_metrics
+from tenants.db import Base, TenantOwned, Tx, array
+
+
+class PageCounter(TenantOwned, Base):
+    __tablename__ = "page_counters"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "page_id"], ["pages.tenant_id", "pages.id"], ondelete="CASCADE"),
+    )
+
+    page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    likes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    views: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    # Of the views, how many were in buckets that are no longer kept.
+    views_purged: Mapped[int] = mapped_column(BigInteger, server_default="0")
+
+
+def lock(tx: Tx, page_ids: Iterable[int]) -> dict[int, int]:
+    """Lock these pages' counters in the order of their ids, so that no two commits deadlock; the likes of each."""
+    rows = tx.execute(
+        text("""
+            SELECT page_id, likes FROM page_counters
+            WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
+            ORDER BY page_id FOR UPDATE
+        """),
+        {"tenant": tx.tenant, "pages": array(sorted(page_ids))},
+    )
+    return {row.page_id: row.likes for row in rows}
+
+
+def recount(tx: Tx, page_ids: Sequence[int]) -> None:
+    """Set these pages' counters to what their rows add up to."""
+    lock(tx, page_ids)
+    tx.execute(_RECOUNT, {"tenant": tx.tenant, "pages": array(page_ids)})
+
+
+def _recounted(source: Counted) -> str:
+    kept = f"""(SELECT COALESCE({source.aggregate}, 0) FROM {source.table}
+                WHERE tenant_id = :tenant AND page_id = c.page_id)"""  # noqa: S608  names from the table of metrics
+    return f"{source.total} = {f'c.{source.purged} + ' if source.purged else ''}{kept}"
+
+
+_RECOUNT = text(f"""
+    UPDATE page_counters c SET {", ".join(_recounted(source) for source in counted_metrics().values())}
+    WHERE c.tenant_id = :tenant AND c.page_id = ANY(CAST(:pages AS bigint[]))
+""")  # noqa: S608  names from the table of metrics
