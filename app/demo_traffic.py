@@ -88,7 +88,7 @@ class Api:
 
 # What the demo's readers are paid for.
 ACTIONS: dict[str, dict[str, Any]] = {
-    "comment": {"points": 5, "daily_cap": 50},
+    "comment": {"points": 5, "daily_cap": 250},
     "edit": {"points": 20},
     "answer": {"points": 50},
     "first-read": {"points": 2, "once_per_object": True},
