@@ -33,6 +33,8 @@ class Settings:
     secret_key: str | None
     metrics_token: str | None
     metrics_dir: Path | None
+    # What the demo's own traffic sends with each request, so that these are not logged.
+    demo_secret: str | None
     sentry_dsn: str | None
     log_format: LogFormat | None
     web_processes: int
@@ -68,6 +70,7 @@ class Settings:
             secret_key=_secret(env),
             metrics_token=env.get("PLAUDIT_METRICS_TOKEN") or None,
             metrics_dir=Path(metrics_dir) if metrics_dir else None,
+            demo_secret=env.get("PLAUDIT_DEMO_SECRET") or None,
             sentry_dsn=_url(env, "SENTRY_DSN", {"http", "https"}),
             log_format=_log_format(env),
             web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, least=1, most=64),

@@ -86,7 +86,7 @@ def new_flask(settings: Settings) -> Flask:
     app.url_map.merge_slashes = False
     app.url_map.strict_slashes = False
     errors.install(app)
-    edge.install(app, https=settings.public_url.startswith("https://"))
+    edge.install(app, https=settings.public_url.startswith("https://"), demo_secret=settings.demo_secret)
     return app
 
 

@@ -36,7 +36,6 @@ def latency(seconds: float) -> None:
     """From a like's 200 to its value on the board, beside the demo's own traffic."""
     with demo("--demo") as service:
         headers = {"Authorization": f"Bearer {service.token()}"}
-        time.sleep(15)  # the demo makes its pages and history
         listed = requests.get(f"{service.url}/api/v1/pages?limit=50", headers=headers, timeout=10).json()
         pages = [page["external_id"] for page in listed["items"]]
         took: list[float] = []

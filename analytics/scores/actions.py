@@ -98,7 +98,12 @@ class PayloadDiffers(Invalid):
 
 class DailyCapReached(Conflict):
     code = "daily_cap_reached"
-    title = "This was done as often as it counts in a day"
+    title = "This would bring more points than the action pays in a day"
+
+
+class DailyLimitReached(Conflict):
+    code = "daily_limit_reached"
+    title = "This was done as many times as the action allows in a day"
 
 
 class Cooldown(Conflict):
@@ -172,6 +177,7 @@ def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> P
     look = _look(tx, deed, now=now)
     _check(deed, look, now=now)
     points = _points(deed, look)
+    _check_pace(deed, look, points, now=now)
     if user.score + points > ledger.MOST_SCORE:
         raise ledger.TooHigh
     state = limits.require_user(
@@ -304,9 +310,8 @@ def _midnight(now: datetime) -> datetime:
 
 
 _LOOK = text("""
-    SELECT c.points, c.daily_cap, c.cooldown_s, c.once_per_object, c.requires_token, c.enabled,
-           (SELECT count(*) FROM score_ledger WHERE tenant_id = :tenant AND user_id = :user AND action_type = :action
-            AND at >= :today AND reverses IS NULL) AS done_today,
+    SELECT c.points, c.daily_cap, c.daily_limit, c.cooldown_s, c.once_per_object, c.requires_token, c.enabled,
+           d.times_today, d.points_today,
            (SELECT max(at) FROM score_ledger WHERE tenant_id = :tenant AND user_id = :user AND action_type = :action
             AND reverses IS NULL) AS last_at,
            EXISTS (SELECT FROM score_ledger WHERE tenant_id = :tenant
@@ -321,12 +326,16 @@ _LOOK = text("""
           WHERE tenant_id = :tenant AND user_id = :user AND rule = :rule AND state = 'dismissed') f
     CROSS JOIN (SELECT count(*) AS updates, min(at) AS oldest_update_at FROM score_ledger
                 WHERE tenant_id = :tenant AND user_id = :user AND at > :minute_ago AND reverses IS NULL) u
+    -- A payment of today that was taken back still counts for the day: a reversal gives no room to do it again.
+    CROSS JOIN (SELECT count(*) AS times_today, COALESCE(sum(delta), 0) AS points_today FROM score_ledger
+                WHERE tenant_id = :tenant AND user_id = :user AND action_type = :action AND at >= :today
+                AND reverses IS NULL) d
     LEFT JOIN action_catalog c ON c.tenant_id = :tenant AND c.type = :action
 """)
 
 
 def _check(deed: Deed, look: Any, *, now: datetime) -> None:
-    """Whether this can be paid for at all, and now."""
+    """Whether this can be paid for at all."""
     if deed.token is not None and deed.token.expires_at <= now:
         raise ActionTokenExpired
     if deed.client_time is not None and not now - OLDEST <= deed.client_time <= now + NEWEST:
@@ -336,7 +345,6 @@ def _check(deed: Deed, look: Any, *, now: datetime) -> None:
         raise UnknownAction(deed.action_type, disabled=look.points is not None)
     if look.once_per_object and look.was_done:
         raise AlreadyDone
-    _check_pace(deed, look, now=now)
 
 
 def _points(deed: Deed, terms: Any) -> int:
@@ -355,11 +363,20 @@ def _points(deed: Deed, terms: Any) -> int:
     return int(terms.points)
 
 
-def _check_pace(deed: Deed, look: Any, *, now: datetime) -> None:
-    if look.daily_cap is not None and look.done_today >= look.daily_cap:
+def _check_pace(deed: Deed, look: Any, points: int, *, now: datetime) -> None:
+    """Whether this can be paid now. What would pass a limit is refused whole, never paid in part."""
+    tomorrow_in_s = (_midnight(now) + timedelta(days=1) - now).total_seconds()
+    if look.daily_cap is not None and look.points_today + points > look.daily_cap:
         raise DailyCapReached(
-            f"{deed.action_type} counts {look.daily_cap} times a day (UTC)",
-            retry_after_s=(_midnight(now) + timedelta(days=1) - now).total_seconds(),
+            f"{deed.action_type} pays at most {look.daily_cap} points a day (UTC): "
+            f"{look.points_today} were paid today, and this would add {points}",
+            retry_after_s=tomorrow_in_s,
+        )
+    if look.daily_limit is not None and look.times_today >= look.daily_limit:
+        raise DailyLimitReached(
+            f"{deed.action_type} is paid at most {look.daily_limit} times a day (UTC): "
+            f"it was paid {look.times_today} times today",
+            retry_after_s=tomorrow_in_s,
         )
     if look.cooldown_s is not None and look.last_at is not None:
         wait = look.cooldown_s - (now - look.last_at).total_seconds()

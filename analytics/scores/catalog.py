@@ -14,6 +14,7 @@ from tenants.errors import Invalid, NotFound
 ACTION_TYPE = re.compile(r"[A-Za-z0-9._~-]{1,64}")
 MOST_POINTS = 2**53 - 1
 MOST_ACTIONS = 1_000
+MAX_DAILY_LIMIT = 1_000_000
 
 
 class ActionType(TenantOwned, Base):
@@ -24,8 +25,10 @@ class ActionType(TenantOwned, Base):
     )
     type: Mapped[str] = mapped_column(primary_key=True)
     points: Mapped[int] = mapped_column(BigInteger)
-    # How often a user may do it in a day (UTC).
-    daily_cap: Mapped[int | None]
+    # How many points a user may get for it in a day (UTC).
+    daily_cap: Mapped[int | None] = mapped_column(BigInteger)
+    # How many times a user may do it in a day (UTC).
+    daily_limit: Mapped[int | None]
     # How long after doing it a user may do it again.
     cooldown_s: Mapped[int | None]
     once_per_object: Mapped[bool] = mapped_column(server_default="false")
@@ -41,6 +44,7 @@ class Terms:
 
     points: int
     daily_cap: int | None = None
+    daily_limit: int | None = None
     cooldown_s: int | None = None
     once_per_object: bool = False
     requires_token: bool = False
@@ -101,8 +105,12 @@ def check(action_type: str, terms: Terms) -> None:
         errors["type"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
     if not 1 <= terms.points <= MOST_POINTS:
         errors["points"] = [f"a whole number from 1 to {MOST_POINTS}"]
-    if terms.daily_cap is not None and not 1 <= terms.daily_cap <= 1_000_000:
-        errors["daily_cap"] = ["a whole number from 1 to 1000000, or nothing"]
+    if terms.daily_cap is not None and not 1 <= terms.daily_cap <= MOST_POINTS:
+        errors["daily_cap"] = [f"a whole number of points from 1 to {MOST_POINTS}, or nothing"]
+    elif terms.daily_cap is not None and terms.daily_cap < terms.points:
+        errors["daily_cap"] = [f"at least the action's points ({terms.points}): below, it could never be paid"]
+    if terms.daily_limit is not None and not 1 <= terms.daily_limit <= MAX_DAILY_LIMIT:
+        errors["daily_limit"] = [f"a whole number of times from 1 to {MAX_DAILY_LIMIT}, or nothing"]
     if terms.cooldown_s is not None and not 1 <= terms.cooldown_s <= 31_536_000:
         errors["cooldown_s"] = ["a whole number of seconds, up to a year, or nothing"]
     if errors:

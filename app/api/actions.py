@@ -22,9 +22,20 @@ blueprint = Blueprint("actions", __name__, url_prefix="/api/v1", description="Ac
 OBJECT = ma.validate.Regexp(actions.OBJECT)
 
 
+DAILY_CAP = {
+    "description": "The most points that a user gets for this action in a day (UTC); at least `points`. An action that "
+    "would pass it is refused whole (409 `daily_cap_reached`). What an admin takes back later still counts."
+}
+DAILY_LIMIT = {
+    "description": "How many times a user is paid for this action in a day (UTC); one more is refused "
+    "(409 `daily_limit_reached`). What an admin takes back later still counts."
+}
+
+
 class TermsIn(Schema):
     points = ma.fields.Integer(required=True, strict=True)
-    daily_cap = ma.fields.Integer(strict=True, allow_none=True, load_default=None)
+    daily_cap = ma.fields.Integer(strict=True, allow_none=True, load_default=None, metadata=DAILY_CAP)
+    daily_limit = ma.fields.Integer(strict=True, allow_none=True, load_default=None, metadata=DAILY_LIMIT)
     cooldown_s = ma.fields.Integer(strict=True, allow_none=True, load_default=None)
     once_per_object = StrictBoolean(load_default=False)
     requires_token = StrictBoolean(load_default=False)
@@ -34,7 +45,8 @@ class TermsIn(Schema):
 class ActionOut(Schema):
     type = ma.fields.String(required=True)
     points = ma.fields.Integer(required=True)
-    daily_cap = ma.fields.Integer(allow_none=True)
+    daily_cap = ma.fields.Integer(allow_none=True, metadata=DAILY_CAP)
+    daily_limit = ma.fields.Integer(allow_none=True, metadata=DAILY_LIMIT)
     cooldown_s = ma.fields.Integer(allow_none=True)
     once_per_object = ma.fields.Boolean()
     requires_token = ma.fields.Boolean()

@@ -20,7 +20,8 @@ def action() -> None:
 @click.argument("tenant_id", metavar="TENANT")
 @click.argument("action_type", metavar="TYPE")
 @click.option("--points", type=int, help="What it is worth (needed for a new one).")
-@click.option("--daily-cap", type=int, help="How often it counts in a day (UTC); 0: as often as one likes.")
+@click.option("--daily-cap", type=int, help="The most points that a user gets for it in a day (UTC); 0: no cap.")
+@click.option("--daily-limit", type=int, help="How many times a user is paid for it in a day (UTC); 0: no limit.")
 @click.option("--cooldown", "cooldown_s", type=int, help="Seconds until it counts again; 0: none.")
 @click.option("--once-per-object/--many-per-object", default=None, help="Whether it counts once for each object.")
 @click.option("--requires-token/--no-token", default=None, help="Whether a user's own word is not enough.")
@@ -42,7 +43,7 @@ def set_(data_dir: Path, /, tenant_id: str, action_type: str, as_json: bool, **g
         if "points" not in {**kept, **wanted}:
             raise click.UsageError("A new action needs --points.")
         merged = {**kept, **wanted}
-        for name in ("daily_cap", "cooldown_s"):
+        for name in ("daily_cap", "daily_limit", "cooldown_s"):
             merged[name] = merged.get(name) or None
         terms = Terms(**merged)
         catalog.put(tx, action_type, terms, now=utcnow())
@@ -59,7 +60,8 @@ def list_(data_dir: Path, tenant_id: str, as_json: bool) -> None:
     """List TENANT's catalog."""
     from analytics.scores import catalog
 
-    columns = ("type", "points", "daily_cap", "cooldown_s", "once_per_object", "requires_token", "enabled")
+    limits = ("daily_cap", "daily_limit", "cooldown_s")
+    columns = ("type", "points", *limits, "once_per_object", "requires_token", "enabled")
     with inside_tenant(data_dir, tenant_id) as open_tx, open_tx() as tx:
         rows = [{name: getattr(row, name) for name in columns} for row in catalog.list_(tx)]
     empty = "There is no action yet. Make one: plaudit action set TENANT TYPE --points N"

@@ -82,10 +82,12 @@ def cron(data_dir: Path) -> None:
 @click.pass_obj
 def demo_traffic(data_dir: Path) -> None:
     """Fill the demo tenant and keep it busy, through the API."""
-    from app.run.demo_traffic import run
+    from app.run.demo_traffic import HISTORY_DAYS, Api, run
 
-    url, client_id, secret = (os.environ[f"PLAUDIT_DEMO_{name}"] for name in ("URL", "CLIENT_ID", "CLIENT_SECRET"))
-    run(url, client_id, secret, marker=data_dir / "demo-seeded")
+    given = {name: os.environ[f"PLAUDIT_DEMO_{name.upper()}"] for name in ("url", "client_id", "client_secret")}
+    api = Api(**given, demo_secret=os.environ["PLAUDIT_DEMO_SECRET"])
+    days = int(os.environ.get("PLAUDIT_DEMO_HISTORY_DAYS") or HISTORY_DAYS)
+    run(api, marker=data_dir / "demo-seeded", ready=data_dir / "demo-ready", days=days, say=click.echo)
 
 
 @click.command()

@@ -1,5 +1,6 @@
 """What happens around every request: its id, its limits, its headers, its log line and its metrics."""
 
+import hmac
 import re
 import time
 from functools import cache
@@ -51,6 +52,8 @@ QUIET = frozenset(
     }
 )
 
+DEMO_HEADER = "HTTP_X_PLAUDIT_DEMO"
+
 REQUESTS = Counter("plaudit_http_requests_total", "Requests answered.", ["method", "route", "status"])
 SECONDS = Histogram(
     "plaudit_http_request_seconds",
@@ -72,7 +75,7 @@ DEFAULT_HEADERS = (
 )
 
 
-def install(app: Flask, *, https: bool) -> None:
+def install(app: Flask, *, https: bool, demo_secret: str | None) -> None:
     always = always_headers(https=https)
 
     app.before_request(begin)
@@ -89,7 +92,7 @@ def install(app: Flask, *, https: bool) -> None:
         if "HTTP_ORIGIN" in req.environ and req.path.startswith(CORS_PATHS):
             headers["Access-Control-Allow-Origin"] = "*"
             headers["Access-Control-Expose-Headers"] = CORS_EXPOSED_HEADERS
-        record(req, response)
+        record(req, response, demo_secret)
         return response
 
 
@@ -136,14 +139,25 @@ def answer_preflight(req: Request) -> Response | None:
     return response
 
 
-def record(req: Request, response: Response) -> None:
-    """Count the request, and log it unless it is one of many that went well."""
+def sent_by_demo(environ: dict[str, Any], demo_secret: str | None) -> bool:
+    """Whether the demo's own traffic sent this.
+
+    `plaudit up --demo` makes a secret at each start, for the API and the traffic only. So nobody else, whatever their
+    credentials, can keep a request out of the log; and without the demo there is no secret and nothing is kept out.
+    """
+    given = environ.get(DEMO_HEADER)
+    return given is not None and demo_secret is not None and hmac.compare_digest(given.encode(), demo_secret.encode())
+
+
+def record(req: Request, response: Response, demo_secret: str | None) -> None:
+    """Count the request, and log it unless it is one of many that went well, or the demo's own."""
     seconds = time.perf_counter() - g.started
     known = req.url_rule is not None
     route = req.url_rule.rule if req.url_rule is not None else "(none)"
     status = response.status_code
     measure(req.method if known else "(any)", route, status, seconds)
-    if status >= 400 or seconds > SLOW_S or req.endpoint not in QUIET:
+    is_notable = status >= 400 or seconds > SLOW_S or req.endpoint not in QUIET
+    if is_notable and (status >= 500 or not sent_by_demo(req.environ, demo_secret)):
         shown = route if known else logs.mask(req.path, max_chars=MAX_SHOWN_CHARS)
         tell(req.method[:MAX_SHOWN_CHARS], shown, status, seconds, code=g.get("problem_code"))
 

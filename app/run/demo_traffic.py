@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -21,6 +21,7 @@ from typing import Any
 from app.run.data_folder import write_private
 
 HISTORY_DAYS = 30
+BOARDS_WITHIN_S = 60
 VIEWS_A_DAY = 4000
 READERS = 400
 SEED = "plaudit-demo"
@@ -61,8 +62,9 @@ class DemoPage:
 class Api:
     """What a tenant app needs of the API: a token, and JSON."""
 
-    def __init__(self, url: str, client_id: str, client_secret: str) -> None:
+    def __init__(self, url: str, client_id: str, client_secret: str, *, demo_secret: str) -> None:
         self.url = url
+        self._demo_secret = demo_secret
         self._basic = base64.b64encode(f"{client_id}:{client_secret}".encode()).decode()
         self._token = ""
 
@@ -79,7 +81,7 @@ class Api:
     def _send(self, method: str, path: str, body: Any, authorization: str) -> Any:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         kind = "application/x-www-form-urlencoded" if isinstance(body, bytes) else "application/json"
-        headers = {"Authorization": authorization, "Content-Type": kind}
+        headers = {"Authorization": authorization, "Content-Type": kind, "X-Plaudit-Demo": self._demo_secret}
         request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)  # noqa: S310
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  our own service
             text = answer.read()
@@ -88,7 +90,7 @@ class Api:
 
 # What the demo's readers are paid for.
 ACTIONS: dict[str, dict[str, Any]] = {
-    "comment": {"points": 5, "daily_cap": 50},
+    "comment": {"points": 5, "daily_cap": 250},
     "edit": {"points": 20},
     "answer": {"points": 50},
     "first-read": {"points": 2, "once_per_object": True},
@@ -113,14 +115,14 @@ def make_pages() -> list[DemoPage]:
     ]
 
 
-def history(pages: list[DemoPage], *, now: datetime) -> Iterator[dict[str, Any]]:
-    """A month of views and likes: busy mornings, quiet nights, quieter weekends. The same ids every time."""
+def history(pages: list[DemoPage], *, days: int, now: datetime) -> Iterator[dict[str, Any]]:
+    """Views and likes of so many days: busy mornings, quiet nights, quieter weekends. The same ids every time."""
     rng = random.Random(SEED)  # noqa: S311
-    first = now - timedelta(days=HISTORY_DAYS)
+    first = now - timedelta(days=days)
     number = 0
-    for hour in range(HISTORY_DAYS * 24):
+    for hour in range(days * 24):
         began = first + timedelta(hours=hour)
-        progress = hour / (HISTORY_DAYS * 24)
+        progress = hour / (days * 24)
         weights = [page.weight * page.trend**progress for page in pages]
         for page in rng.choices(pages, weights, k=round(VIEWS_A_DAY / 24 * rhythm(began) * rng.uniform(0.8, 1.2))):
             at = (began + timedelta(seconds=rng.randrange(3600))).isoformat()
@@ -144,7 +146,7 @@ def rhythm(at: datetime) -> float:
     return day * (0.35 if at.weekday() >= 5 else 1.0)
 
 
-def seed(api: Api, pages: list[DemoPage], marker: Path) -> None:
+def seed(api: Api, pages: list[DemoPage], marker: Path, *, days: int) -> None:
     """Pages and history, once: an interrupted start goes on, for pages and events are known by their ids."""
     if marker.exists():
         return
@@ -158,10 +160,30 @@ def seed(api: Api, pages: list[DemoPage], marker: Path) -> None:
             "visibility": "private" if page.space == "engineering" else "public",
         }
         api.call("PUT", f"/api/v1/pages/{page.external_id}", body)
-    events = history(pages, now=datetime.now(UTC))
+    events = history(pages, days=days, now=datetime.now(UTC))
     while batch := list(islice(events, 1000)):
         api.call("POST", "/api/v1/events", {"events": batch})
     write_private(marker, "")
+
+
+def wait_for_boards(api: Api) -> None:
+    """Until Redis answers for every scope of the demo: the workers fill its boards at each start, and log it then.
+
+    By the window of one day, whose boards come last: history is sent from its oldest day on.
+    """
+    deadline = time.monotonic() + BOARDS_WITHIN_S
+    scopes = ["global", *(f"space:{name}" for name in SPACES), "tenant", "users"]
+    while scopes and time.monotonic() < deadline:
+        metric = "points" if scopes[0] == "users" else "views"
+        query = urllib.parse.urlencode({"scope": scopes[0], "window": "1d", "metric": metric, "limit": 1})
+        try:
+            is_filled = api.call("GET", f"/api/v1/leaderboards?{query}")["source"] == "redis"
+        except (urllib.error.URLError, OSError):
+            is_filled = False
+        if is_filled:
+            scopes.pop(0)
+        else:
+            time.sleep(0.2)
 
 
 def go_on(api: Api, pages: list[DemoPage]) -> None:
@@ -184,12 +206,19 @@ def go_on(api: Api, pages: list[DemoPage]) -> None:
         time.sleep(rng.expovariate(1))
 
 
-def run(url: str, client_id: str, client_secret: str, *, marker: Path) -> None:
-    api, pages = Api(url, client_id, client_secret), make_pages()
+def run(
+    api: Api, *, marker: Path, ready: Path, days: int = HISTORY_DAYS, say: Callable[[str], None] = lambda _: None
+) -> None:
+    """Prepare the demo, write the file `ready`, then send traffic for ever."""
+    pages = make_pages()
+    if not marker.exists():
+        say(f"making {len(pages)} pages and {days} days of history, at the first start only")
     while True:
         try:
-            seed(api, pages, marker)
+            seed(api, pages, marker, days=days)
             break
         except (urllib.error.URLError, OSError):
             time.sleep(1)
+    wait_for_boards(api)
+    write_private(ready, "")
     go_on(api, pages)

@@ -113,14 +113,22 @@ class Supervisor:
 
     def wait_for(self, what: Callable[[], bool], *, within_s: float = READY_WITHIN_S) -> bool:
         """Keep going until `what` holds. False when a stop was asked for first."""
+        if not self.wait_at_most(within_s, what) and not self.is_stopping:
+            raise UpError(f"Not ready after {within_s:.0f} s; the lines above say why")
+        return not self.is_stopping
+
+    def wait_at_most(self, within_s: float, what: Callable[[], bool]) -> bool:
+        """Keep going until `what` holds. False when the time was over, or a stop was asked for, first."""
         deadline = time.monotonic() + within_s
-        while not self._stop_signals:
+        while not self.is_stopping and time.monotonic() <= deadline:
             if what():
                 return True
-            if time.monotonic() > deadline:
-                raise UpError(f"Not ready after {within_s:.0f} s; the lines above say why")
             self.turn(0.05)
         return False
+
+    @property
+    def is_stopping(self) -> bool:
+        return bool(self._stop_signals)
 
     def run(self) -> None:
         """Keep everything running until a stop is asked for."""
@@ -236,10 +244,16 @@ class Printer:
         self._colours = colours
         self._waiting: queue.Queue[str | None] = queue.Queue(maxsize=10_000)
         self._seen: dict[str, str] = {}
+        self._last_line_at = time.monotonic()
         self._thread = threading.Thread(target=self._print, name="printer", daemon=True)
         self._thread.start()
 
+    def is_quiet_since(self, seconds: float) -> bool:
+        """Whether no child has said anything for so long."""
+        return time.monotonic() - self._last_line_at >= seconds
+
     def line(self, name: str, text: str) -> None:
+        self._last_line_at = time.monotonic()
         prefix = f"{name:<9}|"
         if self._colours:
             colour = self._seen.setdefault(name, self.COLOURS[len(self._seen) % len(self.COLOURS)])

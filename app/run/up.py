@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from app.run.supervisor import Supervisor
 from app.settings import Settings, SettingsError
 
 HEALTH_HOST = "127.0.0.1"
+DEMO_WITHIN_S = 300.0
+# On a terminal the ready lines are printed when the start has had nothing more to say for so long; but not much later.
+QUIET_S = 1.0
+QUIET_WITHIN_S = 10.0
 
 
 def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, as_json: bool) -> None:
@@ -128,7 +133,8 @@ def _start_service(
     said = _prepare_database(addresses, data_dir if demo else None)
     # Processes that answer requests get the service's login only, where there is one.
     no_owner = {"DATABASE_URL": ""} if addresses.service_database_url else {}
-    watch.add_command("web", "web", env=no_owner)
+    demo_secret = {"PLAUDIT_DEMO_SECRET": secrets.token_urlsafe(32) if traffic else ""}
+    watch.add_command("web", "web", env=no_owner | demo_secret)
     watch.add_command("live", "live", env=no_owner)
     for number in range(1, workers + 1):
         watch.add_command(f"worker{number}", "worker")
@@ -140,13 +146,25 @@ def _start_service(
             and supervisor.answers(f"http://{host}:{live_port}/health/live")
         )
     ):
-        ready = {"ready": True, "url": settings.public_url, "live_url": live_url, **said}
-        _say_ready(ready, watch.out, as_json=as_json)
         if traffic:
             where = {"URL": f"http://{host}:{settings.port}", "CLIENT_ID": said["client_id"]}
             where["CLIENT_SECRET"] = said["client_secret"]
-            watch.add_command("demo", "demo-traffic", env={f"PLAUDIT_DEMO_{name}": to for name, to in where.items()})
+            env = {f"PLAUDIT_DEMO_{name}": to for name, to in where.items()} | demo_secret
+            _prepare_demo(watch, env, ready=data_dir / "demo-ready")
+        if sys.stdout.isatty() and not as_json:
+            watch.wait_at_most(QUIET_WITHIN_S, lambda: watch.out.is_quiet_since(QUIET_S))
+        if not watch.is_stopping:
+            ready = {"ready": True, "url": settings.public_url, "live_url": live_url, **said}
+            _say_ready(ready, watch.out, as_json=as_json)
         watch.run()
+
+
+def _prepare_demo(watch: Supervisor, env: dict[str, str], *, ready: Path) -> None:
+    """Start the demo's traffic, and wait until the process says by a file that it has prepared everything."""
+    ready.unlink(missing_ok=True)
+    watch.add_command("demo", "demo-traffic", env=env)
+    if not watch.wait_at_most(DEMO_WITHIN_S, ready.exists) and not watch.is_stopping:
+        watch.out.line("demo", "still making its history; the boards fill up as it goes on")
 
 
 def _prepare_database(addresses: Addresses, demo_in: Path | None) -> dict[str, str]:

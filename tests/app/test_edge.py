@@ -1,5 +1,8 @@
 """What every answer has."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -134,3 +137,42 @@ def test_the_contract_is_valid_openapi_and_readable(client: FlaskClient) -> None
     assert page.content_type.startswith("text/html")
     for path in spec["paths"]:
         assert path in page.text
+
+
+DEMO = "demo-secret-" * 4
+
+
+@pytest.mark.parametrize(
+    ("secret", "headers", "is_logged"),
+    [
+        (DEMO, {"X-Plaudit-Demo": DEMO}, False),
+        (DEMO, {"X-Plaudit-Demo": DEMO[:-1]}, True),
+        (DEMO, {"X-Plaudit-Demo": "\xe9"}, True),
+        (DEMO, {"X-Plaudit-Demo": ""}, True),
+        (DEMO, {}, True),
+        (None, {"X-Plaudit-Demo": DEMO}, True),
+        (None, {"X-Plaudit-Demo": ""}, True),
+    ],
+)
+def test_nothing_but_the_demos_own_traffic_stays_out_of_the_log(
+    settings: Settings,
+    logged: Callable[[], list[dict[str, Any]]],
+    secret: str | None,
+    headers: dict[str, str],
+    is_logged: bool,
+) -> None:
+    with_settings(settings, demo_secret=secret).get("/nothing-here", headers=headers)
+    assert [line["message"] for line in logged()] == (["GET '/nothing-here' 404"] if is_logged else [])
+
+
+def test_an_error_of_ours_is_logged_whoever_sent_the_request(
+    settings: Settings, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    def broken() -> str:
+        raise RuntimeError("broken")
+
+    client = with_settings(settings, demo_secret=DEMO)
+    assert isinstance(client.application, Flask)
+    client.application.add_url_rule("/broken", view_func=public(broken))
+    assert client.get("/broken", headers={"X-Plaudit-Demo": DEMO}).status_code == 500
+    assert "GET '/broken' 500" in [line["message"] for line in logged()]

@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from analytics.ingest import pages
+from app.http import edge
 from app.http.fast_lane import FastLane
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import views_of
@@ -118,3 +119,22 @@ def test_whatever_goes_wrong_in_the_lane_is_answered_by_the_route(
     monkeypatch.setattr("app.api.events.view_part", fail)
     answer = sender("POST", VIEWS)
     assert (answer.status_code, answer.headers["Content-Type"]) == (503, "application/problem+json")
+
+
+@pytest.mark.parametrize(("sent", "is_logged"), [("demo-secret", False), ("another", True)])
+def test_a_slow_view_is_logged_unless_the_demo_sent_it(
+    app: Flask,
+    sender: Callable[..., Any],
+    flask_routes: list[str],
+    logged: Callable[[], list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    sent: str,
+    is_logged: bool,
+) -> None:
+    monkeypatch.setattr(app.wsgi_app, "_demo_secret", "demo-secret")
+    monkeypatch.setattr(edge, "SLOW_S", 0)
+    before = len(logged())
+    flask_routes.clear()
+    assert sender("POST", VIEWS, json={}, headers={"X-Plaudit-Demo": sent}).status_code == 202
+    assert flask_routes == []
+    assert len(logged()) - before == int(is_logged)

@@ -243,8 +243,10 @@ def test_caps_cooldowns_and_objects(admin: Caller, player: Caller) -> None:
     put(once_per_object=True)
     assert [act(object="a"), act(object="a"), act(object="b")] == ["paid", "already_done", "paid"]
     assert [act(object=same) for same in ("A", "b/", "B//")] == ["already_done"] * 3, "in whatever spelling"
-    put(daily_cap=3)
+    put(daily_cap=30)
     assert [act(), act()] == ["paid", "daily_cap_reached"]
+    put(daily_limit=4)
+    assert [act(), act()] == ["paid", "daily_limit_reached"]
     put(cooldown_s=60)
     assert act() == "cooldown"
     put(requires_token=True)

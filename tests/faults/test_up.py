@@ -78,7 +78,7 @@ def test_every_child_that_dies_comes_back_and_the_rest_stays(folder: Path) -> No
 
 
 def test_killed_with_9_it_leaves_no_process_and_the_next_start_recovers(folder: Path) -> None:
-    service = Service(folder, "--demo")
+    service = Service(folder, "--demo", env={"PLAUDIT_DEMO_HISTORY_DAYS": "1"})
     everything = service.everything()
     service.process.kill()
     service.process.wait()

@@ -70,3 +70,23 @@ def test_sign_up_stays_open_where_it_was_and_who_was_there_sees_all(engine: Engi
             "other": (8, {"signup_open": True, "public_scoreboard": True, "limits": {"live_connections": 5}}),
         }
         assert tx.scalars(text("SELECT sees_private FROM users")).all() == [True]
+
+
+def test_a_stored_daily_cap_stays_a_number_of_times(engine: Engine) -> None:
+    """`daily_cap` limited times, and limits points from now on: stored values keep what they did, as `daily_limit`."""
+    migrate_up_to(engine, "daily_limit", before=True)
+    with engine.begin() as tx:
+        tx.execute(text("INSERT INTO tenants (id, name, created_at) VALUES ('acme', 'Acme', now())"))
+        tx.execute(
+            text("""
+                INSERT INTO action_catalog (tenant_id, type, points, daily_cap, cooldown_s, updated_at)
+                VALUES ('acme', 'capped', 100, 3, 60, '2020-01-01Z'), ('acme', 'free', 5, NULL, NULL, '2020-01-01Z')
+            """)
+        )
+    migrate_up_to(engine, "daily_limit", before=False)
+    with engine.begin() as tx:
+        rows = tx.execute(
+            text("SELECT type, points, daily_cap, daily_limit, cooldown_s FROM action_catalog ORDER BY type")
+        ).all()
+        assert [tuple(row) for row in rows] == [("capped", 100, None, 3, 60), ("free", 5, None, None, None)]
+        tx.execute(text("UPDATE action_catalog SET daily_cap = 9007199254740991"))  # as many points as there can be

@@ -160,6 +160,7 @@ function actionForm(known, again, taken = []) {
     ...(known.type ? [] : [{ name: "type", label: "Type", placeholder: "answer", required: true }]),
     { name: "points", label: "Points", type: "number", value: known.points ?? 10, min: 0 },
     { name: "daily_cap", label: "At most so many points a day", type: "number", value: known.daily_cap ?? "", placeholder: "no limit" },
+    { name: "daily_limit", label: "At most so many times a day", type: "number", value: known.daily_limit ?? "", placeholder: "no limit" },
     { name: "cooldown_s", label: "Wait between two (seconds)", type: "number", value: known.cooldown_s ?? "", placeholder: "none" },
     { name: "once_per_object", label: "Once for each object", type: "checkbox", value: known.once_per_object },
     { name: "requires_token", label: "Only with an action token", type: "checkbox", value: known.requires_token },
@@ -175,7 +176,7 @@ function actionForm(known, again, taken = []) {
 
 async function catalog(again) {
   const { items } = await get("/api/v1/actions/catalog");
-  const terms = (one) => [one.daily_cap && `at most ${number(one.daily_cap)} points a day`, one.cooldown_s && `every ${number(one.cooldown_s)} s`, one.once_per_object && "once for each object", one.requires_token && "with a token"].filter(Boolean).join(", ");
+  const terms = (one) => [one.daily_cap && `at most ${number(one.daily_cap)} points a day`, one.daily_limit && `at most ${number(one.daily_limit)} times a day`, one.cooldown_s && `every ${number(one.cooldown_s)} s`, one.once_per_object && "once for each object", one.requires_token && "with a token"].filter(Boolean).join(", ");
   const rows = items.map((one) =>
     h("tr", {}, h("td", {}, h("code", {}, one.type), " ", !one.enabled && h("span", { class: "badge" }, "off")), h("td", { class: "number" }, number(one.points)), h("td", {}, terms(one) || "no limits", unfold("Change", actionForm(one, again))), h("td", { class: "acts" }, sure("Delete", `Delete ${one.type}? What it paid stays.`, () => send("DELETE", `/api/v1/actions/catalog/${encodeURIComponent(one.type)}`), again))));
   return card("Action catalog", "What earns points, and how many; the server decides", items.length ? list(["Action", "Points", "Limits", ""], rows) : empty("The catalog is empty", "An action that is not in it pays nothing."), unfold("New action", actionForm({}, again, items.map((one) => one.type))));
