@@ -21,6 +21,7 @@ from app.assets import assets, serve
 from app.auth import current_key, current_reader, public, publishable_key
 from app.board_shelf import OF_ANY_VERSION, Answer, BoardShelf
 from app.conditional import if_changed
+from app.labels import WINDOW_LABELS
 from app.shown_boards import Rows, board_for
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
@@ -29,7 +30,6 @@ blueprint = Blueprint("embed", __name__, url_prefix="/embed")
 
 FOR_A_MINUTE = "public, max-age=60, stale-while-revalidate=600"
 FOR_AN_HOUR = "public, max-age=3600"
-WINDOW_NAMES = {Window.DAY: "24 hours", Window.WEEK: "7 days", Window.MONTH: "30 days", Window.ALL: "all time"}
 # What XML cannot hold, however it is escaped.
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 CHARACTER_PX = 6.6
@@ -98,7 +98,7 @@ def badge(external_id: str) -> Response:
     with tenant_tx(current_key().tenant_id) as tx:
         page = pages.get(tx, external_id, public_only=True)
         value = series.stats(tx, page.id, now=now)[query["metric"].value][query["window"].value]
-    over = "" if query["window"] is Window.ALL else f", {WINDOW_NAMES[query['window']]}"
+    over = "" if query["window"] is Window.ALL else f", {WINDOW_LABELS[query['window']].lower()}"
     label = query.get("label") or f"{query['metric'].value}{over}"
     response = _picture(label, _compact(value), title=f"{page.title}: {value:,} {query['metric'].value}{over}")
     response.headers["Cache-Control"] = FOR_A_MINUTE
@@ -137,7 +137,8 @@ def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
         if row["page"] is not None
     ]
     told = {"rows": shown, "title": query["title"], "metric": query["metric"].value, "theme": query["theme"]}
-    return render_template("popular.html", version=assets().version, window=WINDOW_NAMES[query["window"]], **told)
+    window = WINDOW_LABELS[query["window"]].lower()
+    return render_template("popular.html", version=assets().version, window=window, **told)
 
 
 def _link(url: str, base: str | None) -> str | None:

@@ -81,7 +81,7 @@ def test_only_plain_http_addresses_are_links(browser: Browser, demo_service: Ser
         page.goto(f"{demo_service.url}/dashboard")
         module = page.locator('script[type="module"]').first.get_attribute("src") or ""
         linked = page.evaluate(
-            "async ([dom, urls]) => { const { isOutside } = await import(dom); return urls.filter(isOutside); }",
+            "async ([dom, urls]) => urls.filter((await import(dom)).isExternalUrl)",
             [module.replace("main.js", "dom.js"), [*NO_LINKS, "https://wiki.example/a?b#c"]],
         )
     finally:
