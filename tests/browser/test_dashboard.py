@@ -229,6 +229,25 @@ def test_a_page_opens_with_its_series_and_has_an_address_of_its_own(watched: Wat
     watched.all_is_well()
 
 
+def test_a_list_is_read_to_its_last_page(watched: Watched, wiki: Wiki) -> None:
+    spaces = ["pages-a", "pages-b", "pages-c"]
+    for space in spaces:
+        wiki.put(f"in-{space}", space=space)
+
+    def with_small_pages(route: Route) -> None:
+        assert "limit=100" in route.request.url
+        route.continue_(url=route.request.url.replace("limit=100", "limit=2"))
+
+    watched.context.route("**/api/v1/spaces?*", with_small_pages)
+    page = watched.open()
+    for space in spaces:
+        expect(page.get_by_label("Space").locator(f"option[value={space}]")).to_have_count(1)
+    page.get_by_role("link", name="Spaces").click()
+    for space in spaces:
+        expect(page.locator(".board .name", has_text=space)).to_have_count(1)
+    watched.all_is_well()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_holds_on_a_phone(
     browser: Browser, demo_service: Service, signed_in: StorageState, wiki: Wiki, scheme: str
