@@ -50,6 +50,7 @@ class Metric:
     label: str
     source: Counted | Computed | Ledger
     is_whole: bool = True  # else a number with decimals
+    note: str | None = None
 
     @property
     def is_of_users(self) -> bool:
@@ -76,8 +77,9 @@ def register(metric: Metric) -> Metric:
     return metric
 
 
-LIKES = register(
-    Metric("likes", "Likes", Counted("page_likes", time="created_at", aggregate="count(*)", total="likes"))
+# In the order in which people see them.
+SCORE = register(
+    Metric("score", "Score", Computed(scoring.score_of), is_whole=False, note="by likes and views, weighted")
 )
 VIEWS = register(
     Metric(
@@ -86,7 +88,9 @@ VIEWS = register(
         Counted("page_views_hour", "bucket_hour", aggregate="sum(views)", total="views", purged="views_purged"),
     )
 )
-SCORE = register(Metric("score", "Score", Computed(scoring.score_of), is_whole=False))
+LIKES = register(
+    Metric("likes", "Likes", Counted("page_likes", time="created_at", aggregate="count(*)", total="likes"))
+)
 POINTS = register(Metric("points", "Points", Ledger("points", total="current_score", reached_at="score_reached_at")))
 
 

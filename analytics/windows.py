@@ -28,7 +28,7 @@ class Window(StrEnum):
     DAY = "1d", "24 hours", timedelta(hours=1)
     WEEK = "7d", "7 days", timedelta(hours=6)
     MONTH = "30d", "30 days", timedelta(days=1)
-    ALL = "all", "all time", timedelta(days=3)
+    ALL = "all", "All time", timedelta(days=3)
 
     @property
     def length(self) -> timedelta | None:

@@ -15,11 +15,12 @@ from app.api.logins import LoginIn, end_own_session, sign_in
 from app.http.auth import May, cookie_name, public, require_same_origin, requires
 from app.settings import Settings
 from app.ui.assets import assets
+from app.ui.labels import dashboard_names
 from tenants import sessions
 
 pages = FlaskBlueprint("dashboard", __name__)
-# Its entry is a script of its own, the theme comes before the first paint, and few open the admin's corner.
-NOT_AT_FIRST = {"dashboard/main.js", "dashboard/theme.js", "dashboard/admin.js"}
+# The page has tags of its own for these two; and few people open the admin's part, so it is loaded when they do.
+NOT_PRELOADED = ("dashboard/main.js", "dashboard/theme.js", "dashboard/admin/")
 
 blueprint = Blueprint("sessions", __name__, url_prefix="/dashboard", description="Signing in to the dashboard")
 
@@ -40,9 +41,9 @@ def home() -> Any:
 @public
 def page(_view: str = "") -> Response:
     """One page for every view: which, its scripts find in the address."""
-    scripts = [name for name in assets().scripts("dashboard") if name not in NOT_AT_FIRST]
+    scripts = [name for name in assets().scripts("dashboard") if not name.startswith(NOT_PRELOADED)]
     was_here = cookie_name() in request.cookies  # spares whoever was not a question that fails
-    told = {"version": assets().version, "scripts": scripts, "was_here": was_here}
+    told = {"version": assets().version, "scripts": scripts, "was_here": was_here, "names": dashboard_names()}
     shown = make_response(render_template("dashboard.html", **told))
     shown.headers["Content-Security-Policy"] = policy()
     shown.headers["Cache-Control"] = "no-cache"

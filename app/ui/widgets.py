@@ -99,7 +99,7 @@ def badge(external_id: str) -> Response:
     with tenant_tx(current_key().tenant_id) as tx:
         page = pages.get(tx, external_id, public_only=True)
         value = series.stats(tx, page.id, now=now)[query["metric"]][query["window"].value]
-    over = "" if query["window"] is Window.ALL else f", {query['window'].label}"
+    over = "" if query["window"] is Window.ALL else f", {query['window'].label.lower()}"
     label = query.get("label") or f"{query['metric']}{over}"
     response = _picture(label, _compact(value), title=f"{page.title}: {value:,} {query['metric']}{over}")
     response.headers["Cache-Control"] = FOR_A_MINUTE
@@ -136,7 +136,7 @@ def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
         if row["page"] is not None
     ]
     told = {"rows": shown, "title": query["title"], "metric": query["metric"], "theme": query["theme"]}
-    return render_template("popular.html", version=assets().version, window=query["window"].label, **told)
+    return render_template("popular.html", version=assets().version, window=query["window"].label.lower(), **told)
 
 
 def _link(url: str, base: str | None) -> str | None:

@@ -81,7 +81,7 @@ def test_only_plain_http_addresses_are_links(browser: Browser, demo_service: Ser
         page.goto(f"{demo_service.url}/dashboard")
         module = page.locator('script[type="module"]').first.get_attribute("src") or ""
         linked = page.evaluate(
-            "async ([dom, urls]) => { const { isOutside } = await import(dom); return urls.filter(isOutside); }",
+            "async ([dom, urls]) => urls.filter((await import(dom)).isExternalUrl)",
             [module.replace("main.js", "dom.js"), [*NO_LINKS, "https://wiki.example/a?b#c"]],
         )
     finally:
@@ -226,6 +226,25 @@ def test_a_page_opens_with_its_series_and_has_an_address_of_its_own(watched: Wat
     page.goto(f"{watched.service.url}/dashboard?page=nosuch")
     expect(sheet.get_by_text("There is no such page")).to_be_visible()
     watched.wrong = [text for text in watched.wrong if "404" not in text]
+    watched.all_is_well()
+
+
+def test_a_list_is_read_to_its_last_page(watched: Watched, wiki: Wiki) -> None:
+    spaces = ["pages-a", "pages-b", "pages-c"]
+    for space in spaces:
+        wiki.put(f"in-{space}", space=space)
+
+    def with_small_pages(route: Route) -> None:
+        assert "limit=100" in route.request.url
+        route.continue_(url=route.request.url.replace("limit=100", "limit=2"))
+
+    watched.context.route("**/api/v1/spaces?*", with_small_pages)
+    page = watched.open()
+    for space in spaces:
+        expect(page.get_by_label("Space").locator(f"option[value={space}]")).to_have_count(1)
+    page.get_by_role("link", name="Spaces").click()
+    for space in spaces:
+        expect(page.locator(".board .name", has_text=space)).to_have_count(1)
     watched.all_is_well()
 
 

@@ -1,9 +1,11 @@
-// The API, with the session's cookie. Answers with an ETag are kept, and asked for again only if they changed.
+// Requests to the API with the session's cookie. Answers with an ETag are cached and revalidated on each request.
 
-const kept = new Map();
-const MOST_KEPT = 50;
-let whenSignedOut = () => {};
-let whenScopeIsRefused = () => {};
+const MAX_CACHED = 50;
+const PAGE_LIMIT = 100; // what the API allows
+
+const cache = new Map();
+let signedOut = () => {};
+let scopeRefused = () => {};
 
 export class Problem extends Error {
   constructor(status, body) {
@@ -16,58 +18,87 @@ export class Problem extends Error {
 }
 
 export function onSignedOut(act) {
-  whenSignedOut = act;
+  signedOut = act;
 }
 
-export function onRefusedScope(act) {
-  whenScopeIsRefused = act;
+export function onScopeRefused(act) {
+  scopeRefused = act;
 }
 
-export const get = (path, options) => call("GET", path, undefined, options);
-export const send = (method, path, body) => call(method, path, body);
+export const get = (path, options) => request("GET", path, undefined, options);
+export const send = (method, path, body) => request(method, path, body);
 
-export function address(path, query) {
-  const search = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) if (value !== undefined && value !== null && value !== "") search.set(name, value);
-  return `${path}?${search}`;
+/** The items of a list that the API answers page by page: all of them, or the pages up to the first `max` items. */
+export async function getAll(path, { max = 1000 } = {}) {
+  const items = [];
+  let cursor;
+  do {
+    const page = await get(withQuery(path, { limit: PAGE_LIMIT, cursor }));
+    items.push(...page.items);
+    cursor = page.next_cursor;
+  } while (cursor && items.length < max);
+  return { items, hasMore: Boolean(cursor) };
 }
 
-/** `old()` is called for an answer that the server had kept: there may be a newer one soon. */
-async function call(method, path, body, { signal, old } = {}) {
+/** The path with these parameters; empty ones are left out. */
+export function withQuery(path, query) {
+  const isGiven = ([, value]) => value !== undefined && value !== null && value !== "";
+  return `${path}?${new URLSearchParams(Object.entries(query).filter(isGiven))}`;
+}
+
+/** `onOld` is called if the server answered from its cache: a newer answer may come soon. */
+async function request(method, path, body, { signal, onOld } = {}) {
+  const cached = method === "GET" ? cache.get(path) : undefined;
+  const response = await fetchOrFail(path, {
+    method,
+    signal,
+    headers: headersFor(cached, body),
+    body: body === undefined ? undefined : JSON.stringify(body),
+    cache: "no-store",
+    credentials: "same-origin",
+  });
+  if (Number(response.headers.get("Age"))) onOld?.();
+  if (response.status === 304 && cached) {
+    store(path, cached);
+    return cached.body;
+  }
+  if (!response.ok) throw await problemOf(response);
+  if (response.status === 204) return null;
+  const answer = await response.json();
+  const etag = response.headers.get("ETag");
+  if (method === "GET" && etag) store(path, { etag, body: answer });
+  return answer;
+}
+
+function headersFor(cached, body) {
   const headers = { "X-Plaudit-Dashboard": "1" };
-  const known = method === "GET" ? kept.get(path) : undefined;
-  if (known) headers["If-None-Match"] = known.etag;
+  if (cached) headers["If-None-Match"] = cached.etag;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  let answer;
+  return headers;
+}
+
+async function fetchOrFail(path, options) {
   try {
-    answer = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store", credentials: "same-origin" });
+    return await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { code: "unreachable", detail: "Plaudit cannot be reached. Check your connection." });
   }
-  if (Number(answer.headers.get("Age"))) old?.();
-  if (answer.status === 304 && known) {
-    kept.delete(path);
-    kept.set(path, known); // the last used is the last to go
-    return known.body;
-  }
-  if (!answer.ok) throw await problemOf(answer);
-  if (answer.status === 204) return null;
-  const told = await answer.json();
-  const etag = answer.headers.get("ETag");
-  if (method === "GET" && etag) {
-    kept.set(path, { etag, body: told });
-    if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
-  }
-  return told;
 }
 
-async function problemOf(answer) {
-  const told = await answer.json().catch(() => ({ detail: `The server answered ${answer.status}` }));
-  if (answer.status === 401 && told.code !== "invalid_credentials") {
-    kept.clear();
-    whenSignedOut();
+/** A Map keeps the order of insertion, so the first key is the least recently used one. */
+function store(path, entry) {
+  cache.delete(path);
+  cache.set(path, entry);
+  if (cache.size > MAX_CACHED) cache.delete(cache.keys().next().value);
+}
+
+async function problemOf(response) {
+  const body = await response.json().catch(() => ({ detail: `The server answered ${response.status}` }));
+  if (response.status === 401 && body.code !== "invalid_credentials") {
+    cache.clear();
+    signedOut();
   }
-  if (told.code === "public_boards_only") whenScopeIsRefused();
-  return new Problem(answer.status, told);
+  if (body.code === "public_boards_only") scopeRefused();
+  return new Problem(response.status, body);
 }

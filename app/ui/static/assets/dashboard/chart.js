@@ -1,133 +1,164 @@
-// A calm line over time, in SVG: an area, a few lines to read it by, and the value under the pointer or the arrow keys.
+// A line over time in SVG: an area, a few grid lines, and the value under the pointer or chosen by the arrow keys.
 
-import { h, replace, s } from "./dom.js";
-import { compact, number, span, tick } from "./format.js";
+import { h, replace, svg } from "./dom.js";
+import { compact, DAY_S, number, period, tick } from "./format.js";
 
 const HEIGHT = 200;
 const TOP = 12;
 const BOTTOM = 24;
+const RIGHT = 8;
+const DIGIT_PX = 7;
+const TICK_PX = 90;
+const TOP_FACTORS = [1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10];
 
-/** `update({points, stepS, name, isUtcDay})` draws it: points are [{at, value}], `name` is of what, such as "views". */
+/** `update({points, stepS, name, isUtcDay})` draws it: points are [{at, value}], `name` is the metric. */
 export function lineChart({ height = HEIGHT } = {}) {
   const chart = new Chart(height);
-  chart.holder.update = (data) => {
+  chart.element.update = (data) => {
     chart.data = data;
     chart.draw();
-    return chart.holder;
   };
-  return chart.holder;
+  return chart.element;
 }
 
 class Chart {
   constructor(height) {
     this.height = height;
-    this.holder = h("div", { class: "chart", tabindex: "0" });
+    this.element = h("div", { class: "chart", tabindex: "0" });
     this.tip = h("div", { class: "tip", role: "status", hidden: true });
-    this.at = null; // the point that is looked at, which stays so when new numbers come
+    this.chosen = null; // the index of the point whose value is shown; new data does not change it
+    this.redrawWhenResized();
+    this.listen();
+  }
+
+  redrawWhenResized() {
     let width = 0;
     new ResizeObserver(([entry]) => {
       if (Math.abs(entry.contentRect.width - width) < 1) return;
       width = entry.contentRect.width;
       this.draw();
-    }).observe(this.holder);
-    this.holder.onpointermove = (event) => this.show(this.under(event));
-    this.holder.onpointerdown = this.holder.onpointermove;
-    this.holder.onpointerleave = (event) => event.pointerType !== "touch" && this.show(null); // a finger that was lifted still reads
-    this.holder.onblur = () => this.show(null);
-    this.holder.onkeydown = (event) => {
+    }).observe(this.element);
+  }
+
+  listen() {
+    this.element.onpointermove = (event) => this.choose(this.indexUnder(event));
+    this.element.onpointerdown = this.element.onpointermove;
+    // A finger that was lifted leaves the value on screen to be read.
+    this.element.onpointerleave = (event) => event.pointerType !== "touch" && this.choose(null);
+    this.element.onblur = () => this.choose(null);
+    this.element.onkeydown = (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!step || !this.data) return;
-      this.show((this.at ?? this.data.points.length) + step);
+      this.choose((this.chosen ?? this.data.points.length) + step);
       event.preventDefault();
     };
   }
 
   draw() {
-    this.width = this.holder.clientWidth;
+    this.width = this.element.clientWidth;
     if (!this.width || !this.data?.points.length) return;
-    const { points, stepS, name, isUtcDay } = this.data;
+    const { points, name } = this.data;
     const { width, height } = this;
-    this.top = niceTop(Math.max(...points.map((point) => point.value)));
-    this.left = 8 + 7 * compact(this.top).length;
-    const x = (place) => this.x(place);
-    const line = points.map((point, place) => `${x(place).toFixed(1)} ${this.y(point.value).toFixed(1)}`).join("L");
+    this.max = roundUp(Math.max(...points.map((point) => point.value)));
+    this.left = 8 + DIGIT_PX * compact(this.max).length;
+    const line = points.map((point, index) => `${this.x(index).toFixed(1)} ${this.y(point.value).toFixed(1)}`).join(
+      "L",
+    );
     const floor = height - BOTTOM;
-    this.marker = s("g", { class: "marker", hidden: true }, s("line", { y1: TOP, y2: floor }), s("circle", { r: 4 }));
-    this.picture = s(
+    this.marker = svg(
+      "g",
+      { class: "marker", hidden: true },
+      svg("line", { y1: TOP, y2: floor }),
+      svg("circle", { r: 4 }),
+    );
+    this.picture = svg(
       "svg",
       { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": summary(points, name) },
-      [0, 0.5, 1].map((share) => grid(this.top * share, { left: this.left, width, y: (value) => this.y(value) })),
-      ticks(points, stepS, { x, width, height, isUtcDay }),
-      s("path", { class: "area", d: `M${x(0)} ${floor}L${line}L${x(points.length - 1)} ${floor}Z` }),
-      s("path", { class: "line", d: `M${line}` }),
+      [0, 0.5, 1].map((share) => this.gridLine(this.max * share)),
+      this.ticks(),
+      svg("path", { class: "area", d: `M${this.x(0)} ${floor}L${line}L${this.x(points.length - 1)} ${floor}Z` }),
+      svg("path", { class: "line", d: `M${line}` }),
       this.marker,
     );
-    replace(this.holder, this.picture, this.tip);
-    this.show(this.at);
+    replace(this.element, this.picture, this.tip);
+    this.choose(this.chosen);
   }
 
-  x(place) {
+  x(index) {
     const { points } = this.data;
-    return this.left + (points.length === 1 ? 0 : (place * (this.width - this.left - 8)) / (points.length - 1));
+    return this.left + (points.length === 1 ? 0 : (index * (this.width - this.left - RIGHT)) / (points.length - 1));
   }
 
   y(value) {
-    return TOP + (1 - value / this.top) * (this.height - TOP - BOTTOM);
+    return TOP + (1 - value / this.max) * (this.height - TOP - BOTTOM);
   }
 
-  under(event) {
-    if (!this.data || !this.picture) return null;
+  indexUnder(event) {
+    if (!this.picture) return null;
     const inside = event.clientX - this.picture.getBoundingClientRect().left - this.left;
-    return Math.round((inside / Math.max(1, this.width - this.left - 8)) * (this.data.points.length - 1));
+    return Math.round((inside / Math.max(1, this.width - this.left - RIGHT)) * (this.data.points.length - 1));
   }
 
-  /** The value of one point; null: of none. */
-  show(place) {
+  /** Shows the value of one point; null shows none. */
+  choose(index) {
     if (!this.picture) return;
-    this.tip.hidden = place === null;
-    this.marker.toggleAttribute("hidden", place === null);
-    this.at = place;
-    if (place === null) return;
+    this.tip.hidden = index === null;
+    this.marker.toggleAttribute("hidden", index === null);
+    this.chosen = index;
+    if (index === null) return;
     const { points, stepS, name, isUtcDay } = this.data;
-    this.at = Math.max(0, Math.min(points.length - 1, place));
-    const point = points[this.at];
-    const x = this.x(this.at);
+    this.chosen = Math.max(0, Math.min(points.length - 1, index));
+    const point = points[this.chosen];
+    const x = this.x(this.chosen);
     this.marker.setAttribute("transform", `translate(${x} 0)`);
     this.marker.lastChild.setAttribute("cy", this.y(point.value));
-    replace(this.tip, h("strong", {}, `${number(point.value)} ${name}`), h("span", {}, span(point.at, stepS, isUtcDay)));
-    this.tip.style.left = `${Math.max(4, Math.min(this.width - this.tip.offsetWidth - 4, x - this.tip.offsetWidth / 2))}px`;
+    const when = period(point.at, stepS, isUtcDay);
+    replace(this.tip, h("strong", {}, `${number(point.value)} ${name}`), h("span", {}, when));
+    const tipWidth = this.tip.offsetWidth;
+    this.tip.style.left = `${Math.max(4, Math.min(this.width - tipWidth - 4, x - tipWidth / 2))}px`;
+  }
+
+  gridLine(value) {
+    const y = this.y(value);
+    return [
+      svg("line", { class: "grid", x1: this.left, x2: this.width - RIGHT, y1: y, y2: y }),
+      svg("text", { class: "axis", x: this.left - 6, y: y + 4, "text-anchor": "end" }, compact(value)),
+    ];
+  }
+
+  ticks() {
+    const { points, stepS, isUtcDay } = this.data;
+    const maxTicks = Math.max(2, Math.min(7, Math.floor(this.width / TICK_PX)));
+    const candidates = tickIndexes(points, stepS);
+    const every = Math.max(1, Math.ceil(candidates.length / maxTicks));
+    const y = this.height - 6;
+    return candidates
+      .filter((_, place) => place % every === Math.floor(every / 2))
+      .map((index) => {
+        const text = tick(points[index].at, stepS * points.length, isUtcDay);
+        return svg("text", { class: "axis", x: this.x(index), y, "text-anchor": "middle" }, text);
+      });
   }
 }
 
-function grid(value, { left, width, y }) {
-  const at = y(value);
-  return [
-    s("line", { class: "grid", x1: left, x2: width - 8, y1: at, y2: at }),
-    s("text", { class: "axis", x: left - 6, y: at + 4, "text-anchor": "end" }, compact(value)),
-  ];
+/** The points that may have a label: over several days the first of each day, else every one. */
+function tickIndexes(points, stepS) {
+  const indexes = points.map((_, index) => index);
+  if (stepS >= DAY_S || stepS * points.length <= 2 * DAY_S) return indexes;
+  const days = points.map((point) => new Date(point.at).toDateString());
+  return indexes.filter((index) => index > 0 && days[index] !== days[index - 1]);
 }
 
-function ticks(points, stepS, { x, width, height, isUtcDay }) {
-  const fit = Math.max(2, Math.min(7, Math.floor(width / 90)));
-  // Over some days, where a day begins; else at equal distances.
-  const isDays = stepS < 86400 && stepS * points.length > 2 * 86400;
-  const dayOf = (point) => new Date(point.at).toDateString();
-  const begins = points.map((_, place) => place).filter((place) => !isDays || (place > 0 && dayOf(points[place]) !== dayOf(points[place - 1])));
-  const every = Math.max(1, Math.ceil(begins.length / fit));
-  return begins
-    .filter((_, place) => place % every === Math.floor(every / 2))
-    .map((place) =>
-      s("text", { class: "axis", x: x(place), y: height - 6, "text-anchor": "middle" }, tick(points[place].at, stepS * points.length, isUtcDay)));
-}
-
-/** A round number at or above the largest, which halves well too. */
-function niceTop(largest) {
+/** A round number at or above the largest value; half of it, at the middle grid line, is round too. */
+function roundUp(largest) {
   if (largest <= 4) return Math.max(2, 2 * Math.ceil(largest / 2));
-  const size = 10 ** Math.floor(Math.log10(largest));
-  return [1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10].map((factor) => factor * size).find((value) => value >= largest);
+  const magnitude = 10 ** Math.floor(Math.log10(largest));
+  return TOP_FACTORS.map((factor) => factor * magnitude).find((value) => value >= largest);
 }
 
 function summary(points, name) {
   const values = points.map((point) => point.value);
-  return `${name} over time: ${number(values.reduce((a, b) => a + b, 0))} in all, at most ${number(Math.max(...values))}. Arrow keys read it.`;
+  const total = values.reduce((sum, value) => sum + value, 0);
+  const max = Math.max(...values);
+  return `${name} over time: ${number(total)} in all, at most ${number(max)}. Use the arrow keys to read each value.`;
 }

@@ -4,7 +4,7 @@ export function h(tag, attributes, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-export function s(tag, attributes, ...children) {
+export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
@@ -31,17 +31,22 @@ export function replace(element, ...children) {
   return append(element, children);
 }
 
-export const isOutside = (url) => /^https?:\/\/[^\\]+$/i.test(url ?? "");
+export const isExternalUrl = (url) => /^https?:\/\/[^\\]+$/i.test(url ?? "");
 
-/** A link to somebody's page, if it is one that a browser should open; else only its text. */
-export function outsideLink(url, attributes, ...children) {
-  if (!isOutside(url)) return h("span", attributes, ...children);
+/** A link to a tenant's page if a browser can open it safely, else only its text. */
+export function externalLink(url, attributes, ...children) {
+  if (!isExternalUrl(url)) return h("span", attributes, ...children);
   return h("a", { ...attributes, href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children);
 }
 
-/** Words of others, in their own direction: they cannot turn ours around. */
-export function words(text, attributes) {
-  return h("bdi", { ...attributes, title: text }, text);
+/** A link to another view of the dashboard: main.js shows it without loading the page again. */
+export function viewLink(href, attributes, ...children) {
+  return h("a", { ...attributes, href, "data-route": "" }, ...children);
+}
+
+/** Text that users wrote, isolated so that its writing direction does not change ours. */
+export function userText(text) {
+  return h("bdi", { title: text }, text);
 }
 
 export const icons = {
@@ -49,10 +54,10 @@ export const icons = {
   down: () => icon("M8 3v9M4 8.5l4 4 4-4"),
   close: () => icon("M4 4l8 8M12 4l-8 8"),
   download: () => icon("M8 2.5v8M4.5 7.5 8 11l3.5-3.5M3 13.5h10"),
-  out: () => icon("M6 3.5H3.5v9h9V10M9 3.5h3.5V7M12.5 3.5 7 9"),
+  external: () => icon("M6 3.5H3.5v9h9V10M9 3.5h3.5V7M12.5 3.5 7 9"),
   theme: () => icon("M8 2.2a5.8 5.8 0 1 0 0 11.6zM8 2.2a5.8 5.8 0 0 1 0 11.6"),
 };
 
 function icon(path) {
-  return s("svg", { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" }, s("path", { d: path }));
+  return svg("svg", { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" }, svg("path", { d: path }));
 }

@@ -1,56 +1,46 @@
 // Numbers and times as people read them, in the reader's own language and time zone.
 
-const whole = new Intl.NumberFormat();
-const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
-const decimal = new Intl.NumberFormat(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+export const HOUR_S = 3600;
+export const DAY_S = 86400;
 
-export const number = (value) => (Number.isInteger(value) ? whole : decimal).format(value);
-export const compact = (value) => (Math.abs(value) < 10000 ? number(value) : short.format(value));
+const wholeNumber = new Intl.NumberFormat();
+const decimalNumber = new Intl.NumberFormat(undefined, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const shortNumber = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
 
-export const WINDOWS = [
-  ["1d", "24 hours"],
-  ["7d", "7 days"],
-  ["30d", "30 days"],
-  ["all", "All time"],
-];
-export const windowName = (window) => new Map(WINDOWS).get(window);
-export const METRICS = [
-  ["score", "Score"],
-  ["views", "Views"],
-  ["likes", "Likes"],
-];
-export const metricName = (metric) => ({ ...Object.fromEntries(METRICS), points: "Points" })[metric];
+export const number = (value) => (Number.isInteger(value) ? wholeNumber : decimalNumber).format(value);
+export const compact = (value) => (Math.abs(value) < 10000 ? number(value) : shortNumber.format(value));
 
-const dayOf = (timeZone) => new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", timeZone });
-const shortDayOf = (timeZone) => new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone });
-const day = dayOf(undefined);
-const shortDay = shortDayOf(undefined);
-const utcDay = dayOf("UTC");
-const utcShortDay = shortDayOf("UTC");
+const DAY = { day: "numeric", month: "short" };
+const WEEKDAY = { ...DAY, weekday: "short" };
+const weekday = new Intl.DateTimeFormat(undefined, WEEKDAY);
+const utcWeekday = new Intl.DateTimeFormat(undefined, { ...WEEKDAY, timeZone: "UTC" });
+const day = new Intl.DateTimeFormat(undefined, DAY);
+const utcDay = new Intl.DateTimeFormat(undefined, { ...DAY, timeZone: "UTC" });
 const time = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
-const both = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const dayAndTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const relativeTime = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
 
-export const dateTime = (text) => both.format(new Date(text));
+export const dateTime = (text) => dayAndTime.format(new Date(text));
 
-/** When a point of a series was. Days of a page are days of UTC, whatever the reader's are; hours are the reader's. */
-export function span(at, seconds, isUtcDay) {
+/** The period of a point of a series. The days of a page are days in UTC; hours are in the reader's time zone. */
+export function period(at, seconds, isUtcDay) {
   const start = new Date(at);
   const end = new Date(start.getTime() + seconds * 1000);
-  if (isUtcDay) return `${utcDay.format(start)} (UTC)`;
-  if (seconds < 86400) return `${day.format(start)}, ${time.format(start)} – ${time.format(end)}`;
-  return `${shortDay.format(start)}, ${time.format(start)} – ${shortDay.format(end)}, ${time.format(end)}`;
+  if (isUtcDay) return `${utcWeekday.format(start)} (UTC)`;
+  if (seconds < DAY_S) return `${weekday.format(start)}, ${time.format(start)} – ${time.format(end)}`;
+  return `${day.format(start)}, ${time.format(start)} – ${day.format(end)}, ${time.format(end)}`;
 }
 
-export function tick(at, wholeS, isUtcDay) {
-  if (isUtcDay) return utcShortDay.format(new Date(at));
-  return wholeS <= 2 * 86400 ? time.format(new Date(at)) : shortDay.format(new Date(at));
+/** The label under the time axis of a chart that covers `seconds` in all. */
+export function tick(at, seconds, isUtcDay) {
+  if (isUtcDay) return utcDay.format(new Date(at));
+  return (seconds <= 2 * DAY_S ? time : day).format(new Date(at));
 }
 
 export function ago(text) {
   const seconds = Math.max(0, (Date.now() - new Date(text)) / 1000);
-  const relative = new Intl.RelativeTimeFormat(undefined, { numeric: "auto" });
   if (seconds < 90) return "just now";
-  if (seconds < 5400) return relative.format(-Math.round(seconds / 60), "minute");
-  if (seconds < 129600) return relative.format(-Math.round(seconds / 3600), "hour");
-  return relative.format(-Math.round(seconds / 86400), "day");
+  if (seconds < 90 * 60) return relativeTime.format(-Math.round(seconds / 60), "minute");
+  if (seconds < 36 * HOUR_S) return relativeTime.format(-Math.round(seconds / HOUR_S), "hour");
+  return relativeTime.format(-Math.round(seconds / DAY_S), "day");
 }

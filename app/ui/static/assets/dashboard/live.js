@@ -1,38 +1,50 @@
-// Hears of changes: by a socket; where none can be had, by asking again every few seconds. Says which of the two it is.
+// Learns of changed boards from a WebSocket; while there is none, by polling. Reports which of the two is in use.
 
 import { send } from "./api.js";
 
 const FIRST_RETRY_MS = 1000;
-const LAST_RETRY_MS = 30000;
-const OPEN_WITHIN_MS = 5000;
-const QUIET_FOR_MS = 30000;
+const MAX_RETRY_MS = 30000;
+const ANSWER_WITHIN_MS = 5000;
+const PING_AFTER_MS = 30000;
 const POLL_EVERY_MS = 5000;
+// A subscription's first message may report a change made since the board was read.
+const CHANGE_MESSAGES = new Set(["invalidated", "resync", "subscribed"]);
+
+/** How the server names a board in its messages. */
+export const topicOf = (board) => `${board.scope}:${board.window}:${board.metric}`;
 
 export class Live {
-  /** `changed(topic, version)`: look again; null: at everything. `state(name)`: "live", "polling" or "connecting". */
-  constructor({ changed, state }) {
-    this.changed = changed;
-    this.state = state;
-    this.wanted = new Map();
+  /**
+   * `onChange(topic, version)`: a board may have changed; a topic of null: any board. `onState(state)`: "live",
+   * "polling" or "connecting".
+   */
+  constructor({ onChange, onState }) {
+    this.onChange = onChange;
+    this.onState = onState;
+    this.followed = new Map();
     this.retryMs = FIRST_RETRY_MS;
-    this.ended = new AbortController();
-    const { signal } = this.ended;
-    addEventListener("online", () => this.now(), { signal });
-    document.addEventListener("visibilitychange", () => !document.hidden && this.now(), { signal });
-    this.poller = setInterval(() => this.isPolling && !document.hidden && this.changed(null), POLL_EVERY_MS);
+    this.stopped = new AbortController();
+    const { signal } = this.stopped;
+    addEventListener("online", () => this.checkNow(), { signal });
+    document.addEventListener("visibilitychange", () => !document.hidden && this.checkNow(), { signal });
+    this.poller = setInterval(() => this.isPolling && !document.hidden && this.onChange(null), POLL_EVERY_MS);
     this.open();
   }
 
-  /** What to hear of from now on: a list of {scope, window, metric}. */
+  /** The boards to subscribe to from now on: a list of {scope, window, metric}. */
   follow(boards) {
-    const next = new Map(boards.map((board) => [`${board.scope}:${board.window}:${board.metric}`, board]));
-    for (const [topic, board] of this.wanted) if (!next.has(topic)) this.say({ op: "unsubscribe", ...board });
-    for (const [topic, board] of next) if (!this.wanted.has(topic)) this.say({ op: "subscribe", ...board });
-    this.wanted = next;
+    const next = new Map(boards.map((board) => [topicOf(board), board]));
+    for (const [topic, board] of this.followed) {
+      if (!next.has(topic)) this.sendMessage({ op: "unsubscribe", ...board });
+    }
+    for (const [topic, board] of next) {
+      if (!this.followed.has(topic)) this.sendMessage({ op: "subscribe", ...board });
+    }
+    this.followed = next;
   }
 
   stop() {
-    this.ended.abort();
+    this.stopped.abort();
     clearInterval(this.poller);
     clearTimeout(this.retry);
     clearTimeout(this.deadline);
@@ -41,18 +53,18 @@ export class Live {
 
   async open() {
     clearTimeout(this.retry);
-    if (this.ended.signal.aborted || this.socket || this.isOpening) return;
-    this.state(this.isPolling ? "polling" : "connecting");
+    if (this.stopped.signal.aborted || this.socket || this.isOpening) return;
+    this.onState(this.isPolling ? "polling" : "connecting");
     this.isOpening = true;
     try {
       const { ticket, live_url } = await send("POST", "/api/v1/live/tickets");
-      if (this.ended.signal.aborted) return;
+      if (this.stopped.signal.aborted) return;
       const url = new URL("/ws/leaderboards", live_url);
       url.protocol = url.protocol.replace("http", "ws");
       url.searchParams.set("ticket", ticket);
       this.listen(new WebSocket(url));
     } catch {
-      this.later();
+      this.retryLater();
     } finally {
       this.isOpening = false;
     }
@@ -61,42 +73,43 @@ export class Live {
   listen(socket) {
     this.socket = socket;
     this.seq = 0;
-    this.expectWithin(OPEN_WITHIN_MS);
-    const isOurs = () => this.socket === socket;
+    this.dropAfter(ANSWER_WITHIN_MS);
+    const isCurrent = () => this.socket === socket;
     socket.onopen = () => {
-      if (!isOurs()) return;
-      for (const board of this.wanted.values()) this.say({ op: "subscribe", ...board });
-      this.say({ op: "ping" });
+      if (!isCurrent()) return;
+      for (const board of this.followed.values()) this.sendMessage({ op: "subscribe", ...board });
+      this.sendMessage({ op: "ping" });
     };
-    socket.onmessage = (event) => isOurs() && this.hear(JSON.parse(event.data));
-    socket.onclose = () => isOurs() && this.drop();
+    socket.onmessage = (event) => isCurrent() && this.receive(JSON.parse(event.data));
+    socket.onclose = () => isCurrent() && this.drop();
   }
 
-  hear(message) {
+  receive(message) {
     const isGap = message.seq !== this.seq + 1;
     this.seq = message.seq;
-    if (message.type === "pong") this.isWell();
-    // A greeting may tell of a change since the page was read; after a gap anything may have changed.
-    if (isGap) this.changed(null);
-    else if (["invalidated", "resync", "subscribed"].includes(message.type)) this.changed(message.topic, message.version);
+    if (message.type === "pong") this.markLive();
+    if (isGap) this.onChange(null); // the lost messages may have been about any board
+    else if (CHANGE_MESSAGES.has(message.type)) this.onChange(message.topic, message.version);
   }
 
-  isWell() {
+  markLive() {
     this.retryMs = FIRST_RETRY_MS;
     this.isPolling = false;
-    this.state("live");
+    this.onState("live");
     clearTimeout(this.deadline);
-    this.deadline = setTimeout(() => {
-      this.say({ op: "ping" });
-      this.expectWithin(OPEN_WITHIN_MS);
-    }, QUIET_FOR_MS);
+    this.deadline = setTimeout(() => this.ping(), PING_AFTER_MS);
   }
 
-  say(message) {
+  ping() {
+    this.sendMessage({ op: "ping" });
+    this.dropAfter(ANSWER_WITHIN_MS);
+  }
+
+  sendMessage(message) {
     if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
   }
 
-  expectWithin(milliseconds) {
+  dropAfter(milliseconds) {
     clearTimeout(this.deadline);
     this.deadline = setTimeout(() => this.drop(), milliseconds);
   }
@@ -105,25 +118,24 @@ export class Live {
     const socket = this.socket;
     this.socket = null;
     socket?.close();
-    this.later();
+    this.retryLater();
   }
 
-  /** Each at a moment of its own: after a restart not everybody comes back at once. */
-  later() {
-    if (this.ended.signal.aborted) return;
+  /** With a random delay: after a restart of the server not every browser reconnects at the same moment. */
+  retryLater() {
+    if (this.stopped.signal.aborted) return;
     this.isPolling = true;
-    this.state("polling");
+    this.onState("polling");
     clearTimeout(this.deadline);
     clearTimeout(this.retry);
     this.retry = setTimeout(() => this.open(), this.retryMs * (0.5 + Math.random()));
-    this.retryMs = Math.min(this.retryMs * 2, LAST_RETRY_MS);
+    this.retryMs = Math.min(this.retryMs * 2, MAX_RETRY_MS);
   }
 
-  /** The machine woke up, or is back on the network. */
-  now() {
+  /** The machine woke up or is back on the network: the socket may be dead without having been closed. */
+  checkNow() {
     if (this.socket) {
-      this.say({ op: "ping" });
-      this.expectWithin(OPEN_WITHIN_MS);
+      this.ping();
     } else {
       this.retryMs = FIRST_RETRY_MS;
       this.open();

@@ -1,104 +1,166 @@
-// The frame: who is signed in, which view the address names, and the live dot.
+// The frame around the views: who is signed in, which view the address names, and the state of the live connection.
 
-import { get, onRefusedScope, onSignedOut, send } from "./api.js";
+import { get, onScopeRefused, onSignedOut, send } from "./api.js";
+import { failure, loading } from "./components.js";
 import { ContentView } from "./content.js";
-import { h, icons, replace } from "./dom.js";
+import { h, icons, replace, viewLink } from "./dom.js";
 import { Live } from "./live.js";
-import { remember } from "./memory.js";
-import { failure, loading } from "./parts.js";
 import { PeopleView } from "./people.js";
-import { signIn } from "./signin.js";
+import { showSignIn } from "./signin.js";
 import { SpacesView } from "./spaces.js";
+import { saveSetting } from "./storage.js";
 
-const root = document.getElementById("app");
-const STATES = {
+const RESTART_AFTER_MS = 1000;
+const CONNECTION_STATES = {
   live: ["Live", "Changes appear as they happen"],
   polling: ["Polling", "There is no live connection at the moment: asking every few seconds instead"],
   connecting: ["Connecting", "Opening the live connection"],
 };
+const VIEWS = new Map([
+  ["", { label: "Content", load: () => ContentView }],
+  ["people", { label: "People", load: () => PeopleView }],
+  ["spaces", { label: "Spaces", load: () => SpacesView }],
+  // Few people open it, so it is loaded when it is needed.
+  ["admin", { label: "Admin", load: async () => (await import("./admin/admin.js")).AdminView, isForAdmins: true }],
+]);
+
+const root = document.getElementById("app");
 let frame = null;
 
 class Frame {
   constructor(me) {
     this.me = me;
     this.isAdmin = me.roles.includes("admin");
+    this.publicOnly = me.sees === "public";
     this.main = h("main", { id: "main", tabindex: "-1" });
     this.dot = h("span", { class: "live", role: "status" });
-    const views = [["", "Content"], ["people", "People"], ["spaces", "Spaces"], ...(this.isAdmin ? [["admin", "Admin"]] : [])];
-    this.links = new Map(views.map(([path, text]) => [path, h("a", { href: path ? `/dashboard/${path}` : "/dashboard", "data-route": "" }, text)]));
-    replace(
-      root,
-      h(
-        "header",
-        { class: "top" },
-        h("a", { class: "brand", href: "/dashboard", "data-route": "" }, h("span", { class: "mark", "aria-hidden": "true" }), h("bdi", {}, me.tenant_name ?? me.tenant)),
-        h("nav", { "aria-label": "Views" }, ...this.links.values()),
-        h("div", { class: "tools" }, this.dot, h("button", { type: "button", class: "bare", "aria-label": "Switch between light and dark", title: "Light or dark", onclick: switchTheme }, icons.theme()), h("button", { type: "button", class: "bare", title: `Signed in as ${me.user.username}`, onclick: () => this.signOut() }, "Sign out")),
-      ),
-      this.main,
-      h("footer", {}, h("span", {}, "Plaudit"), h("a", { href: "/api/docs" }, "API")),
-    );
-    this.live = new Live({ changed: (topic, version) => this.view?.changed(topic, version), state: (name) => this.showState(name) });
-    this.publicOnly = me.sees === "public";
-    this.context = { go: (to, how) => this.go(to, how), live: this.live, me, isAdmin: this.isAdmin, publicOnly: this.publicOnly, scopeOf: (space) => this.scopeOf(space), title: (text) => (document.title = `${text} · Plaudit`) };
+    this.views = new Map([...VIEWS].filter(([, view]) => !view.isForAdmins || this.isAdmin));
+    const linkTo = (name, { label }) => viewLink(name ? `/dashboard/${name}` : "/dashboard", {}, label);
+    this.links = new Map([...this.views].map(([name, view]) => [name, linkTo(name, view)]));
+    const footer = h("footer", {}, h("span", {}, "Plaudit"), h("a", { href: "/api/docs" }, "API"));
+    replace(root, this.header(), this.main, footer);
+    this.live = new Live({
+      onChange: (topic, version) => this.view?.onChange(topic, version),
+      onState: (state) => this.showConnection(state),
+    });
+    this.context = this.contextOfViews();
     this.show();
   }
 
-  /** The scope of all pages, or of a space's, that whoever is signed in may see. */
+  header() {
+    const mark = h("span", { class: "mark", "aria-hidden": "true" });
+    const brand = viewLink("/dashboard", { class: "brand" }, mark, h("bdi", {}, this.me.tenant_name ?? this.me.tenant));
+    const theme = h("button", {
+      type: "button",
+      class: "bare",
+      "aria-label": "Switch between light and dark",
+      title: "Light or dark",
+      onclick: switchTheme,
+    }, icons.theme());
+    const signOut = h("button", {
+      type: "button",
+      class: "bare",
+      title: `Signed in as ${this.me.user.username}`,
+      onclick: () => this.signOut(),
+    }, "Sign out");
+    return h(
+      "header",
+      { class: "top" },
+      brand,
+      h("nav", { "aria-label": "Views" }, ...this.links.values()),
+      h("div", { class: "tools" }, this.dot, theme, signOut),
+    );
+  }
+
+  /** What a view may use of the frame. */
+  contextOfViews() {
+    return {
+      me: this.me,
+      isAdmin: this.isAdmin,
+      publicOnly: this.publicOnly,
+      live: this.live,
+      go: (path, options) => this.go(path, options),
+      scopeOf: (space) => this.scopeOf(space),
+      setTitle: (text) => {
+        document.title = `${text} · Plaudit`;
+      },
+    };
+  }
+
+  /** The scope of all pages, or of a space's pages, that the signed-in user may see. */
   scopeOf(space) {
     if (this.publicOnly) return space ? `public:${space}` : "public";
     return space ? `space:${space}` : "tenant";
   }
 
-  showState(name) {
-    if (this.state === name) return;
-    this.state = name;
-    const [text, explained] = STATES[name];
-    this.dot.dataset.state = name;
-    this.dot.title = explained;
+  showConnection(state) {
+    if (this.connection === state) return;
+    this.connection = state;
+    const [text, explanation] = CONNECTION_STATES[state];
+    this.dot.dataset.state = state;
+    this.dot.title = explanation;
     this.dot.textContent = text;
   }
 
+  /** Shows what the address names. */
   async show() {
     const [, , name = "", ...rest] = location.pathname.split("/");
-    if (this.name !== name) {
-      this.view?.stop();
-      this.view = null;
-      this.name = name;
-      for (const [path, link] of this.links) link.toggleAttribute("aria-current", path === name);
-      this.links.get(name)?.setAttribute("aria-current", "page");
-      this.live.follow([]);
-      replace(this.main, h("section", { class: "card" }, loading(6)));
-      try {
-        const View = await this.viewNamed(name);
-        if (this.name !== name) return; // somebody was quicker
-        this.view = View ? new View(this.main, this.context) : null;
-      } catch {
-        this.name = null;
-        replace(this.main, h("section", { class: "card" }, failure(new Error("A part of the dashboard did not come. Check your connection."), () => this.show())));
-        return;
-      }
-    }
-    this.remember(name);
+    if (this.name !== name && !(await this.open(name))) return;
+    this.keepQuery(name);
     if (this.view) this.view.show(new URLSearchParams(location.search), rest.join("/"));
-    else replace(this.main, h("div", { class: "card empty" }, h("p", { class: "strong" }, name === "admin" ? "This part is for admins" : "There is nothing at this address"), h("p", {}, h("a", { href: "/dashboard", "data-route": "" }, "Back to the content"))));
+    else this.showNothing(name);
   }
 
-  /** A view that is come back to shows what it showed. */
-  remember(name) {
-    const query = new URLSearchParams(location.search);
-    for (const opened of ["page", "user"]) query.delete(opened);
+  /** Replaces the view by another; false if it could not be loaded or the user went elsewhere meanwhile. */
+  async open(name) {
+    this.view?.stop();
+    this.view = null;
+    this.name = name;
+    for (const [path, link] of this.links) {
+      if (path === name) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    this.live.follow([]);
+    replace(this.main, h("section", { class: "card" }, loading(6)));
+    try {
+      const View = await this.views.get(name)?.load();
+      if (this.name !== name) return false;
+      this.view = View ? new View(this.main, this.context) : null;
+      return true;
+    } catch {
+      this.name = null;
+      const error = new Error("A part of the dashboard could not be loaded. Check your connection.");
+      replace(this.main, h("section", { class: "card" }, failure(error, () => this.show())));
+      return false;
+    }
+  }
+
+  showNothing(name) {
+    const text = VIEWS.get(name)?.isForAdmins ? "This part is for admins" : "There is nothing at this address";
+    replace(
+      this.main,
+      h(
+        "div",
+        { class: "card empty" },
+        h("p", { class: "strong" }, text),
+        h("p", {}, viewLink("/dashboard", {}, "Back to the content")),
+      ),
+    );
+  }
+
+  /** The link to a view keeps its filters, so coming back to it shows the same. */
+  keepQuery(name) {
     const link = this.links.get(name);
-    if (link && name !== "admin") link.search = query.toString();
+    if (!link || VIEWS.get(name).isForAdmins) return;
+    const query = new URLSearchParams(location.search);
+    for (const sheet of ["page", "user"]) query.delete(sheet);
+    link.search = query.toString();
   }
 
-  async viewNamed(name) {
-    if (name === "admin" && this.isAdmin) return (await import("./admin.js")).AdminView;
-    return new Map([["", ContentView], ["people", PeopleView], ["spaces", SpacesView]]).get(name);
-  }
-
-  go(to, { replace: inPlace } = {}) {
-    history[inPlace ? "replaceState" : "pushState"](null, "", to.endsWith("?") ? to.slice(0, -1) : to);
+  go(path, { replace: inPlace } = {}) {
+    const url = path.endsWith("?") ? path.slice(0, -1) : path;
+    if (inPlace) history.replaceState(null, "", url);
+    else history.pushState(null, "", url);
     this.show();
   }
 
@@ -106,15 +168,16 @@ class Frame {
     try {
       await send("POST", "/dashboard/logout");
     } catch (error) {
+      // 401: the session had ended before, and onSignedOut has shown the sign-in form.
       if (error.status !== 401) alert(`You are still signed in: ${error.message}`);
-      return; // of a session that had ended, the frame has heard
+      return;
     }
-    this.leave();
+    this.close();
     history.replaceState(null, "", "/dashboard");
     askToSignIn();
   }
 
-  leave() {
+  close() {
     this.view?.stop();
     this.live.stop();
     frame = null;
@@ -122,42 +185,49 @@ class Frame {
 }
 
 function switchTheme() {
-  const dark = getComputedStyle(document.documentElement).colorScheme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
-  remember("theme", document.documentElement.dataset.theme);
+  const { dataset } = document.documentElement;
+  const isSystemDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const isDark = dataset.theme ? dataset.theme === "dark" : isSystemDark;
+  dataset.theme = isDark ? "light" : "dark";
+  saveSetting("theme", dataset.theme);
 }
 
-function askToSignIn(said) {
+function askToSignIn(message) {
   document.title = "Sign in · Plaudit";
-  signIn(root, { signedIn: begin, said });
+  showSignIn(root, { onSignedIn: start, message });
 }
 
-async function begin() {
+async function start() {
   try {
     frame = new Frame(await get("/api/v1/me"));
   } catch (error) {
     if (error.status === 401) askToSignIn();
-    else replace(root, h("main", { class: "signin" }, h("div", { class: "card" }, failure(error, begin))));
+    else replace(root, h("main", { class: "signin" }, h("div", { class: "card" }, failure(error, start))));
   }
 }
 
 onSignedOut(() => {
   if (!frame) return;
-  frame.leave();
+  frame.close();
   askToSignIn("Your session has ended. Sign in again to go on.");
 });
-// An admin took their right to see private pages away while they look: begin again with what they see now.
-onRefusedScope(() => {
+
+// An admin withdrew the right to see private pages from the user who is looking: start again with what they may see.
+onScopeRefused(() => {
   if (!frame || frame.publicOnly) return;
-  frame.leave();
-  setTimeout(begin, 1000);
+  frame.close();
+  setTimeout(start, RESTART_AFTER_MS);
 });
-if (root.dataset.wasHere === undefined) askToSignIn();
-else begin();
+
 addEventListener("popstate", () => frame?.show());
+
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[data-route]");
-  if (!link || !frame || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  const opensElsewhere = event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey;
+  if (!link || !frame || opensElsewhere) return;
   event.preventDefault();
   frame.go(link.pathname + link.search);
 });
+
+if (root.dataset.wasHere === undefined) askToSignIn();
+else start();

@@ -1,5 +1,7 @@
-// Before the first paint: the theme that was chosen here, if one was.
+// A classic script, so that it runs before the first paint: a saved theme must not flash the other one first.
 try {
-  const chosen = localStorage.getItem("plaudit-theme");
-  if (chosen) document.documentElement.dataset.theme = chosen;
-} catch { /* storage is closed to us: the system's theme it is */ }
+  const theme = localStorage.getItem("plaudit-theme");
+  if (theme) document.documentElement.dataset.theme = theme;
+} catch {
+  // Without storage the system's theme applies.
+}

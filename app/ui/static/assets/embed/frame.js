@@ -1,4 +1,4 @@
-// Tells the page around the frame how high the list is, and nothing else.
-const tell = () => parent.postMessage({ plaudit: "height", height: document.body.scrollHeight }, "*");
-new ResizeObserver(tell).observe(document.body);
-addEventListener("load", tell);
+// Reports the height of the list to the page around the frame, and nothing else.
+const reportHeight = () => parent.postMessage({ plaudit: "height", height: document.body.scrollHeight }, "*");
+new ResizeObserver(reportHeight).observe(document.body);
+addEventListener("load", reportHeight);

@@ -1,0 +1,130 @@
+// Clients (servers of the tenant, with a secret) and publishable keys (for its pages in browsers).
+
+import { getAll, send } from "../api.js";
+import { empty } from "../components.js";
+import { h, userText } from "../dom.js";
+import { form } from "../form.js";
+import { ago } from "../format.js";
+import { names } from "../names.js";
+import { card, confirmButton, dataTable, unfold } from "./components.js";
+
+// The client that was just created: its secret stays on screen until the admin confirms having saved it.
+let createdClient = null;
+
+export async function accessTab(reload) {
+  const [clients, keys] = await Promise.all([getAll("/api/v1/clients"), getAll("/api/v1/keys")]);
+  return [clientsCard(clients.items, reload), keysCard(keys.items, reload)];
+}
+
+function clientsCard(clients, reload) {
+  const table = dataTable(["Client", "Scopes", "Last used", ""], clients.map((client) => clientRow(client, reload)));
+  return card(
+    "Clients",
+    "Your servers, with a secret",
+    clients.length ? table : empty("There are no clients yet", "A client sends events from your server."),
+    createdClient && secretOf(createdClient, reload),
+    unfold("New client", clientForm(reload)),
+  );
+}
+
+function clientRow(client, reload) {
+  const revoke = confirmButton({
+    text: "Revoke",
+    question: `Revoke the client ${client.name} (${client.client_id})? Its tokens stop working at once.`,
+    act: () => send("DELETE", `/api/v1/clients/${encodeURIComponent(client.client_id)}`),
+    reload,
+  });
+  return h(
+    "tr",
+    {},
+    h("td", {}, userText(client.name), h("div", { class: "quiet" }, h("code", {}, client.client_id))),
+    h("td", {}, client.scopes.join(", ")),
+    h("td", {}, client.last_used_at ? ago(client.last_used_at) : "never"),
+    h("td", { class: "acts" }, revoke),
+  );
+}
+
+function clientForm(reload) {
+  const scopes = names.client_scopes.map(({ name, label }) => ({ name, label: `${name}: ${label}`, type: "checkbox" }));
+  return form({
+    action: "Create client",
+    fields: [{ name: "name", label: "Name", placeholder: "Our wiki’s server", required: true }, ...scopes],
+    submit: async ({ name, ...chosen }) => {
+      const body = { name, scopes: Object.keys(chosen).filter((scope) => chosen[scope]) };
+      createdClient = await send("POST", "/api/v1/clients", body);
+      reload();
+    },
+  });
+}
+
+function secretOf(client, reload) {
+  const hide = () => {
+    createdClient = null;
+    reload();
+  };
+  return h(
+    "div",
+    { class: "secret", role: "status" },
+    h("strong", {}, "The secret is shown now and never again"),
+    h("span", {}, "client_id ", h("code", {}, client.client_id)),
+    h("span", {}, "client_secret ", h("code", {}, client.client_secret)),
+    h("div", {}, h("button", { type: "button", onclick: hide }, "I have saved it")),
+  );
+}
+
+function keysCard(keys, reload) {
+  const table = dataTable(["Key", "Origins", "Created", ""], keys.map((key) => keyRow(key, reload)));
+  return card(
+    "Publishable keys",
+    "Your pages, in browsers",
+    keys.length ? table : empty("There are no keys yet", "A key lets browsers send views and read public boards."),
+    unfold("New key", keyForm(reload)),
+  );
+}
+
+function keyRow(key, reload) {
+  const revoke = confirmButton({
+    text: "Revoke",
+    question: `Revoke the key ${key.name} (${key.key})? Views of pages that use it are no longer counted.`,
+    act: () => send("DELETE", `/api/v1/keys/${encodeURIComponent(key.key)}`),
+    reload,
+  });
+  return h(
+    "tr",
+    {},
+    h("td", {}, userText(key.name), h("div", { class: "quiet" }, h("code", {}, key.key)), snippetOf(key.key)),
+    h("td", {}, key.origins.join(", ")),
+    h("td", {}, ago(key.created_at)),
+    h("td", { class: "acts" }, revoke),
+  );
+}
+
+/** The script tag that counts the views of a page. */
+function snippetOf(key) {
+  const tag = `<script defer src="${location.origin}/plaudit.js" data-key="${key}"></script>`;
+  return unfold(
+    "How to use it",
+    h("p", { class: "quiet" }, "On each of your pages, which you have registered with the API before:"),
+    h("p", {}, h("code", {}, tag)),
+  );
+}
+
+function keyForm(reload) {
+  return form({
+    action: "Create key",
+    fields: [
+      { name: "name", label: "Name", value: "Browser", required: true },
+      {
+        name: "origins",
+        label: "Origins",
+        placeholder: "https://wiki.example",
+        hint: "Sites that may use this key, separated by spaces.",
+        required: true,
+      },
+    ],
+    submit: async ({ name, origins }) => {
+      await send("POST", "/api/v1/keys", { name, origins: origins.split(/[\s,]+/).filter(Boolean) });
+      reload();
+    },
+  });
+}

@@ -1,0 +1,73 @@
+// One person: their role, points and latest ledger entries.
+
+import { get } from "./api.js";
+import { nameOf } from "./board_table.js";
+import { empty, failure, loading, sheet } from "./components.js";
+import { h, replace, userText } from "./dom.js";
+import { ago, number } from "./format.js";
+import { findMetric, names } from "./names.js";
+
+const LEDGER_ROWS = 20;
+
+export function openUserSheet(id, { me, isAdmin }, onClose) {
+  const body = h("div", {}, loading(4));
+  const maySeeLedger = isAdmin || id === me.id;
+  showUser(body, id, maySeeLedger);
+  return sheet({ label: "Person", onClose }, body);
+}
+
+async function showUser(body, id, maySeeLedger) {
+  const path = `/api/v1/users/${encodeURIComponent(id)}`;
+  try {
+    const user = await get(path);
+    const ledger = maySeeLedger ? await get(`${path}/ledger?limit=${LEDGER_ROWS}`) : null;
+    replace(body, head(user), ledger && entries(ledger.items));
+  } catch (error) {
+    if (error.status === 404) replace(body, empty("There is no such person", "They may have been erased since."));
+    else replace(body, failure(error));
+  }
+}
+
+function head(user) {
+  const facts = [
+    user.role,
+    user.segment && `segment ${user.segment}`,
+    user.suspended && "suspended",
+    `joined ${ago(user.created_at)}`,
+  ];
+  const points = findMetric(names.defaults.user_metric).label;
+  return [
+    h("h2", {}, userText(nameOf({ user }))),
+    h("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")),
+    h("div", { class: "figures" }, figure(points, user.score), figure("Actions", user.total_actions)),
+  ];
+}
+
+function figure(label, value) {
+  const total = h("span", { class: "big" }, number(value ?? 0));
+  return h("div", { class: "figure" }, h("span", { class: "label" }, label), total);
+}
+
+function entries(items) {
+  if (!items.length) return h("p", { class: "quiet" }, "No entries in the ledger yet.");
+  const heads = [["When"], ["What"], ["Points", "number"], ["Total", "number"]];
+  return h(
+    "table",
+    { class: "list" },
+    h("caption", {}, "Latest in the ledger"),
+    h("thead", {}, h("tr", {}, heads.map(([name, style]) => h("th", { scope: "col", class: style }, name)))),
+    h("tbody", {}, items.map(entryRow)),
+  );
+}
+
+function entryRow(entry) {
+  const what = entry.action_type ?? entry.source;
+  return h(
+    "tr",
+    {},
+    h("td", {}, ago(entry.at)),
+    h("td", {}, userText(entry.reverses ? `${what}, taken back` : what)),
+    h("td", { class: "number" }, `${entry.delta > 0 ? "+" : ""}${number(entry.delta)}`),
+    h("td", { class: "number" }, number(entry.score)),
+  );
+}
