@@ -18,7 +18,7 @@ from analytics.ingest.likes import PageLike
 from analytics.ingest.pages import Page
 from analytics.outbox import Kind
 from analytics.redaction import PERSONAL
-from analytics.scores.actions import ActionEvent
+from analytics.scores.audit import ActionEvent
 from analytics.scores.integrity import Flag, State
 from analytics.scores.ledger import LedgerEntry
 from tenants import sessions, users

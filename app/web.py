@@ -9,7 +9,7 @@ from flask.json.provider import JSONProvider
 
 from analytics.ingest.group_commit import GroupCommit
 from analytics.ingest.visitors import Visitors
-from analytics.scores.tokens import Mint
+from analytics.scores.tokens import ActionTokens
 from analytics.wake import Waker
 from app import api
 from app.http import body, edge, errors
@@ -50,7 +50,7 @@ def create_app(settings: Settings) -> Flask:
     app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
     app.extensions["plaudit-ingest"] = GroupCommit(after=Waker())
     app.extensions["plaudit-threads"] = share_of_threads(settings)
-    app.extensions["plaudit-mint"] = Mint(secret_key(settings))
+    app.extensions["plaudit-mint"] = ActionTokens(secret_key(settings))
     app.extensions["plaudit-boards"] = BoardShelf()
     app.extensions["plaudit-exports"] = Exports(port=settings.port)
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))

@@ -16,7 +16,6 @@ from redis import Redis
 
 from analytics.boards import projection
 from analytics.boards.names import boards_in
-from analytics.metrics import CELLS
 from app.cli.common import connect_redis, migrated_database
 from app.run.data_folder import read_secrets
 from app.run.server_roles import SUPERUSER_LOGIN
@@ -30,6 +29,9 @@ STALE = 1_000
 WARM_UP = 40
 ROUNDS = 15
 SMALL = 10_000
+
+# The columns of page_stats that the statements below fill, in their order.
+NUMBERS = [f"{metric}_{window}" for metric in ("likes", "views", "score") for window in ("1d", "7d", "30d", "all")]
 
 
 def latency(seconds: float) -> None:
@@ -102,7 +104,7 @@ def costs(seconds: float, *, large: int = 1_000_000) -> None:
                 began = time.perf_counter()
                 fill(owner, name, pages)
                 filled = time.perf_counter() - began
-                done = projection.run_all(name, now=utcnow)
+                done = projection.project_all(name, now=utcnow)
                 entries = sum(redis.zcard(board.key) for board in done.rebuilt)
                 rebuilt = time.perf_counter() - began - filled
                 print(
@@ -115,7 +117,7 @@ def costs(seconds: float, *, large: int = 1_000_000) -> None:
                 for _ in range(WARM_UP + ROUNDS):
                     for name in sizes:
                         make_stale(owner, name, pick)
-                        took[name].append(timed(partial(projection.run, name, now=utcnow())))
+                        took[name].append(timed(partial(projection.project_step, name, now=utcnow())))
                     page_ids = make_stale(owner, "small", pick, outbox=False)
                     took["limit"].append(timed(partial(limit, owner, redis, "small", page_ids)))
                 small, many, raw = (statistics.median(took[name][WARM_UP:]) * 1000 for name in took)
@@ -131,8 +133,6 @@ def costs(seconds: float, *, large: int = 1_000_000) -> None:
 
 def fill(owner: "psycopg.Connection[Any]", tenant: str, pages: int) -> None:
     """Pages with thirty days of history, as the projection would have left them."""
-    from analytics.boards.page_numbers import COLUMNS
-
     owner.execute("SET session_replication_role = replica")  # no look at a foreign key for each of ten million rows
     owner.execute("INSERT INTO tenants (id, name, created_at) VALUES (%s, %s, now())", [tenant, tenant])
     owner.execute(
@@ -163,7 +163,7 @@ def fill(owner: "psycopg.Connection[Any]", tenant: str, pages: int) -> None:
     owner.execute(
         f"""
         INSERT INTO page_stats (tenant_id, page_id, space_key, is_public, is_shared, page_updated_at, computed_at,
-                                {", ".join(COLUMNS)})
+                                {", ".join(NUMBERS)})
         SELECT p.tenant_id, p.id, p.space_key, false, false, p.updated_at, now(), 0, 0, 0, 0,
                c.views / 10, c.views / 3, c.views, c.views, ln(1 + c.views / 10), ln(1 + c.views / 3), ln(1 + c.views),
                ln(1 + c.views)
@@ -219,9 +219,10 @@ def limit(owner: "psycopg.Connection[Any]", redis: "Redis", tenant: str, page_id
     with redis.pipeline(transaction=False) as pipe:
         for scope in ["tenant", *(f"space:s{number}" for number in range(10))]:
             members = [row for row in rows if scope in {"tenant", f"space:{row[1]}"}]
-            for place, board in enumerate(boards_in(tenant, scope)):
-                if CELLS[place][0] != "likes" and members:
-                    pipe.zadd(board.key, {str(row[0]): row[2 + place - 4] for row in members})
+            for board in boards_in(tenant, scope):
+                if board.metric.name in {"views", "score"} and members:
+                    place = 2 + NUMBERS[4:].index(f"{board.metric}_{board.window}")
+                    pipe.zadd(board.key, {str(row[0]): row[place] for row in members})
         pipe.execute()
 
 

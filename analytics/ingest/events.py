@@ -1,35 +1,31 @@
-"""Events as tenants send them: checked one by one, each accepted, a duplicate, or refused with a reason.
+"""Events as tenants send them: the wire format, and the check of one event.
 
-The closed list of reasons is `Reason`. A batch's bad items never stop its good ones.
+The closed list of reasons for a rejection is `Reason`.
 """
 
 import hashlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any
 from uuid import UUID
 
 import msgspec
-from prometheus_client import Counter as Metric
+from prometheus_client import Counter
 
+from analytics.claimed_times import MAX_AGE, MAX_AHEAD
 from analytics.ingest.pages import EXTERNAL_ID
-from analytics.ingest.writes import Does, Item, Outcome, Part, Result
-from tenants.credentials import ClientToken
+from analytics.ingest.writes import EventKind, Item
 
-MOST_ITEMS = 1000
-EVENT_ID_MAX = 128
+MAX_ITEMS = 1000
+MAX_EVENT_ID = 128
 # Of the text that says why an event was refused: it may repeat what was sent.
 MAX_DETAIL = 200
-OLDEST = timedelta(days=7)
-NEWEST = timedelta(minutes=5)
-_DOES = {does.value: does for does in Does}
+_KINDS = {kind.value: kind for kind in EventKind}
 
-EVENTS = Metric("plaudit_events_total", "Events counted.", ["tenant", "type"])
-DUPLICATES = Metric("plaudit_events_duplicate_total", "Events that were counted before.", ["tenant"])
-REJECTED = Metric("plaudit_events_rejected_total", "Events refused, by reason.", ["tenant", "reason"])
+EVENTS = Counter("plaudit_events_total", "Events accepted.", ["tenant", "type"])
+DUPLICATES = Counter("plaudit_events_duplicate_total", "Events that were counted before.", ["tenant"])
+REJECTED = Counter("plaudit_events_rejected_total", "Events rejected, by reason.", ["tenant", "reason"])
 
 
 class Reason(StrEnum):
@@ -62,43 +58,8 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    index: int
-    code: Reason
-    detail: str
-
-
-@dataclass(frozen=True)
-class Tally:
-    """What became of a request's events."""
-
-    accepted: int
-    duplicates: int
-    rejected: list[Rejection]
-    tenant_id: str = ""
-    # How many of each type were accepted.
-    types: Mapping[str, int] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "accepted": self.accepted,
-            "duplicates": self.duplicates,
-            "rejected": [{"index": r.index, "code": r.code.value, "detail": r.detail} for r in self.rejected],
-        }
-
-    def measure(self) -> None:
-        """Count them in the metrics: for the time after the commit."""
-        for name, count in self.types.items():
-            EVENTS.labels(self.tenant_id, name).inc(count)
-        if self.duplicates:
-            DUPLICATES.labels(self.tenant_id).inc(self.duplicates)
-        for reason, count in Counter(rejection.code.value for rejection in self.rejected).items():
-            REJECTED.labels(self.tenant_id, reason).inc(count)
-
-
-@dataclass(frozen=True, slots=True)
 class Action:
-    """What a tenant's app says that one of its users did."""
+    """An action that a tenant's app claims one of its users did."""
 
     type: str
     user: str
@@ -108,6 +69,8 @@ class Action:
 
 
 class Refused(Exception):
+    """An event that is rejected, and why."""
+
     def __init__(self, code: Reason, detail: str) -> None:
         self.code = code
         self.detail = detail[:MAX_DETAIL]
@@ -115,7 +78,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Ages:
-    """Which times an event may have happened at."""
+    """The times that a caller's events may claim."""
 
     oldest: datetime
     newest: datetime
@@ -123,7 +86,7 @@ class Ages:
     @classmethod
     def for_caller(cls, now: datetime, *, backfill_days: int | None) -> "Ages":
         """The last week; with the right to backfill, as far back as buckets are kept."""
-        return cls(now - (timedelta(days=backfill_days) if backfill_days else OLDEST), now + NEWEST)
+        return cls(now - (timedelta(days=backfill_days) if backfill_days else MAX_AGE), now + MAX_AHEAD)
 
     def check(self, at: datetime) -> datetime:
         if at < self.oldest:
@@ -133,62 +96,8 @@ class Ages:
         return at
 
 
-class Batch:
-    """A request's events on their way: checked, written as one part, told."""
-
-    def __init__(
-        self, tenant_id: str, raw: Sequence[Any], *, now: datetime, ages: Ages, token: ClientToken | None = None
-    ) -> None:
-        self.tenant_id = tenant_id
-        self.rejections: list[Rejection] = []
-        self._indexes: list[int] = []
-        self.actions: list[tuple[int, Action]] = []
-        items: list[Item] = []
-        for index, event in enumerate(raw):
-            try:
-                checked = check(event, now=now, ages=ages)
-                if isinstance(checked, Action):
-                    self.actions.append((index, checked))
-                    continue
-                items.append(checked)
-                self._indexes.append(index)
-            except Refused as refused:
-                self.rejections.append(Rejection(index, refused.code, refused.detail))
-        codes = Counter(rejection.code.value for rejection in self.rejections)
-        self.part = Part(tenant_id, items, now, token=token, rejected=codes)
-
-    def tally(self, outcomes: Sequence[Outcome], of_actions: Sequence[Result | Refused] = ()) -> Tally:
-        """The answer to the caller."""
-        rejected = list(self.rejections)
-        counts: Counter[Result] = Counter()
-        types: Counter[str] = Counter()
-        for (index, _), done in zip(self.actions, of_actions, strict=True):
-            if isinstance(done, Refused):
-                rejected.append(Rejection(index, done.code, done.detail))
-            else:
-                counts[done] += 1
-                types["action"] += done is Result.ACCEPTED
-        for index, item, outcome in zip(self._indexes, self.part.items, outcomes, strict=True):
-            counts[outcome.result] += 1
-            match outcome.result:
-                case Result.ACCEPTED:
-                    types[item.does.value] += 1
-                case Result.DUPLICATE:
-                    pass
-                case Result.UNKNOWN_PAGE:
-                    rejected.append(Rejection(index, Reason.UNKNOWN_PAGE, f"there is no page {item.page!r}"))
-                case Result.UNKNOWN_USER:
-                    rejected.append(Rejection(index, Reason.INVALID, "user: erased just now"))
-                case Result.LIMITED:
-                    rejected.append(Rejection(index, Reason.LIMITED, "the tenant has as many users as it may have"))
-                case _:
-                    assert_never(outcome.result)
-        rejected.sort(key=lambda rejection: rejection.index)
-        return Tally(counts[Result.ACCEPTED], counts[Result.DUPLICATE], rejected, self.tenant_id, types)
-
-
 def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
-    """The event as an item to write or an action to pay for, or Refused."""
+    """The event as an item to write or an action to pay; or Refused."""
     if isinstance(raw, Unreadable):
         raise Refused(Reason.INVALID, raw.why)
     try:
@@ -197,19 +106,19 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
         raise Refused(Reason.INVALID, str(error)) from None
     if event.type == "action":
         return _action(event, now=now, ages=ages)
-    does = _DOES.get(event.type)
-    if does is None:
+    kind = _KINDS.get(event.type)
+    if kind is None:
         raise Refused(Reason.UNKNOWN_TYPE, f"there is no event type {event.type[:40]!r}")
     if event.page is None:
-        raise Refused(Reason.INVALID, "page: which one?")
+        raise Refused(Reason.INVALID, "page: missing")
     if EXTERNAL_ID.fullmatch(event.page) is None:
         raise Refused(Reason.INVALID, "page: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
     if event.user is not None and EXTERNAL_ID.fullmatch(event.user) is None:
         raise Refused(Reason.INVALID, "user: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
-    if event.user is None and does is not Does.VIEW:
-        raise Refused(Reason.INVALID, "user: a like needs one")
+    if event.user is None and kind is not EventKind.VIEW:
+        raise Refused(Reason.INVALID, "user: missing, and a like needs one")
     return Item(
-        does=does,
+        kind=kind,
         page=event.page,
         at=ages.check(_moment(event.occurred_at)) if event.occurred_at is not None else now,
         event_key=event_key(event.id) if event.id is not None else None,
@@ -219,9 +128,9 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
 
 def _action(event: EventIn, *, now: datetime, ages: Ages) -> Action:
     if event.action_type is None:
-        raise Refused(Reason.INVALID, "action_type: which one?")
+        raise Refused(Reason.INVALID, "action_type: missing")
     if event.user is None or EXTERNAL_ID.fullmatch(event.user) is None:
-        raise Refused(Reason.INVALID, "user: an action needs one: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
+        raise Refused(Reason.INVALID, "user: an action needs one, 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
     if event.page is not None and EXTERNAL_ID.fullmatch(event.page) is None:
         raise Refused(Reason.INVALID, "page: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
     return Action(
@@ -234,14 +143,14 @@ def _action(event: EventIn, *, now: datetime, ages: Ages) -> Action:
 
 
 def event_key(event_id: str) -> UUID:
-    """Event ids are remembered as 128 bits of their hash: short, and of one length."""
-    if not 1 <= len(event_id) <= EVENT_ID_MAX or not event_id.isprintable():
-        raise Refused(Reason.INVALID, f"id: 1 to {EVENT_ID_MAX} printable characters")
+    """Event ids are kept as 128 bits of their hash: short, and of one length."""
+    if not 1 <= len(event_id) <= MAX_EVENT_ID or not event_id.isprintable():
+        raise Refused(Reason.INVALID, f"id: 1 to {MAX_EVENT_ID} printable characters")
     return UUID(bytes=hashlib.blake2b(event_id.encode(), digest_size=16).digest())
 
 
 def reject(tenant_id: str, reason: Reason) -> None:
-    """Count one refusal that never came as far as a batch."""
+    """Count one refusal of an event that was in no batch."""
     REJECTED.labels(tenant_id, reason.value).inc()
 
 
@@ -251,4 +160,4 @@ def _moment(at: datetime) -> datetime:
     try:
         return at.astimezone(UTC)
     except (OverflowError, ValueError):
-        raise Refused(Reason.TOO_OLD, "occurred_at is out of all bounds") from None
+        raise Refused(Reason.TOO_OLD, "occurred_at is out of range") from None

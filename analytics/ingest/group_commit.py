@@ -1,15 +1,15 @@
 """Group commit: requests that are in flight together share a transaction.
 
-A hot page's rows then move once per commit and not once per request. A caller is answered after the commit that holds
-its request, and nothing is kept in memory after an answer.
+A hot page's rows then change once per commit and not once per request. A caller is answered after the commit that
+contains its request, and nothing is kept in memory after an answer.
 
 There is no thread of its own. The first caller to come leads: it takes what waits, commits it, hands out the results,
 and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
 the server by letting requests end has drained it.
 
-Tenants share one lane, in fair requests: none fills more than its share of a commit, or of what may wait. The shared
-transaction waits for a lock only briefly. When it fails, each tenant's requests leave it for a lane of their own, led by
-one of their own callers, and the shared lane goes on at once. A tenant whose own transaction was slow too stays apart
+Tenants share one lane fairly: none fills more than its share of a commit, or of what may wait. The shared transaction
+waits for a lock only briefly. When it fails, each tenant's requests move to a lane of their own, led by one of their
+own callers, and the shared lane continues at once. A tenant whose own transaction was slow too stays apart
 for a while, so a row that is locked for long delays its own tenant and nobody else.
 """
 
@@ -35,7 +35,7 @@ APART_S = 30.0
 # PostgreSQL's codes for a lock or a statement that took too long.
 TIMEOUTS = ("55P03", "57014")
 
-# Writes requests in one transaction, shared by tenants or not; gives back those that are still to be written.
+# Writes requests in one transaction, shared by tenants or not; returns those that are still to be written.
 Commit = Callable[[Sequence[WriteRequest], bool], list[WriteRequest]]
 
 
@@ -109,7 +109,7 @@ class GroupCommit:
         self._items = 0
 
     def write(self, request: WriteRequest) -> list[Outcome]:
-        """Have this request committed; how its items fared. Returns after PostgreSQL's commit, or raises."""
+        """Have this request committed; the outcome of each item. Returns after PostgreSQL's commit, or raises."""
         with self._lock:
             self._admit(request)
             own = _Waiting(request, self._lane_of(request.tenant_id))
@@ -190,7 +190,11 @@ class GroupCommit:
                 self._pass_on(lane)
         if self._after is not None:
             unfinished = {id(request) for request in left}
-            done = [request for request in requests if id(request) not in unfinished and request.error is None and request.items]
+            done = [
+                request
+                for request in requests
+                if id(request) not in unfinished and request.error is None and request.items
+            ]
             self._after({request.tenant_id for request in done})
 
     def _take(self, lane: _Lane, own: _Waiting) -> list[_Waiting]:
@@ -219,7 +223,7 @@ class GroupCommit:
             return batch
 
     def _finish(self, batch: Sequence[_Waiting], left: Sequence[WriteRequest]) -> None:
-        """Let the callers go whose requests are settled. What is left goes on in a lane of its tenant's own."""
+        """Answer the callers whose requests are done. What is left continues in a lane of its tenant's own."""
         unfinished = {id(request) for request in left}
         for one in batch:
             if id(one.request) not in unfinished:

@@ -17,12 +17,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.ingest import writes
-from analytics.ingest.events import Ages, Batch, Reason, Refused, Rejection, Unreadable
+from analytics.ingest.batches import Batch, Rejection
+from analytics.ingest.events import Ages, Reason, Refused, Unreadable
 from tenants.db import Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Conflict
 
 CHUNK_LINES = 1000
-LINE_MAX_BYTES = 64 * 1024
+MAX_LINE_BYTES = 64 * 1024
 NOT_IMPORTED = Refused(Reason.INVALID, "actions are paid as they happen, and not imported")
 REJECT_FIELDS = {"line", "code", "detail", "event"}
 
@@ -60,8 +61,8 @@ class Reject:
             event = _unwrapped(orjson.loads(self.text))
         except orjson.JSONDecodeError:
             event = self.text[:1000].decode(errors="replace")
-        told = {"line": self.line, "code": self.rejection.code.value, "detail": self.rejection.detail}
-        return orjson.dumps({**told, "event": event})
+        shown = {"line": self.line, "code": self.rejection.code.value, "detail": self.rejection.detail}
+        return orjson.dumps({**shown, "event": event})
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def run(tenant_id: str, file: Path, file_hash: str, *, lines_done: int, ages: Ag
         numbers = [number for number, line in enumerate(texts) if line.strip()]
         batch = Batch(tenant_id, [_read(texts[number]) for number in numbers], now=now, ages=ages)
         with tenant_tx(tenant_id) as tx:
-            writes.apply(tx, [batch.part])
-            tally = batch.tally(batch.part.outcomes, [NOT_IMPORTED] * len(batch.actions))
+            writes.apply(tx, batch.request)
+            tally = batch.tally(batch.request.outcomes, [NOT_IMPORTED] * len(batch.actions))
             tx.after_commit(tally.measure)
             _move(tx, file_hash, done, len(texts), tally.accepted, tally.duplicates, len(tally.rejected))
         rejects = [
@@ -159,8 +160,8 @@ def _chunks(file: Path, *, skip: int) -> Iterator[list[bytes]]:
 
 
 def _read(line: bytes) -> Any:
-    if len(line) > LINE_MAX_BYTES:
-        return Unreadable(f"a line of {len(line)} bytes, of at most {LINE_MAX_BYTES}")
+    if len(line) > MAX_LINE_BYTES:
+        return Unreadable(f"a line of {len(line)} bytes, of at most {MAX_LINE_BYTES}")
     try:
         event = _unwrapped(orjson.loads(line))
         return orjson.loads(event) if isinstance(event, str) else event

@@ -1,7 +1,7 @@
-"""What users do, paid once: the one function behind `scores/update`, action tokens, and actions in batches.
+"""Paying for actions, each once: the one function behind `scores/update`, action tokens and actions in batches.
 
-In one transaction: replay?, the user held, catalog, limits, the audit (`action_events`), the ledger, the user's score
-and hour, the outbox. A replay is answered before any limit, as it was answered the first time.
+In one transaction: replay?, lock the user, catalog, limits, the ledger with the user's score and hour, the audit, the
+outbox. A replay is answered before any limit, as it was answered the first time.
 """
 
 import hashlib
@@ -16,27 +16,24 @@ from uuid import UUID, uuid4
 
 import orjson
 from prometheus_client import Counter
-from sqlalchemy import BigInteger, Index, LargeBinary, Uuid, select, text, tuple_
-from sqlalchemy.dialects.postgresql import INET, JSONB
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import text
 
 from analytics import user_changes
 from analytics.boards import user_numbers
-from analytics.ingest.events import NEWEST, OLDEST
-from analytics.scores import integrity, ledger, limits, tokens
+from analytics.claimed_times import MAX_AHEAD, is_plausible
+from analytics.scores import audit, integrity, ledger, limits, tokens
 from analytics.scores.catalog import UnknownAction
 from analytics.scores.integrity import Rule
 from analytics.scores.tokens import ActionTokenExpired, Claims
 from tenants import users
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Tx
 from tenants.errors import Conflict, DomainError, Forbidden, Invalid
 from tenants.settings import TenantSettings
 from tenants.throttle import State, TooMany
 
-AGENT_MAX = 512
-# In a transaction's `info`: how many payments it holds so far.
+# In a transaction's `info`: how many payments it has made so far.
 PENDING = "payments"
-METADATA_MAX_BYTES = 4096
+MAX_METADATA_BYTES = 4096
 # What an action was done to.
 OBJECT = re.compile(r"[A-Za-z0-9._~:@/-]{1,128}\Z")
 
@@ -44,41 +41,16 @@ PAID = Counter("plaudit_points_paid_total", "Points paid for actions.", ["tenant
 
 
 class Verification(StrEnum):
-    """Who says that it was done."""
+    """Who claims that it was done."""
 
     SESSION = "session"  # the user
     TOKEN = "token"  # noqa: S105  the user, with a token of the tenant's app
     CLIENT = "client"  # the tenant's app
 
 
-class ActionEvent(TenantOwned, Base):
-    """The audit: how an action came in. Kept for a while; the ledger is kept for ever."""
-
-    __tablename__ = "action_events"
-    __table_args__ = (
-        Index("ix_action_events_user", "tenant_id", "user_id", "received_at"),
-        {"postgresql_partition_by": "RANGE (received_at)"},
-    )
-
-    received_at: Mapped[datetime] = mapped_column(primary_key=True)
-    id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
-    user_id: Mapped[UUID] = mapped_column(Uuid)
-    action_type: Mapped[str]
-    source: Mapped[str]
-    payload_hash: Mapped[bytes] = mapped_column(LargeBinary)
-    verification: Mapped[str]
-    client_time: Mapped[datetime | None]
-    points: Mapped[int] = mapped_column(BigInteger)
-    object: Mapped[str | None]
-    ip: Mapped[str | None] = mapped_column(INET)
-    agent: Mapped[str | None]
-    client_info: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
-    metadata_: Mapped[dict[str, Any] | None] = mapped_column("metadata", JSONB)
-
-
 class UserSuspended(Forbidden):
     code = "user_suspended"
-    title = "This user is suspended, or not there any more"
+    title = "This user is suspended or does not exist any more"
 
 
 class TokenRequired(Forbidden):
@@ -113,7 +85,7 @@ class Cooldown(Conflict):
 
 class AlreadyDone(Conflict):
     code = "already_done"
-    title = "This counts once for each object, and was done"
+    title = "This is paid once for each object, and was paid before"
 
 
 class ImpossibleTime(Invalid):
@@ -122,106 +94,106 @@ class ImpossibleTime(Invalid):
 
 
 @dataclass(frozen=True)
-class Deed:
-    """An action that somebody says was done."""
+class ActionClaim:
+    """Somebody's claim that a user did an action."""
 
     user_id: UUID
     action_type: str
     source: str  # unique for ever
     verification: Verification
     object: str | None = None
-    # The most it may bring (an action token says so), and what the caller asks for.
-    most: int | None = None
-    wanted: int | None = None
+    # The points that an action token allows at most, and those that the caller asks for.
+    max_points: int | None = None
+    wanted_points: int | None = None
     client_time: datetime | None = None
     ip: str | None = None
     agent: str | None = None
     metadata: Mapping[str, Any] | None = None
     client_info: Mapping[str, Any] | None = None
-    # Whether whoever sends it may vouch for actions that need a token.
+    # Whether the sender may vouch for actions that need a token.
     is_vouched: bool = False
-    # What must be the same when the same source comes again.
+    # What must be equal when the same source is sent again.
     payload: Mapping[str, Any] = field(default_factory=dict)
     token: Claims | None = None
 
     @cached_property
     def payload_hash(self) -> bytes:
-        said = {"user": str(self.user_id), "action": self.action_type, **self.payload}
-        return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS, default=str)).digest()
+        payload = {"user": str(self.user_id), "action": self.action_type, **self.payload}
+        return hashlib.sha256(orjson.dumps(payload, option=orjson.OPT_SORT_KEYS, default=str)).digest()
 
 
 @dataclass(frozen=True)
-class Paid:
-    """What came of it: the same however often it is asked."""
+class Payment:
+    """What was paid: the same answer however often the claim is sent."""
 
     score: int
     delta: int
     rank: int | None
     event_id: UUID | None
-    replay: bool
-    # Where the user stands with the limit; None for a replay.
+    is_replay: bool
+    # The state of the user's rate limit; None for a replay.
     limit: State | None = None
 
 
-def perform(tx: Tx, deed: Deed, settings: TenantSettings, *, now: datetime) -> Paid:
-    """Pay for an action once; or say why not. Changes nothing when it raises."""
-    earlier = _replay(tx, deed)
+def pay(tx: Tx, claim: ActionClaim, settings: TenantSettings, *, now: datetime) -> Payment:
+    """Pay for an action, once. Changes nothing when it raises."""
+    earlier = _replay(tx, claim)
     if earlier is not None:
         return earlier
-    user = ledger.hold(tx, deed.user_id)
-    earlier = _replay(tx, deed)  # whoever held the user before us may have been quicker
+    user = ledger.lock_user(tx, claim.user_id)
+    earlier = _replay(tx, claim)  # whoever had the lock before us may have paid it
     if earlier is not None:
         return earlier
     if user is None or user.is_suspended:
         raise UserSuspended
-    look = _look(tx, deed, now=now)
-    _check(deed, look, now=now)
-    points = _points(deed, look)
-    _check_pace(deed, look, points, now=now)
-    if user.score + points > ledger.MOST_SCORE:
+    facts = _payment_facts(tx, claim, now=now)
+    _check(claim, facts, now=now)
+    points = _points(claim, facts)
+    _check_pace(claim, facts, points, now=now)
+    if user.score + points > ledger.MAX_SCORE:
         raise ledger.TooHigh
     state = limits.require_user(
         per_minute=settings.limits.score_updates_per_minute,
-        updates=look.updates,
-        oldest_at=look.oldest_update_at,
+        updates=facts.updates,
+        oldest_at=facts.oldest_update_at,
         now=now,
     )
     pending = int(tx.info.get(PENDING, 0))
-    limits.breakers.require(tx.tenant, most_per_minute=settings.limits.score_spike_per_minute, pending=pending)
+    limits.breakers.require(tx.tenant, max_per_minute=settings.limits.score_spike_per_minute, pending=pending)
     event_id = uuid4()
-    told_rank = deed.verification is not Verification.CLIENT  # nobody is told of a batch's
-    rank = user_numbers.rank_for(tx, user.score + points) if told_rank else None
-    score = ledger.enter(
+    answers_rank = claim.verification is not Verification.CLIENT  # a batch's answer has no ranks
+    rank = user_numbers.rank_for(tx, user.score + points) if answers_rank else None
+    score = ledger.add_entry(
         tx,
         user,
-        source=deed.source,
+        source=claim.source,
         delta=points,
         at=now,
-        payload_hash=deed.payload_hash,
-        action_type=deed.action_type,
+        payload_hash=claim.payload_hash,
+        action_type=claim.action_type,
         event_id=event_id,
         rank=rank,
-        once_key=_once_key(deed, normal_object(deed.object)) if look.once_per_object else None,
+        once_key=_once_key(claim, normal_object(claim.object)) if facts.once_per_object else None,
     )
     if score is None:  # the same source came for another user at the same moment
         raise PayloadDiffers
-    if deed.token is not None:
-        tokens.consume(tx, deed.token)
-    _write_audit(tx, deed, event_id, points, now=now)
+    if claim.token is not None:
+        tokens.consume(tx, claim.token)
+    audit.write(tx, claim, event_id, points, now=now)
     tx.info[PENDING] = pending + 1
     tx.after_commit(partial(_count_payment, tx.tenant, points))
-    got, rule = look.in_last_hour + points, settings.integrity
-    is_flagged = got > rule.points_per_hour and integrity.raise_flag(
+    in_last_hour, rule = facts.points_in_last_hour + points, settings.integrity
+    is_flagged = in_last_hour > rule.points_per_hour and integrity.raise_flag(
         tx,
         user.id,
         Rule.POINTS_PER_HOUR,
-        {"points": got, "most": rule.points_per_hour},
+        {"points": in_last_hour, "most": rule.points_per_hour},
         state=integrity.State.SUSPENDED if rule.suspend_automatically else integrity.State.OPEN,
         now=now,
     )
     if is_flagged and rule.suspend_automatically:
         user_changes.change_user(tx, users.get(tx, user.id), {"suspended": True}, now=now)
-    return Paid(score, points, rank, event_id, replay=False, limit=state)
+    return Payment(score, points, rank, event_id, is_replay=False, limit=state)
 
 
 def _count_payment(tenant_id: str, points: int) -> None:
@@ -229,63 +201,52 @@ def _count_payment(tenant_id: str, points: int) -> None:
     limits.breakers.passed(tenant_id)
 
 
-def perform_all(tx: Tx, deeds: Sequence[Deed], settings: TenantSettings, *, now: datetime) -> list[Paid | DomainError]:
-    """Many at once, each paid or refused by itself; in the order of their users, so that two batches never deadlock."""
-    outcomes: dict[int, Paid | DomainError] = {}
-    done_before = ledger.known(tx, [deed.source for deed in deeds])
-    over: dict[UUID, DomainError] = {}  # users who get nothing more, whatever it is
-    for place, deed in sorted(enumerate(deeds), key=lambda pair: str(pair[1].user_id)):
-        if deed.user_id in over and deed.source not in done_before:
-            outcomes[place] = over[deed.user_id]
+def pay_all(
+    tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, now: datetime
+) -> list[Payment | DomainError]:
+    """Pay or refuse each by itself; in the order of their users, so that two batches never deadlock."""
+    outcomes: dict[int, Payment | DomainError] = {}
+    paid_before = ledger.known(tx, [claim.source for claim in claims])
+    refused_users: dict[UUID, DomainError] = {}  # who get nothing more, whatever they claim
+    for place, claim in sorted(enumerate(claims), key=lambda pair: str(pair[1].user_id)):
+        if claim.user_id in refused_users and claim.source not in paid_before:
+            outcomes[place] = refused_users[claim.user_id]
             continue
         try:
-            outcomes[place] = perform(tx, deed, settings, now=now)
+            outcomes[place] = pay(tx, claim, settings, now=now)
         except DomainError as refused:
             outcomes[place] = refused
             if isinstance(refused, TooMany | UserSuspended | limits.TooBusy):
-                over[deed.user_id] = refused
-    return [outcomes[place] for place in range(len(deeds))]
+                refused_users[claim.user_id] = refused
+    return [outcomes[place] for place in range(len(claims))]
 
 
-def note_impossible_time(tx: Tx, deed: Deed, *, now: datetime) -> None:
-    """A clock that is ahead is worth a look: such claims are made up more often than sent by a broken clock."""
-    if deed.client_time is not None and deed.client_time > now + NEWEST:
-        ahead = min(int((deed.client_time - now).total_seconds()), 2**53)
-        integrity.raise_flag(tx, deed.user_id, Rule.IMPOSSIBLE_CLOCK, {"seconds_ahead": ahead}, now=now)
+def flag_impossible_time(tx: Tx, claim: ActionClaim, *, now: datetime) -> None:
+    """Flag a claim from the future: such claims are forged more often than sent by a broken clock."""
+    if claim.client_time is not None and claim.client_time > now + MAX_AHEAD:
+        ahead = min(int((claim.client_time - now).total_seconds()), 2**53)
+        integrity.raise_flag(tx, claim.user_id, Rule.IMPOSSIBLE_CLOCK, {"seconds_ahead": ahead}, now=now)
 
 
-def of_user(tx: Tx, user_id: UUID, *, before: tuple[datetime, UUID] | None, limit: int) -> list[ActionEvent]:
-    """The audit of a user, newest first."""
-    wanted = (
-        select(ActionEvent)
-        .where(ActionEvent.user_id == user_id)
-        .order_by(ActionEvent.received_at.desc(), ActionEvent.id.desc())
-        .limit(limit)
-    )
-    if before is not None:
-        wanted = wanted.where(tuple_(ActionEvent.received_at, ActionEvent.id) < before)
-    return list(tx.scalars(wanted))
-
-
-def _replay(tx: Tx, deed: Deed) -> Paid | None:
-    entry = ledger.entry_for(tx, deed.source)
+def _replay(tx: Tx, claim: ActionClaim) -> Payment | None:
+    entry = ledger.entry_for(tx, claim.source)
     if entry is None:
         return None
-    if entry.payload_hash != deed.payload_hash:
+    if entry.payload_hash != claim.payload_hash:
         raise PayloadDiffers
-    return Paid(entry.score, entry.delta, entry.rank, entry.event_id, replay=True)
+    return Payment(entry.score, entry.delta, entry.rank, entry.event_id, is_replay=True)
 
 
-def _look(tx: Tx, deed: Deed, *, now: datetime) -> Any:
-    """What there is to know before paying, at once: the catalog's terms, and what this user did of late."""
+def _payment_facts(tx: Tx, claim: ActionClaim, *, now: datetime) -> Any:
+    """Everything a payment depends on, in one query: the catalog's terms, and what this user was paid lately."""
     return tx.run(
-        _LOOK,
+        _PAYMENT_FACTS,
         {
             "tenant": tx.tenant,
-            "user": deed.user_id,
-            "action": deed.action_type,
-            "once": _once_key(deed, normal_object(deed.object)),
-            "once_as_written": _once_key(deed, deed.object),  # as older entries have it
+            "user": claim.user_id,
+            "action": claim.action_type,
+            "once": _once_key(claim, normal_object(claim.object)),
+            "once_as_written": _once_key(claim, claim.object),  # as older entries have it
             "today": _midnight(now),
             "hour_ago": now - integrity.WINDOW,
             "minute_ago": now - timedelta(seconds=limits.WINDOW_S),
@@ -299,17 +260,17 @@ def normal_object(spelling: str | None) -> str:
     return "/".join(part for part in (spelling or "").casefold().split("/") if part)
 
 
-def _once_key(deed: Deed, spelling: str | None) -> str:
-    """Of what counts once; a hash, since an object may say who somebody is, and the ledger stays."""
-    said = f"{deed.user_id}:{deed.action_type}:{spelling or ''}"
-    return hashlib.sha256(said.encode()).hexdigest()
+def _once_key(claim: ActionClaim, spelling: str | None) -> str:
+    """Unique for what is paid once; a hash, since an object may identify a person, and the ledger is kept for ever."""
+    key = f"{claim.user_id}:{claim.action_type}:{spelling or ''}"
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _midnight(now: datetime) -> datetime:
     return datetime.combine(now.astimezone(UTC).date(), datetime.min.time(), UTC)
 
 
-_LOOK = text("""
+_PAYMENT_FACTS = text("""
     SELECT c.points, c.daily_cap, c.daily_limit, c.cooldown_s, c.once_per_object, c.requires_token, c.enabled,
            d.times_today, d.points_today,
            (SELECT max(at) FROM score_ledger WHERE tenant_id = :tenant AND user_id = :user AND action_type = :action
@@ -317,10 +278,10 @@ _LOOK = text("""
            EXISTS (SELECT FROM score_ledger WHERE tenant_id = :tenant
             AND once_key IN (:once, :once_as_written)) AS was_done,
            (SELECT COALESCE(sum(CASE WHEN l.reverses IS NULL THEN l.delta ELSE (
-                SELECT l.delta FROM score_ledger o  -- what was given before gives no room now by being taken back
+                SELECT l.delta FROM score_ledger o  -- reversing an older payment gives no room now
                 WHERE o.tenant_id = :tenant AND o.id = l.reverses AND o.at > f.since) END), 0)::bigint
             FROM score_ledger l WHERE l.tenant_id = :tenant AND l.user_id = :user AND l.at > f.since
-           ) AS in_last_hour,
+           ) AS points_in_last_hour,
            u.updates, u.oldest_update_at
     FROM (SELECT GREATEST(CAST(:hour_ago AS timestamptz), max(resolved_at)) AS since FROM integrity_flags
           WHERE tenant_id = :tenant AND user_id = :user AND rule = :rule AND state = 'dismissed') f
@@ -334,86 +295,51 @@ _LOOK = text("""
 """)
 
 
-def _check(deed: Deed, look: Any, *, now: datetime) -> None:
-    """Whether this can be paid for at all."""
-    if deed.token is not None and deed.token.expires_at <= now:
+def _check(claim: ActionClaim, facts: Any, *, now: datetime) -> None:
+    """Whether this can be paid at all."""
+    if claim.token is not None and claim.token.expires_at <= now:
         raise ActionTokenExpired
-    if deed.client_time is not None and not now - OLDEST <= deed.client_time <= now + NEWEST:
-        said = "within the last 7 days, and at most 5 minutes ahead"
-        raise ImpossibleTime(f"timestamp: {said}", errors={"timestamp": [said]})
-    if look.points is None or not look.enabled:
-        raise UnknownAction(deed.action_type, disabled=look.points is not None)
-    if look.once_per_object and look.was_done:
+    if claim.client_time is not None and not is_plausible(claim.client_time, now=now):
+        message = "within the last 7 days, and at most 5 minutes ahead"
+        raise ImpossibleTime(f"timestamp: {message}", errors={"timestamp": [message]})
+    if facts.points is None or not facts.enabled:
+        raise UnknownAction(claim.action_type, disabled=facts.points is not None)
+    if facts.once_per_object and facts.was_done:
         raise AlreadyDone
 
 
-def _points(deed: Deed, terms: Any) -> int:
-    """The server decides: what the catalog says, or what a token of the tenant's app allows of it."""
-    if terms.requires_token and deed.verification is not Verification.TOKEN and not deed.is_vouched:
+def _points(claim: ActionClaim, terms: Any) -> int:
+    """The server decides: the catalog's points, or as many of them as a token of the tenant's app allows."""
+    if terms.requires_token and claim.verification is not Verification.TOKEN and not claim.is_vouched:
         raise TokenRequired
-    if deed.verification is Verification.TOKEN:
-        most = min(deed.most or terms.points, terms.points)
-        if deed.wanted is not None and not 1 <= deed.wanted <= most:
-            said = f"from 1 to {most}"
-            raise AboveCatalog(f"score_delta: {said}", errors={"score_delta": [said]})
-        return int(deed.wanted or most)
-    if deed.wanted is not None and not 0 <= deed.wanted <= terms.points:
-        said = f"at most {terms.points} for {deed.action_type}"
-        raise AboveCatalog(f"scoreDelta: {said}", errors={"scoreDelta": [said]})
+    if claim.verification is Verification.TOKEN:
+        allowed = min(claim.max_points or terms.points, terms.points)
+        if claim.wanted_points is not None and not 1 <= claim.wanted_points <= allowed:
+            message = f"from 1 to {allowed}"
+            raise AboveCatalog(f"score_delta: {message}", errors={"score_delta": [message]})
+        return int(claim.wanted_points or allowed)
+    if claim.wanted_points is not None and not 0 <= claim.wanted_points <= terms.points:
+        message = f"at most {terms.points} for {claim.action_type}"
+        raise AboveCatalog(f"scoreDelta: {message}", errors={"scoreDelta": [message]})
     return int(terms.points)
 
 
-def _check_pace(deed: Deed, look: Any, points: int, *, now: datetime) -> None:
+def _check_pace(claim: ActionClaim, facts: Any, points: int, *, now: datetime) -> None:
     """Whether this can be paid now. What would pass a limit is refused whole, never paid in part."""
     tomorrow_in_s = (_midnight(now) + timedelta(days=1) - now).total_seconds()
-    if look.daily_cap is not None and look.points_today + points > look.daily_cap:
+    if facts.daily_cap is not None and facts.points_today + points > facts.daily_cap:
         raise DailyCapReached(
-            f"{deed.action_type} pays at most {look.daily_cap} points a day (UTC): "
-            f"{look.points_today} were paid today, and this would add {points}",
+            f"{claim.action_type} pays at most {facts.daily_cap} points a day (UTC): "
+            f"{facts.points_today} were paid today, and this would add {points}",
             retry_after_s=tomorrow_in_s,
         )
-    if look.daily_limit is not None and look.times_today >= look.daily_limit:
+    if facts.daily_limit is not None and facts.times_today >= facts.daily_limit:
         raise DailyLimitReached(
-            f"{deed.action_type} is paid at most {look.daily_limit} times a day (UTC): "
-            f"it was paid {look.times_today} times today",
+            f"{claim.action_type} is paid at most {facts.daily_limit} times a day (UTC): "
+            f"it was paid {facts.times_today} times today",
             retry_after_s=tomorrow_in_s,
         )
-    if look.cooldown_s is not None and look.last_at is not None:
-        wait = look.cooldown_s - (now - look.last_at).total_seconds()
+    if facts.cooldown_s is not None and facts.last_at is not None:
+        wait = facts.cooldown_s - (now - facts.last_at).total_seconds()
         if wait > 0:
-            raise Cooldown(f"{deed.action_type} counts again in {int(wait) + 1} s", retry_after_s=wait)
-
-
-def _write_audit(tx: Tx, deed: Deed, event_id: UUID, points: int, *, now: datetime) -> None:
-    tx.run(
-        _AUDIT,
-        {
-            "tenant": tx.tenant,
-            "now": now,
-            "id": event_id,
-            "user": deed.user_id,
-            "action": deed.action_type,
-            "source": deed.source,
-            "hash": deed.payload_hash,
-            "verification": deed.verification.value,
-            "client_time": deed.client_time,
-            "points": points,
-            "object": deed.object,
-            "ip": deed.ip,
-            "agent": (deed.agent or "")[:AGENT_MAX] or None,
-            "client_info": _json(deed.client_info),
-            "metadata": _json(deed.metadata),
-        },
-    )
-
-
-_AUDIT = text("""
-    INSERT INTO action_events (tenant_id, received_at, id, user_id, action_type, source, payload_hash, verification,
-                               client_time, points, object, ip, agent, client_info, metadata)
-    VALUES (:tenant, :now, :id, :user, :action, :source, :hash, :verification, :client_time, :points, :object,
-            CAST(:ip AS inet), :agent, CAST(:client_info AS jsonb), CAST(:metadata AS jsonb))
-""")
-
-
-def _json(value: Mapping[str, Any] | None) -> str | None:
-    return orjson.dumps(value).decode() if value else None
+            raise Cooldown(f"{claim.action_type} can be done again in {int(wait) + 1} s", retry_after_s=wait)

@@ -1,4 +1,4 @@
-"""The action catalog: what a tenant's users can do, and how many points it is worth. The server decides, by this."""
+"""The action catalog: what a tenant's users can do, and how many points it pays. The server decides, by this."""
 
 import re
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Invalid, NotFound
 
 ACTION_TYPE = re.compile(r"[A-Za-z0-9._~-]{1,64}")
-MOST_POINTS = 2**53 - 1
-MOST_ACTIONS = 1_000
+MAX_POINTS = 2**53 - 1
+MAX_ACTIONS = 1_000
 MAX_DAILY_LIMIT = 1_000_000
 
 
@@ -32,7 +32,7 @@ class ActionType(TenantOwned, Base):
     # How long after doing it a user may do it again.
     cooldown_s: Mapped[int | None]
     once_per_object: Mapped[bool] = mapped_column(server_default="false")
-    # Whether a user's own word is not enough: an action token of the tenant's app must vouch for it.
+    # Whether the user's own claim is not enough: an action token of the tenant's app must vouch for it.
     requires_token: Mapped[bool] = mapped_column(server_default="false")
     enabled: Mapped[bool] = mapped_column(server_default="true")
     updated_at: Mapped[datetime]
@@ -56,18 +56,18 @@ class UnknownAction(Invalid):
     title = "There is no such action"
 
     def __init__(self, action_type: str, *, disabled: bool = False) -> None:
-        said = f"there is no action {action_type[:64]!r} in the catalog"
+        message = f"there is no action {action_type[:64]!r} in the catalog"
         if disabled:
-            said = f"the action {action_type[:64]!r} is disabled"
-        super().__init__(said, errors={"action_type": [said]})
+            message = f"the action {action_type[:64]!r} is disabled"
+        super().__init__(message, errors={"action_type": [message]})
 
 
 class ActionNotFound(NotFound):
-    """It is not in the catalog."""
+    """The action is not in the catalog."""
 
 
 def find(tx: Tx, action_type: str) -> ActionType:
-    """The action, if it can be done now."""
+    """The action, if it is enabled."""
     row = tx.scalar(select(ActionType).where(ActionType.type == action_type))
     if row is None or not row.enabled:
         raise UnknownAction(action_type, disabled=row is not None)
@@ -79,7 +79,7 @@ def list_(tx: Tx) -> list[ActionType]:
 
 
 def put(tx: Tx, action_type: str, terms: Terms, *, now: datetime) -> ActionType:
-    """Make an action, or give it other terms."""
+    """Create an action, or change its terms."""
     check(action_type, terms)
     values = {**vars(terms), "updated_at": now}
     tx.execute(
@@ -87,13 +87,13 @@ def put(tx: Tx, action_type: str, terms: Terms, *, now: datetime) -> ActionType:
         .values(tenant_id=tx.tenant, type=action_type, **values)
         .on_conflict_do_update(index_elements=["tenant_id", "type"], set_=values)
     )
-    if len(list_(tx)) > MOST_ACTIONS:
-        raise Invalid(f"A catalog holds at most {MOST_ACTIONS} actions")
+    if len(list_(tx)) > MAX_ACTIONS:
+        raise Invalid(f"A catalog holds at most {MAX_ACTIONS} actions")
     return tx.scalars(select(ActionType).where(ActionType.type == action_type)).one()
 
 
 def remove(tx: Tx, action_type: str) -> None:
-    """Nobody can do it any more. What was done stays in the ledger."""
+    """Remove an action. What was paid for it stays in the ledger."""
     gone = tx.scalar(delete(ActionType).where(ActionType.type == action_type).returning(ActionType.type))
     if gone is None:
         raise ActionNotFound(f"There is no action {action_type[:64]!r}")
@@ -103,10 +103,10 @@ def check(action_type: str, terms: Terms) -> None:
     errors: dict[str, list[str]] = {}
     if ACTION_TYPE.fullmatch(action_type) is None or action_type in {".", ".."}:
         errors["type"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
-    if not 1 <= terms.points <= MOST_POINTS:
-        errors["points"] = [f"a whole number from 1 to {MOST_POINTS}"]
-    if terms.daily_cap is not None and not 1 <= terms.daily_cap <= MOST_POINTS:
-        errors["daily_cap"] = [f"a whole number of points from 1 to {MOST_POINTS}, or nothing"]
+    if not 1 <= terms.points <= MAX_POINTS:
+        errors["points"] = [f"a whole number from 1 to {MAX_POINTS}"]
+    if terms.daily_cap is not None and not 1 <= terms.daily_cap <= MAX_POINTS:
+        errors["daily_cap"] = [f"a whole number of points from 1 to {MAX_POINTS}, or nothing"]
     elif terms.daily_cap is not None and terms.daily_cap < terms.points:
         errors["daily_cap"] = [f"at least the action's points ({terms.points}): below, it could never be paid"]
     if terms.daily_limit is not None and not 1 <= terms.daily_limit <= MAX_DAILY_LIMIT:

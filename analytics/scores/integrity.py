@@ -1,4 +1,4 @@
-"""Scores that look forged: flagged by a rule, then looked at by an admin, who dismisses, suspends or reverses."""
+"""Scores that look forged: flagged by a rule, then reviewed by an admin, who dismisses, suspends or reverses."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.scores import ledger
-from analytics.scores.ledger import Held
+from analytics.scores.ledger import LockedUser
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict, NotFound
 
@@ -75,7 +75,7 @@ class AlreadyResolved(Conflict):
 def raise_flag(
     tx: Tx, user_id: UUID, rule: Rule, details: dict[str, Any], *, now: datetime, state: State = State.OPEN
 ) -> bool:
-    """Whether it is a new one: while one is not settled, no second is raised by the same rule."""
+    """Whether it is new: while one is unresolved, the same rule raises no second."""
     made = tx.scalar(
         insert(Flag)
         .values(
@@ -104,33 +104,33 @@ def list_(tx: Tx, *, state: str | None, after: tuple[datetime, UUID] | None, lim
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A flag that was settled, and what is to become of its user: suspended, set free, or left as they are (None)."""
+class Resolved:
+    """A resolved flag, and whether its user is to be suspended, unsuspended, or neither (None)."""
 
     flag: Flag
     reversed_entries: int
     suspend: bool | None
 
 
-def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | None, now: datetime) -> Settled:
-    """Settle a flag. A suspended one may still be dismissed or reversed.
+def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | None, now: datetime) -> Resolved:
+    """Resolve a flag. A suspended one may still be dismissed or reversed.
 
     Suspending the user, and lifting it, is for the caller to do in the same transaction.
     """
-    whose = tx.scalar(select(Flag.user_id).where(Flag.id == flag_id))
-    if whose is None:
+    user_id = tx.scalar(select(Flag.user_id).where(Flag.id == flag_id))
+    if user_id is None:
         raise FlagNotFound
-    held = ledger.hold(tx, whose)  # users before flags, as whoever raises one
+    user = ledger.lock_user(tx, user_id)  # users before flags, as when a flag is raised
     flag = tx.scalars(select(Flag).where(Flag.id == flag_id).with_for_update()).one()
     if flag.state not in {State.OPEN, State.SUSPENDED}:
         raise AlreadyResolved(f"This flag was {flag.state} before")
     suspend = True if verdict is Verdict.SUSPEND else None
     if verdict is Verdict.DISMISS and flag.state == State.SUSPENDED:
-        others = select(Flag.id).where(Flag.user_id == whose, Flag.id != flag_id, Flag.state == State.SUSPENDED.value)
+        others = select(Flag.id).where(Flag.user_id == user_id, Flag.id != flag_id, Flag.state == State.SUSPENDED.value)
         suspend = None if tx.scalar(others.limit(1)) is not None else False
     reversed_entries = 0
-    if verdict is Verdict.REVERSE and held is not None:
-        reversed_entries = _reverse(tx, held, since=flag.created_at - WINDOW, flag_id=flag.id, now=now)
+    if verdict is Verdict.REVERSE and user is not None:
+        reversed_entries = _reverse(tx, user, since=flag.created_at - WINDOW, flag_id=flag.id, now=now)
     state = {Verdict.DISMISS: State.DISMISSED, Verdict.SUSPEND: State.SUSPENDED, Verdict.REVERSE: State.REVERSED}
     tx.execute(
         update(Flag)
@@ -138,24 +138,24 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
         .values(state=state[verdict].value, resolved_at=now, resolved_by=by, note=note or Flag.note)
     )
     tx.refresh(flag)
-    return Settled(flag, reversed_entries, suspend)
+    return Resolved(flag, reversed_entries, suspend)
 
 
-def _reverse(tx: Tx, held: Held, *, since: datetime, flag_id: UUID, now: datetime) -> int:
-    """Take back what the user got since then, entry by entry; a score never goes below 0."""
-    entries = ledger.since(tx, held.id, since)
+def _reverse(tx: Tx, user: LockedUser, *, since: datetime, flag_id: UUID, now: datetime) -> int:
+    """Reverse what the user was paid since then, entry by entry; a score never goes below 0."""
+    entries = ledger.since(tx, user.id, since)
     for entry in entries:
-        delta = -min(entry.delta, held.score)
-        score = ledger.enter(
+        delta = -min(entry.delta, user.score)
+        score = ledger.add_entry(
             tx,
-            held,
+            user,
             source=f"reversal:{flag_id}:{entry.id}",
             delta=delta,
             at=now,
             payload_hash=entry.payload_hash,
             action_type=entry.action_type,
             reverses=entry.id,
-            counts_for=entry.at,
+            dated=entry.at,
         )
-        held = Held(held.id, held.score if score is None else score, held.is_suspended)
+        user = LockedUser(user.id, user.score if score is None else score, user.is_suspended)
     return len(entries)

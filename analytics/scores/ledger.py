@@ -1,8 +1,8 @@
-"""The ledger: every change of a score, for ever. Entries are added, never changed; corrections are new entries.
+"""The ledger: every change of a score, kept for ever. Entries are added, never changed; corrections are new entries.
 
-`source` says what an entry is for and is unique for ever: that is what pays once, also after the audit is gone. The
-role that requests run as may neither update nor delete here. Whoever enters something holds the user's row, so that
-`previous + delta = score` is a chain, and the user's score moves in the same transaction.
+`source` names what an entry is for and is unique for ever: that is why nothing is paid twice, even after the audit is
+gone. The role that requests run as may neither update nor delete here. Whoever adds an entry has locked the user's row,
+so that `previous + delta = score` is a chain, and the user's score changes in the same transaction.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ from analytics.windows import hour_of
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict
 
-POINTS = "points"
-MOST_SCORE = 2**53 - 1
+ACCOUNT = "points"
+MAX_SCORE = 2**53 - 1
 
 
 class LedgerEntry(TenantOwned, Base):
@@ -58,19 +58,19 @@ class LedgerEntry(TenantOwned, Base):
     delta: Mapped[int] = mapped_column(BigInteger)
     previous: Mapped[int] = mapped_column(BigInteger)
     score: Mapped[int] = mapped_column(BigInteger)
-    # As the caller was told: a replay is answered the same.
+    # As it was answered: a replay gets the same answer.
     rank: Mapped[int | None] = mapped_column(BigInteger)
     at: Mapped[datetime]
     event_id: Mapped[UUID | None] = mapped_column(Uuid)
     payload_hash: Mapped[bytes] = mapped_column(LargeBinary)
-    # For actions that count once for each object.
+    # For actions that are paid once for each object.
     once_key: Mapped[str | None]
-    # The entry that this one takes back.
+    # The entry that this one reverses.
     reverses: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class UserPointsHour(TenantOwned, Base):
-    """What a user got in an hour, and when the last entry of it was."""
+    """A user's points in an hour, and the time of the last entry in it."""
 
     __tablename__ = "user_points_hour"
     __table_args__ = (
@@ -86,7 +86,7 @@ class UserPointsHour(TenantOwned, Base):
 
 
 @dataclass(frozen=True)
-class Held:
+class LockedUser:
     """A user whose row is locked until the transaction ends."""
 
     id: UUID
@@ -96,11 +96,11 @@ class Held:
 
 class TooHigh(Conflict):
     code = "score_too_high"
-    title = f"A score cannot be above {MOST_SCORE}"
+    title = f"A score cannot be above {MAX_SCORE}"
 
 
-def hold(tx: Tx, user_id: UUID) -> Held | None:
-    """Lock the user's row: whoever changes a score does so first."""
+def lock_user(tx: Tx, user_id: UUID) -> LockedUser | None:
+    """Lock the user's row, as everybody does who changes a score; None: there is no such user."""
     row = tx.run(
         text("""
             SELECT id, current_score, suspended_at, erased_at FROM users
@@ -110,12 +110,12 @@ def hold(tx: Tx, user_id: UUID) -> Held | None:
     ).one_or_none()
     if row is None or row.erased_at is not None:
         return None
-    return Held(row.id, row.current_score, row.suspended_at is not None)
+    return LockedUser(row.id, row.current_score, row.suspended_at is not None)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What was entered for a source: what a replay is answered by."""
+    """The entry of a source, as far as a replay's answer needs it."""
 
     score: int
     delta: int
@@ -136,7 +136,7 @@ def entry_for(tx: Tx, source: str) -> Entry | None:
 
 
 def known(tx: Tx, sources: Sequence[str]) -> set[str]:
-    """Those of these that have an entry."""
+    """The sources among these that have an entry."""
     rows = tx.run(
         text("SELECT source FROM score_ledger WHERE tenant_id = :tenant AND source = ANY(CAST(:sources AS text[]))"),
         {"tenant": tx.tenant, "sources": list(sources)},
@@ -144,9 +144,9 @@ def known(tx: Tx, sources: Sequence[str]) -> set[str]:
     return {row.source for row in rows}
 
 
-def enter(
+def add_entry(
     tx: Tx,
-    user: Held,
+    user: LockedUser,
     *,
     source: str,
     delta: int,
@@ -157,31 +157,31 @@ def enter(
     rank: int | None = None,
     once_key: str | None = None,
     reverses: int | None = None,
-    counts_for: datetime | None = None,
+    dated: datetime | None = None,
 ) -> int | None:
-    """Add an entry for a user who is held: the new score; None if the source has an entry already.
+    """Add an entry for a locked user: the new score; None if the source has an entry already.
 
-    Score, hour and boards follow in the same transaction. It counts for the hour of `counts_for`, if that is given:
-    what is taken back leaves every window together with what was given.
+    Score, hour and boards follow in the same transaction. `dated`: the hour it belongs to, if not that of `at`: a
+    reversal leaves every window together with the entry that it reverses.
     """
     score = user.score + delta
-    if score > MOST_SCORE:
+    if score > MAX_SCORE:
         raise TooHigh
     at = at.replace(microsecond=at.microsecond // 1000 * 1000)
-    entered = tx.run(
-        _ENTER,
+    added = tx.run(
+        _ADD_ENTRY,
         {
             "tenant": tx.tenant,
             "user": user.id,
             "source": source,
-            "metric": POINTS,
+            "metric": ACCOUNT,
             "action": action_type,
             "delta": delta,
             "previous": user.score,
             "score": score,
             "rank": rank,
             "at": at,
-            "hour": hour_of(counts_for or at),
+            "hour": hour_of(dated or at),
             "event": event_id,
             "hash": payload_hash,
             "once": once_key,
@@ -189,14 +189,14 @@ def enter(
             "actions": 1 if reverses is None else 0,
         },
     ).one_or_none()
-    if entered is None:
+    if added is None:
         return None
     outbox.mark_stale(tx, Kind.USER, [str(user.id)])
     return score
 
 
 # One statement: the entry, the score it makes, and the hour it is in.
-_ENTER = text("""
+_ADD_ENTRY = text("""
     WITH entry AS (
         INSERT INTO score_ledger (tenant_id, user_id, source, metric, action_type, delta, previous, score, rank, at,
                                   event_id, payload_hash, once_key, reverses)
@@ -224,15 +224,15 @@ def of_user(tx: Tx, user_id: UUID, *, before: int | None, limit: int) -> list[Le
 
 
 def since(tx: Tx, user_id: UUID, moment: datetime) -> Sequence[LedgerEntry]:
-    """A user's entries since then that nobody has taken back, oldest first."""
-    taken_back = select(LedgerEntry.reverses).where(LedgerEntry.user_id == user_id, LedgerEntry.reverses.is_not(None))
+    """A user's entries since then that were not reversed, oldest first."""
+    reversed_ids = select(LedgerEntry.reverses).where(LedgerEntry.user_id == user_id, LedgerEntry.reverses.is_not(None))
     return tx.scalars(
         select(LedgerEntry)
         .where(
             LedgerEntry.user_id == user_id,
             LedgerEntry.at >= moment,
             LedgerEntry.reverses.is_(None),
-            LedgerEntry.id.not_in(taken_back),
+            LedgerEntry.id.not_in(reversed_ids),
         )
         .order_by(LedgerEntry.id)
     ).all()

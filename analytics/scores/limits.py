@@ -1,6 +1,6 @@
-"""How fast scores may grow: each user by the minute, and breakers against spikes of a tenant or of everybody.
+"""How fast scores may grow: a rate limit for each user, and breakers against spikes of a tenant or of all tenants.
 
-All of it is for new effects: whoever asks again for something done before is answered first, and counts nowhere.
+All of it is for new payments: a replay is answered before, and is counted nowhere.
 """
 
 import math
@@ -20,8 +20,8 @@ from tenants.throttle import State, TooMany
 
 NAME = "scores"
 WINDOW_S = 60
-# For everybody together, in one process. A tenant's own is a setting.
-MOST_PER_MINUTE = 300_000
+# For all tenants together, in one process. A tenant's own is a setting.
+MAX_PER_MINUTE = 300_000
 OPEN_S = 10.0
 PROBES = 5
 
@@ -33,7 +33,7 @@ OPEN = Gauge("plaudit_score_breaker_open", "Whether a breaker is open.", ["break
 
 class TooBusy(Unavailable):
     code = "score_spike"
-    title = "Scores grow faster than they ever should: updates are held up for a moment"
+    title = "Scores grow faster than they ever should: try again in a moment"
 
 
 def require_user(*, per_minute: int, updates: int, oldest_at: datetime | None, now: datetime) -> State:
@@ -64,10 +64,9 @@ class _Phase(Enum):
 
 
 class Breaker:
-    """Opens when more than so many come in a minute; after a while lets a few through, and closes if the rush is over.
+    """Opens above a number of payments a minute; after a while admits a few, and closes if the spike is over.
 
-    What is let through is counted once it is committed, so that work which is rolled back moves nothing. For one
-    process: each guards what it is asked for.
+    A payment is counted when it is committed, so that one that is rolled back counts nowhere. Each process has its own.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,10 +80,10 @@ class Breaker:
         self._since = 0.0
         self._probes = 0
 
-    def require(self, most_per_minute: int, *, pending: int = 0) -> None:
-        """Let one through, or TooBusy. Who is let through and commits is then counted by `passed`.
+    def require(self, max_per_minute: int, *, pending: int = 0) -> None:
+        """Admit one payment, or raise TooBusy. After its commit `passed` counts it.
 
-        `pending`: how many were let through in the same transaction, which are not committed yet.
+        `pending`: how many were admitted in the same transaction, which are not committed yet.
         """
         with self._lock:
             now = self._clock()
@@ -94,19 +93,19 @@ class Breaker:
                 if self._probes < PROBES:
                     self._probes += 1
                     return
-                if self._recent(now, OPEN_S) * 60 / OPEN_S > most_per_minute:
+                if self._recent(now, OPEN_S) * 60 / OPEN_S > max_per_minute:
                     self._open(now, first=False)
                 else:
                     self._close()
             self._forget_old(now)
-            if self._phase is _Phase.CLOSED and self._arrived + pending >= most_per_minute:
+            if self._phase is _Phase.CLOSED and self._arrived + pending >= max_per_minute:
                 self._open(now, first=True)
             if self._phase is _Phase.OPEN:
-                self._count(now)  # whether the rush goes on is seen by those who are refused
+                self._count(now)  # whether the spike goes on shows in those that are refused
                 raise TooBusy(retry_after_s=max(1.0, OPEN_S - (now - self._since)))
 
     def passed(self) -> None:
-        """One that was let through is committed."""
+        """A payment that was admitted is committed."""
         with self._lock:
             self._count(self._clock())
 
@@ -141,16 +140,16 @@ class Breaker:
 
 
 class Breakers:
-    """One for each tenant, and one for all of them."""
+    """One breaker for each tenant, and one for all tenants."""
 
     def __init__(self) -> None:
         self._all = Breaker("_all")
         self._tenants: dict[str, Breaker] = {}
 
-    def require(self, tenant_id: str, *, most_per_minute: int, pending: int) -> None:
-        # Whatever a tenant sets for itself, it cannot open the breaker of everybody alone.
-        self._of(tenant_id).require(min(most_per_minute, share_of(MOST_PER_MINUTE)), pending=pending)
-        self._all.require(MOST_PER_MINUTE, pending=pending)
+    def require(self, tenant_id: str, *, max_per_minute: int, pending: int) -> None:
+        # Whatever a tenant's setting is, it cannot open the common breaker alone.
+        self._of(tenant_id).require(min(max_per_minute, share_of(MAX_PER_MINUTE)), pending=pending)
+        self._all.require(MAX_PER_MINUTE, pending=pending)
 
     def passed(self, tenant_id: str) -> None:
         self._of(tenant_id).passed()

@@ -1,4 +1,4 @@
-"""Action tokens: a tenant's app vouches for what one of its users did. Bound to user, action, object and most points.
+"""Action tokens: a tenant's app vouches for what one of its users did. Bound to user, action, object and points.
 
 `at_<key id>.<claims>.<mac>`. Keys are derived from the service's secret, one for each month, so they rotate by
 themselves; a token lives for a day at most.
@@ -20,13 +20,13 @@ from sqlalchemy.orm import Mapped, mapped_column
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Forbidden
 
-LONGEST = timedelta(days=1)
-# A token that was used is answered as the first time for so long; one that was not is long over.
+MAX_LIFETIME = timedelta(days=1)
+# For so long a used token gets its first answer again; an unused one has long expired.
 REPLAYED_FOR = timedelta(days=400)
 
 
 class ConsumedToken(TenantOwned, Base):
-    """A token that was used. Its ledger entry says so for ever; this goes when the token is over."""
+    """A token that was used. Its ledger entry says so for ever; this row goes when the token has expired."""
 
     __tablename__ = "consumed_tokens"
     __table_args__ = (Index("ix_consumed_tokens_expires_at", "expires_at"),)
@@ -45,7 +45,7 @@ class BadActionToken(Forbidden):
 
 class ActionTokenExpired(BadActionToken):
     code = "action_token_expired"
-    title = "The action token has run out"
+    title = "The action token has expired"
 
 
 @dataclass(frozen=True)
@@ -63,33 +63,35 @@ class Claims:
         return datetime.fromtimestamp(self.expires, UTC)
 
 
-class Mint:
-    """Makes tokens, and tells those that it made."""
+class ActionTokens:
+    """Issues action tokens, and verifies them."""
 
     def __init__(self, secret_key: str) -> None:
         self._secret = secret_key.encode()
 
-    def make(
+    def issue(
         self,
         *,
         tenant_id: str,
         user_id: str,
         action: str,
-        about: str | None,
-        most: int,
+        object_: str | None,
+        max_points: int,
         expires_at: datetime,
         now: datetime,
     ) -> str:
-        claims = Claims(secrets.token_urlsafe(16), tenant_id, user_id, action, about, most, int(expires_at.timestamp()))
+        claims = Claims(
+            secrets.token_urlsafe(16), tenant_id, user_id, action, object_, max_points, int(expires_at.timestamp())
+        )
         body = f"{_key_id(now)}.{_pack(orjson.dumps(asdict(claims)))}"
         return f"at_{body}.{self._mac(_key_id(now), body)}"
 
-    def read(self, token: str, *, now: datetime) -> Claims:
-        """What it says, if we made it. Whether it has run out, or was used, is another question."""
+    def verify(self, token: str, *, now: datetime) -> Claims:
+        """The claims of a token that we issued. Whether it expired, or was used, is not checked here."""
         kid, _, rest = token.removeprefix("at_").partition(".")
         packed, _, mac = rest.partition(".")
-        right = re.fullmatch(r"[0-9]{6}", kid) and _key_id(now - REPLAYED_FOR) <= kid <= _key_id(now)
-        if not token.startswith("at_") or not token.isascii() or not right:
+        is_known_key = re.fullmatch(r"[0-9]{6}", kid) and _key_id(now - REPLAYED_FOR) <= kid <= _key_id(now)
+        if not token.startswith("at_") or not token.isascii() or not is_known_key:
             raise BadActionToken
         if not hmac.compare_digest(mac, self._mac(kid, f"{kid}.{packed}")):
             raise BadActionToken
@@ -104,6 +106,7 @@ class Mint:
 
 
 def consume(tx: Tx, claims: Claims) -> None:
+    """Record that the token was used."""
     tx.run(
         text(
             "INSERT INTO consumed_tokens (tenant_id, token_id, expires_at) VALUES (:tenant, :id, :expires)"

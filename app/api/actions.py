@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 from analytics.scores import actions, catalog, tokens
 from analytics.scores.actions import AboveCatalog
 from analytics.scores.catalog import Terms
-from analytics.scores.tokens import Mint
+from analytics.scores.tokens import ActionTokens
 from app.api.blueprint import Blueprint, Schema, StrictBoolean
 from app.api.users import resolve
 from app.http.auth import May, current_actor, requires
@@ -66,7 +66,7 @@ class TokenIn(Schema):
     expires_in = ma.fields.Integer(
         strict=True,
         load_default=300,
-        validate=ma.validate.Range(1, int(tokens.LONGEST.total_seconds())),
+        validate=ma.validate.Range(1, int(tokens.MAX_LIFETIME.total_seconds())),
         metadata={"description": "seconds"},
     )
 
@@ -116,7 +116,7 @@ def delete_action(action_type: str) -> None:
 @blueprint.response(201, TokenOut)
 def make_token(body: dict[str, Any]) -> ResponseReturnValue:
     """A token that lets one user claim one action, once. Hand it to the user's browser or app."""
-    mint: Mint = current_app.extensions["plaudit-mint"]
+    action_tokens: ActionTokens = current_app.extensions["plaudit-mint"]
     now = utcnow()
     expires_at = now + timedelta(seconds=body["expires_in"])
     with actor_tx() as tx:
@@ -126,12 +126,12 @@ def make_token(body: dict[str, Any]) -> ResponseReturnValue:
             said = f"at most {action.points} for {action.type}"
             raise AboveCatalog(f"max_points: {said}", errors={"max_points": [said]})
         user = resolve(tx, body["user"], current_actor())
-    token = mint.make(
+    token = action_tokens.issue(
         tenant_id=current_actor().tenant_id,
         user_id=str(user.id),
         action=action.type,
-        about=body.get("object"),
-        most=most,
+        object_=body.get("object"),
+        max_points=most,
         expires_at=expires_at,
         now=now,
     )

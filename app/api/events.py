@@ -1,54 +1,39 @@
 """Views and events: one at a time, in batches, and from browsers."""
 
-from collections import Counter
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
 
 import marshmallow as ma
 import msgspec
 import orjson
-from flask import Response, current_app, request
+from flask import Response, request
 from flask.typing import ResponseReturnValue
 
-from analytics.ingest import events, pages, writes
-from analytics.ingest.events import Ages, Batch, EventIn, Reason, Refused, Tally
+from analytics.ingest import batches, events, writes
+from analytics.ingest.batches import Batch, Tally
+from analytics.ingest.events import Ages, EventIn, Reason
 from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
-from analytics.ingest.visitors import MAX_AGENT_CHARS, Visitors, is_bot
-from analytics.ingest.writes import Does, Item, Part, Result
-from analytics.scores import actions, catalog
-from analytics.scores.actions import Deed, ImpossibleTime, Paid, PayloadDiffers, Verification
-from analytics.scores.catalog import UnknownAction
-from analytics.wake import wake
+from analytics.ingest.writes import Item, Result, WriteRequest
+from analytics.windows import SLIDING, WINDOWS, Window
 from app.api.blueprint import Blueprint, Schema
 from app.http import body, event_writes
 from app.http.auth import (
     Actor,
     BadCredentials,
     May,
-    caller_network,
     current_actor,
-    current_key,
-    public,
-    publishable_key,
     requires,
 )
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
-from tenants import ceilings, credentials, throttle, users
 from tenants import settings as tenant_settings
-from tenants.ceilings import Ceiling, CeilingReached
 from tenants.credentials import ClientToken, Scope
-from tenants.db import Tx, current_tx, tenant_tx, utcnow
-from tenants.errors import DomainError, Invalid
-from tenants.settings import TenantSettings
-from tenants.throttle import TooMany
+from tenants.db import current_tx, utcnow
+from tenants.errors import Invalid
+from tenants.signing import BadToken
 
 blueprint = Blueprint("events", __name__, url_prefix="", description="Views and events")
 
-BEACON_MAX_BYTES = 4096
-SCRIPT = Path(__file__).parents[1] / "ui" / "static" / "plaudit.js"
 ONE_ACCEPTED = orjson.dumps(Tally(1, 0, []).as_json())
 ONE_DUPLICATE = orjson.dumps(Tally(0, 1, []).as_json())
 counted = lru_cache(maxsize=10_000)(events.EVENTS.labels)
@@ -64,7 +49,7 @@ class BadView(Invalid):
 
 
 class RejectionsIn(Schema):
-    window = ma.fields.String(load_default="1d", validate=ma.validate.OneOf(["1d", "7d", "30d"]))
+    window = ma.fields.String(load_default=Window.DAY.value, validate=ma.validate.OneOf([w.value for w in SLIDING]))
 
 
 class RejectionsOut(Schema):
@@ -85,11 +70,11 @@ class RejectionsOut(Schema):
 def send_view(external_id: str) -> ResponseReturnValue:
     actor = current_actor()
     try:
-        part = view_part(actor, external_id, request.environ)
+        view = view_request(actor, external_id, request.environ)
     except events.Refused as refused:
         after_refusal(partial(record, actor.tenant_id, refused.code, token=actor.client_token))
         raise BadView(refused.code, refused.detail) from None
-    result = event_writes.write(part)[0].result
+    result = event_writes.write(view)[0].result
     if result is Result.UNKNOWN_PAGE:
         # In a transaction of this request's own the refusal is rolled back with it, and recorded after it.
         is_recorded = current_tx() is None
@@ -99,8 +84,8 @@ def send_view(external_id: str) -> ResponseReturnValue:
     return Response(view_answer(result), status=202, content_type="application/json")
 
 
-def view_part(actor: Actor, external_id: str, environ: dict[str, Any]) -> Part:
-    """What a single view's request wants written."""
+def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> WriteRequest:
+    """What the request of a single view writes."""
     now = utcnow()
     sent = body.read_json(environ) if body.is_there(environ) else {}
     if not isinstance(sent, dict) or "type" in sent or "page" in sent:
@@ -109,11 +94,11 @@ def view_part(actor: Actor, external_id: str, environ: dict[str, Any]) -> Part:
         raise PageNotFound(external_id)
     item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
     assert isinstance(item, Item)  # noqa: S101  an event of the type "view"
-    return Part(actor.tenant_id, [item], now, token=actor.client_token)
+    return WriteRequest(actor.tenant_id, [item], now, token=actor.client_token)
 
 
 def count_view(tenant_id: str, result: Result) -> None:
-    """In the metrics: a view that is committed, or was before."""
+    """Count a view that is committed, or was before, in the service's metrics."""
     if result is Result.DUPLICATE:
         events.DUPLICATES.labels(tenant_id).inc()
     else:
@@ -142,7 +127,7 @@ def view_answer(result: Result) -> bytes:
                         "events": {
                             "type": "array",
                             "minItems": 1,
-                            "maxItems": events.MOST_ITEMS,
+                            "maxItems": events.MAX_ITEMS,
                             "items": msgspec.json.schema_components([EventIn])[1]["EventIn"],
                         }
                     },
@@ -155,62 +140,13 @@ def view_answer(result: Result) -> bytes:
 def send_events() -> ResponseReturnValue:
     sent = body.read_json(request.environ)
     raw = sent.get("events") if isinstance(sent, dict) and set(sent) == {"events"} else None
-    if not isinstance(raw, list) or not 1 <= len(raw) <= events.MOST_ITEMS:
-        message = f"a list of 1 to {events.MOST_ITEMS} events, and nothing beside it"
+    if not isinstance(raw, list) or not 1 <= len(raw) <= events.MAX_ITEMS:
+        message = f"a list of 1 to {events.MAX_ITEMS} events, and nothing beside it"
         raise Invalid(f"events: {message}", errors={"events": [message]})
     batch = batch_of(current_actor(), raw)
-    tally = write_with_actions(batch) if batch.actions else batch.tally(event_writes.write(batch.part))
+    tally = write_with_actions(batch) if batch.actions else batch.tally(event_writes.write(batch.request))
     after_commit(tally.measure)
     return answer(tally)
-
-
-@blueprint.post("/api/v1/beacon")
-@publishable_key
-@blueprint.doc(
-    summary="One view, from a browser",
-    description="With a publishable key, as navigator.sendBeacon sends it: text/plain JSON with page, or url.",
-    requestBody={"content": {"text/plain": {"schema": {"type": "string"}}}},
-    responses={"202": TALLY},
-)
-def beacon() -> ResponseReturnValue:
-    key, now = current_key(), utcnow()
-    sent = body.parse_json(body.read_bytes(request.environ)[: BEACON_MAX_BYTES + 1])
-    if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
-        raise Invalid("Send page or url", errors={"body": ["page, or url, and nothing else"]})
-    agent, network = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_network()
-    limit_network(key.tenant_id, network)
-    if is_bot(agent):
-        return refuse(key.tenant_id, Reason.BOT, "the user agent is a robot's")
-    page = page_of(key.tenant_id, sent)
-    if page is None:
-        return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "there is no such page")
-    visitors: Visitors = current_app.extensions["plaudit-visitors"]
-    visitor = visitors.identify(network=network, agent=agent, today=now.date())
-    if not visitors.first_visit(key.tenant_id, visitor, page):
-        events.DUPLICATES.labels(key.tenant_id).inc()
-        return answer(Tally(0, 1, []))
-    try:
-        outcome = event_writes.write(Part(key.tenant_id, [Item(Does.VIEW, page, now)], now))[0]
-    except BaseException:
-        visitors.forget_visit(key.tenant_id, visitor, page)
-        raise
-    if outcome.result is Result.UNKNOWN_PAGE:
-        visitors.forget_visit(key.tenant_id, visitor, page)
-        events.reject(key.tenant_id, Reason.UNKNOWN_PAGE)
-        return answer(_refused(Reason.UNKNOWN_PAGE, "there is no such page"))
-    events.EVENTS.labels(key.tenant_id, "view").inc()
-    return answer(Tally(1, 0, []))
-
-
-@blueprint.get("/plaudit.js")
-@public
-@blueprint.doc(summary="The script that sends the beacon", responses={"200": {"description": "JavaScript"}})
-def script() -> Response:
-    return Response(
-        SCRIPT.read_bytes(),
-        content_type="text/javascript; charset=utf-8",
-        headers={"Cache-Control": "public, max-age=3600", "Cross-Origin-Resource-Policy": "cross-origin"},
-    )
 
 
 @blueprint.get("/api/v1/ingest/rejections")
@@ -219,7 +155,7 @@ def script() -> Response:
 @blueprint.response(200, RejectionsOut)
 def rejections(query: dict[str, str]) -> Any:
     """How many events were refused, by reason."""
-    since = utcnow() - timedelta(days=int(query["window"].removesuffix("d")))
+    since = utcnow() - (WINDOWS[query["window"]].length or timedelta())
     with actor_tx() as tx:
         reasons = writes.rejections(tx, since=since)
     return {"window": query["window"], "total": sum(reasons.values()), "reasons": reasons}
@@ -231,87 +167,17 @@ def batch_of(actor: Actor, raw: list[Any]) -> Batch:
 
 
 def write_with_actions(batch: Batch) -> Tally:
-    """All of a batch in one transaction, so that what fails can be sent again. What is counted comes last.
-
-    A client's token is checked before anything is done, and by `apply` once more as the effect is written.
-    """
-    now, settings = utcnow(), tenant_settings.recent(batch.tenant_id)
-    user_ids = _make_users(batch, now=now)
-    with actor_tx() as tx:
-        _require_valid_token(tx, batch.part)
-        done = _pay(tx, batch, user_ids, settings, now=now)
-        results = [_result(one) for one in done]
-        refused = Counter(one.code.value for one in results if isinstance(one, Refused))
-        batch.part.rejected = refused + Counter(batch.part.rejected or {})
-        writes.apply(tx, [batch.part])
-        if batch.part.error is not None:
-            raise BadCredentials
-        tx.after_commit(lambda: wake([batch.tenant_id]))
-    return batch.tally(batch.part.outcomes, results)
-
-
-def _make_users(batch: Batch, *, now: datetime) -> dict[str, UUID | None]:
-    """Whom the batch's actions name, in a short transaction of its own: nobody waits for a user who is being made.
-
-    (With an Idempotency-Key it is the request's, which has one.) None: there is no room for another user.
-    """
-    with actor_tx() as tx:
-        _require_valid_token(tx, batch.part)
-        known = {action.type for action in catalog.list_(tx)}  # an unknown action creates no user
-        named = {action.user for _, action in batch.actions if action.type in known}
-        return {**dict.fromkeys(named), **users.ensure_all_external(tx, named, now=now)}
-
-
-def _require_valid_token(tx: Tx, part: Part) -> None:
-    if part.token is not None and not credentials.token_is_valid(tx, part.token):
-        raise BadCredentials
-
-
-def _pay(
-    tx: Tx, batch: Batch, user_ids: dict[str, UUID | None], settings: TenantSettings, *, now: datetime
-) -> list[Paid | DomainError]:
-    actor = current_actor()
-    vouched = Scope.ACTIONS_WRITE in actor.scopes or actor.is_admin
-    outcomes: dict[int, Paid | DomainError] = {}
-    firsts: dict[UUID, int] = {}
-    no_room = CeilingReached(Ceiling.USERS, ceilings.read(tx)[Ceiling.USERS]) if None in user_ids.values() else None
-    for index, action in batch.actions:
-        if action.user not in user_ids:
-            outcomes[index] = UnknownAction(action.type)
-        elif user_ids[action.user] is None and no_room is not None:
-            outcomes[index] = no_room
-        elif action.event_key is not None and firsts.setdefault(action.event_key, index) != index:
-            outcomes[index] = PayloadDiffers()  # the first with an id is the one that counts
-    wanted = [(index, action) for index, action in batch.actions if index not in outcomes]
-    deeds = [
-        Deed(
-            user_id,
-            action.type,
-            source=f"event:{(action.event_key or uuid4()).hex}",
-            verification=Verification.CLIENT,
-            object=action.object,
-            client_time=action.at,
-            payload={"object": action.object},
-            is_vouched=vouched,
-        )
-        for _, action in wanted
-        if (user_id := user_ids[action.user]) is not None
-    ]
-    for (index, _), paid in zip(wanted, actions.perform_all(tx, deeds, settings, now=now), strict=True):
-        outcomes[index] = paid
-    return [outcomes[index] for index, _ in batch.actions]
-
-
-def _result(done: Paid | DomainError) -> Result | Refused:
-    if isinstance(done, Paid):
-        return Result.DUPLICATE if done.replay else Result.ACCEPTED
-    if isinstance(done, PayloadDiffers):  # an id counts once, whatever it comes with
-        return Result.DUPLICATE
-    if isinstance(done, ImpossibleTime):  # one who may backfill views
-        return Refused(Reason.TOO_OLD, done.detail)
-    if isinstance(done, UnknownAction):
-        return Refused(Reason.UNKNOWN_ACTION, done.detail)
-    return Refused(Reason.INVALID if isinstance(done, Invalid) else Reason.LIMITED, done.detail)
+    """Create the users, then write everything in one transaction. (With an Idempotency-Key both are the request's.)"""
+    actor, now = current_actor(), utcnow()
+    is_vouched = Scope.ACTIONS_WRITE in actor.scopes or actor.is_admin
+    settings = tenant_settings.recent(batch.tenant_id)
+    try:
+        with actor_tx() as tx:
+            user_ids = batches.create_users(tx, batch, now=now)
+        with actor_tx() as tx:
+            return batches.write_with_actions(tx, batch, user_ids, settings, is_vouched=is_vouched, now=now)
+    except BadToken:
+        raise BadCredentials from None
 
 
 def ages_of(actor: Actor, now: datetime) -> Ages:
@@ -320,42 +186,11 @@ def ages_of(actor: Actor, now: datetime) -> Ages:
     return Ages.for_caller(now, backfill_days=days)
 
 
-def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:
-    """The page that a browser names, by its id or its address."""
-    page, url = sent.get("page"), sent.get("url")
-    if isinstance(page, str):
-        return page if EXTERNAL_ID.fullmatch(page) else None
-    if isinstance(url, str) and len(url) <= pages.URL_MAX:
-        with tenant_tx(tenant_id) as tx:
-            return pages.find_by_url(tx, url)
-    raise Invalid("page and url are text", errors={"body": ["page and url are text"]})
-
-
-def limit_network(tenant_id: str, network: str) -> None:
-    amount = tenant_settings.recent(tenant_id).limits.beacons_per_minute
-    try:
-        throttle.require(
-            "beacon", throttle.per_minute(amount), tenant_id, network, detail="Too many views from this address"
-        )
-    except TooMany:
-        record(tenant_id, Reason.LIMITED)
-        raise
-
-
-def refuse(tenant_id: str, reason: Reason, detail: str) -> Response:
-    record(tenant_id, reason)
-    return answer(_refused(reason, detail))
-
-
 def record(tenant_id: str, reason: Reason, *, token: ClientToken | None = None) -> None:
-    """Count a refusal for the metrics and for the tenant's admins; not with a token that is not valid any more."""
-    event_writes.write(Part(tenant_id, [], utcnow(), token=token, rejected={reason.value: 1}))
+    """Count a rejection for the metrics and for the tenant's admins; not with a token that is no longer valid."""
+    event_writes.write(WriteRequest(tenant_id, [], utcnow(), token=token, rejected={reason.value: 1}))
     events.reject(tenant_id, reason)
 
 
 def answer(tally: Tally) -> Response:
     return Response(orjson.dumps(tally.as_json()), status=202, content_type="application/json")
-
-
-def _refused(reason: Reason, detail: str) -> Tally:
-    return Tally(0, 0, [events.Rejection(0, reason, detail)])

@@ -9,7 +9,7 @@ import marshmallow as ma
 from analytics.ingest import events
 from analytics.ingest.events import EVENTS, Reason
 from analytics.ingest.pages import PageNotFound
-from analytics.ingest.writes import Does, Item, Part, Result
+from analytics.ingest.writes import EventKind, Item, Result, WriteRequest
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import visible
 from app.http import event_writes
@@ -34,7 +34,7 @@ class LikeOut(Schema):
 @blueprint.response(200, LikeOut)
 def like(external_id: str) -> Any:
     """Like a page. Liking twice changes nothing."""
-    return settle(external_id, Does.LIKE, current_actor().user_id)
+    return change_like(external_id, EventKind.LIKE, current_actor().user_id)
 
 
 @blueprint.delete("/<external_id>/like")
@@ -43,7 +43,7 @@ def like(external_id: str) -> Any:
 @blueprint.response(200, LikeOut)
 def unlike(external_id: str) -> Any:
     """Take one's like back."""
-    return settle(external_id, Does.UNLIKE, current_actor().user_id)
+    return change_like(external_id, EventKind.UNLIKE, current_actor().user_id)
 
 
 @blueprint.put("/<external_id>/likes/<user>")
@@ -53,7 +53,7 @@ def unlike(external_id: str) -> Any:
 def like_for(external_id: str, user: str) -> Any:
     """Like a page for a user, by the tenant's own id for them (made on first sight)."""
     check_external_id(user)
-    return settle(external_id, Does.LIKE, user)
+    return change_like(external_id, EventKind.LIKE, user)
 
 
 @blueprint.delete("/<external_id>/likes/<user>")
@@ -63,16 +63,16 @@ def like_for(external_id: str, user: str) -> Any:
 def unlike_for(external_id: str, user: str) -> Any:
     """Take a user's like back."""
     check_external_id(user)
-    return settle(external_id, Does.UNLIKE, user)
+    return change_like(external_id, EventKind.UNLIKE, user)
 
 
-def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
+def change_like(external_id: str, kind: EventKind, user: str | UUID) -> dict[str, Any]:
     actor, now = current_actor(), utcnow()
     if actor.public_only:
         with actor_tx() as tx:  # which ends before the write begins
             visible(tx, external_id)
-    part = Part(actor.tenant_id, [Item(does, external_id, now, user=user)], now, token=actor.client_token)
-    outcome = event_writes.write(part)[0]
+    wanted = WriteRequest(actor.tenant_id, [Item(kind, external_id, now, user=user)], now, token=actor.client_token)
+    outcome = event_writes.write(wanted)[0]
     if outcome.result is Result.UNKNOWN_PAGE:
         raise PageNotFound(external_id)
     if outcome.result is Result.UNKNOWN_USER:
@@ -80,12 +80,12 @@ def settle(external_id: str, does: Does, user: str | UUID) -> dict[str, Any]:
     if outcome.result is Result.LIMITED:
         after_refusal(partial(record_limited, actor.tenant_id, is_recorded=current_tx() is None))
         raise CeilingReached(Ceiling.USERS, ceilings.recent(actor.tenant_id)[Ceiling.USERS])
-    after_commit(lambda: EVENTS.labels(actor.tenant_id, does.value).inc())
-    return {"liked": does is Does.LIKE, "likes": outcome.likes}
+    after_commit(lambda: EVENTS.labels(actor.tenant_id, kind.value).inc())
+    return {"liked": kind is EventKind.LIKE, "likes": outcome.likes}
 
 
 def record_limited(tenant_id: str, *, is_recorded: bool) -> None:
     """Count a refusal; for the tenant's admins too, where it was rolled back with the request."""
     if not is_recorded:
-        event_writes.write(Part(tenant_id, [], utcnow(), rejected={Reason.LIMITED.value: 1}))
+        event_writes.write(WriteRequest(tenant_id, [], utcnow(), rejected={Reason.LIMITED.value: 1}))
     events.reject(tenant_id, Reason.LIMITED)

@@ -11,8 +11,8 @@ from flask import current_app, request
 from flask.typing import ResponseReturnValue
 
 from analytics.scores import actions, tokens
-from analytics.scores.actions import Deed, ImpossibleTime, Verification
-from analytics.scores.tokens import Mint
+from analytics.scores.actions import ActionClaim, ImpossibleTime, Verification
+from analytics.scores.tokens import ActionTokens
 from app.api.blueprint import Blueprint, Schema
 from app.http.auth import May, caller_address, current_actor, requires
 from app.http.transactions import actor_tx, after_refusal, idempotent
@@ -27,8 +27,8 @@ class SmallObject(ma.fields.Dict):
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
         found = super()._deserialize(value, attr, data, **kwargs)  # type: ignore[no-untyped-call]
-        if len(orjson.dumps(found)) > actions.METADATA_MAX_BYTES:
-            raise ma.ValidationError(f"At most {actions.METADATA_MAX_BYTES} bytes of JSON.")
+        if len(orjson.dumps(found)) > actions.MAX_METADATA_BYTES:
+            raise ma.ValidationError(f"At most {actions.MAX_METADATA_BYTES} bytes of JSON.")
         if _has_huge_number(found):  # it would come back from the database as another
             raise ma.ValidationError("Numbers up to 2^53 only.")
         return found
@@ -80,13 +80,13 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
     user_id = current_actor().user_id
     said = {name: body.get(name) for name in ("wanted", "timestamp", "object", "metadata_")}
     return pay(
-        Deed(
+        ActionClaim(
             user_id,
             body["action_type"],
             source=f"action:{user_id}:{body['action_id']}",
             verification=Verification.SESSION,
             object=body.get("object"),
-            wanted=body.get("wanted"),
+            wanted_points=body.get("wanted"),
             client_time=body["timestamp"],
             metadata=body.get("metadata_"),
             client_info=body.get("client_info"),
@@ -102,21 +102,21 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
 @blueprint.arguments(ClaimIn)
 @blueprint.response(200, PaidOut)
 def claim(body: dict[str, Any]) -> ResponseReturnValue:
-    """Claim what an action token vouches for. It counts once."""
-    mint: Mint = current_app.extensions["plaudit-mint"]
+    """Claim what an action token vouches for. It is paid once."""
+    action_tokens: ActionTokens = current_app.extensions["plaudit-mint"]
     actor, now = current_actor(), utcnow()
-    claims = mint.read(body["action_token"], now=now)
+    claims = action_tokens.verify(body["action_token"], now=now)
     if claims.tenant != actor.tenant_id or claims.user != str(actor.user_id):
         raise tokens.BadActionToken("This action token is somebody else's")
     return pay(
-        Deed(
+        ActionClaim(
             UUID(claims.user),
             claims.action,
             source=f"token:{claims.id}",
             verification=Verification.TOKEN,
             object=claims.object,
-            most=claims.most,
-            wanted=body.get("score_delta"),
+            max_points=claims.most,
+            wanted_points=body.get("score_delta"),
             metadata=body.get("metadata_"),
             payload={"wanted": body.get("score_delta"), "metadata": body.get("metadata_")},
             token=claims,
@@ -125,23 +125,23 @@ def claim(body: dict[str, Any]) -> ResponseReturnValue:
     )
 
 
-def pay(deed: Deed) -> ResponseReturnValue:
+def pay(claim: ActionClaim) -> ResponseReturnValue:
     actor, now = current_actor(), utcnow()
     settings = tenant_settings.recent(actor.tenant_id)
     try:
         with actor_tx() as tx:
-            paid = actions.perform(tx, deed, settings, now=now)
+            paid = actions.pay(tx, claim, settings, now=now)
     except ImpossibleTime:
-        after_refusal(partial(_note_impossible_time, actor.tenant_id, deed))
+        after_refusal(partial(_flag_impossible_time, actor.tenant_id, claim))
         raise
     headers = paid.limit.headers() if paid.limit is not None else {}
     return {"score": paid.score, "delta": paid.delta, "rank": paid.rank, "event_id": paid.event_id}, 200, headers
 
 
-def _note_impossible_time(tenant_id: str, deed: Deed) -> None:
-    """Nothing was paid, but it is noted, in a transaction of its own."""
+def _flag_impossible_time(tenant_id: str, claim: ActionClaim) -> None:
+    """Nothing was paid, but the claim is flagged, in a transaction of its own."""
     with tenant_tx(tenant_id) as tx:
-        actions.note_impossible_time(tx, deed, now=utcnow())
+        actions.flag_impossible_time(tx, claim, now=utcnow())
 
 
 def _caller() -> dict[str, Any]:

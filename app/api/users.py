@@ -11,7 +11,8 @@ from flask import Response
 from flask.typing import ResponseReturnValue
 
 from analytics import privacy, redaction, user_changes
-from analytics.scores import actions, ledger
+from analytics.scores import audit as action_audit
+from analytics.scores import ledger
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
 from app.http import cursors
 from app.http.auth import Actor, May, current_actor, requires
@@ -256,7 +257,7 @@ def read_actions(query: dict[str, Any], user: str) -> Any:
     before = cursors.decode(query["cursor"], datetime, UUID) if query.get("cursor") else None
     with actor_tx() as tx:
         found = own_or_any(tx, user)
-        rows = actions.of_user(tx, found.id, before=before, limit=query["limit"] + 1)
+        rows = action_audit.of_user(tx, found.id, before=before, limit=query["limit"] + 1)
     items = rows[: query["limit"]]
     more = len(rows) > len(items)
     return {"items": items, "next_cursor": cursors.encode(items[-1].received_at, items[-1].id) if more else None}

@@ -1,4 +1,4 @@
-"""The way from a route to the group commit."""
+"""Writing events from a route: through the group commit."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,14 @@ from flask import current_app, request
 
 from analytics.ingest import writes
 from analytics.ingest.group_commit import GroupCommit
-from analytics.ingest.writes import Outcome, Part
+from analytics.ingest.writes import Outcome, WriteRequest
 from app.http.auth import WRITTEN, BadCredentials
 from tenants.db import current_tx
 from tenants.signing import BadToken
 
 
-def write(part: Part) -> Sequence[Outcome]:
-    """Write a part and wait for its commit; inside an idempotent request, in that request's own transaction."""
+def write(wanted: WriteRequest) -> Sequence[Outcome]:
+    """Write it and wait for its commit; inside an idempotent request, in that request's own transaction."""
     done: Sequence[Outcome] | BaseException | None = request.environ.pop(WRITTEN, None)
     try:
         if isinstance(done, BaseException):
@@ -22,11 +22,11 @@ def write(part: Part) -> Sequence[Outcome]:
             return done
         tx = current_tx()
         if tx is not None:
-            writes.apply(tx, [part])
-            if part.error is not None:
-                raise part.error
-            return part.outcomes
+            writes.apply(tx, wanted)
+            if wanted.error is not None:
+                raise wanted.error
+            return wanted.outcomes
         group: GroupCommit = current_app.extensions["plaudit-ingest"]
-        return group.write(part)
+        return group.write(wanted)
     except BadToken:
         raise BadCredentials from None

@@ -1,6 +1,6 @@
 """The busiest call, a single view, past Flask.
 
-Around a view Flask's own work and ours cost several times what the view itself does, so the plain case takes this
+Around a view the work of Flask and ours cost several times what the view itself costs, so the plain case takes this
 lane: a client's token, a body that is right, a page that is known. Anything else (another caller, an
 `Idempotency-Key`, a browser's `Origin`, whatever is wrong) goes on to the route in `app/api/events.py` untouched, and
 both are made of the same functions, so that nobody can tell the lanes apart but by their speed.
@@ -14,8 +14,8 @@ from typing import Any
 from flask import Flask
 
 from analytics.ingest.group_commit import GroupCommit
-from analytics.ingest.writes import Part, Result
-from app.api.events import count_view, view_answer, view_part
+from analytics.ingest.writes import Result, WriteRequest
+from app.api.events import count_view, view_answer, view_request
 from app.http import edge
 from app.http.auth import WRITTEN, Actor, May, actor_showing, allowed
 from app.settings import Settings
@@ -53,11 +53,11 @@ class FastLane:
             return self._through(environ, start_response)
         started = time.perf_counter()
         environ["HTTP_X_REQUEST_ID"] = request_id = edge.request_id_of(environ)
-        part = self._prepare(environ, request_id, match[1])
-        result = self._write(environ, part) if part is not None else None
-        if part is None or result is None:
+        view = self._prepare(environ, request_id, match[1])
+        result = self._write(environ, view) if view is not None else None
+        if view is None or result is None:
             return self._through(environ, start_response)
-        count_view(part.tenant_id, result)
+        count_view(view.tenant_id, result)
         body = view_answer(result)
         start_response(
             "202 ACCEPTED", [*self._headers, ("Content-Length", str(len(body))), ("X-Request-Id", request_id)]
@@ -65,22 +65,22 @@ class FastLane:
         self._record(time.perf_counter() - started, environ)
         return [body]
 
-    def _prepare(self, environ: Environ, request_id: str, external_id: str) -> Part | None:
+    def _prepare(self, environ: Environ, request_id: str, external_id: str) -> WriteRequest | None:
         """What to write; None where the route shall decide."""
         try:
             actor = actor_showing(environ.get("HTTP_AUTHORIZATION", ""), self._signer, check_token=False)
             if not _may_send(actor):
                 return None
             logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
-            return view_part(actor, external_id, environ)
+            return view_request(actor, external_id, environ)
         except Exception:  # noqa: BLE001  whatever it is, the route comes upon it again, and answers it
             return None
 
-    def _write(self, environ: Environ, part: Part) -> Result | None:
+    def _write(self, environ: Environ, view: WriteRequest) -> Result | None:
         """How it went; None where the route shall say so: it finds what was written, and does not write again."""
         try:
-            with self._threads.of(part.tenant_id):
-                outcomes = self._group.write(part)
+            with self._threads.of(view.tenant_id):
+                outcomes = self._group.write(view)
         except Exception as error:  # noqa: BLE001  whatever it is, the route's error handler answers it
             environ[WRITTEN] = error
             return None

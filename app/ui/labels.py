@@ -137,5 +137,5 @@ def _action_field(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     }
 
 
-def _entries(labels: Mapping[str, str]) -> list[dict[str, str]]:
+def _entries(labels: "Mapping[str, str] | Mapping[Scope, str]") -> list[dict[str, str]]:
     return [{"name": str(name), "label": label} for name, label in labels.items()]

@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from analytics import outbox
-from analytics.boards import projection, reading, rebuilding, redis_store, snapshots, weights
-from analytics.boards.changes import Changes
+from analytics.boards import postgres_reads, projection, reading, rebuilding, redis_store, snapshots, weights
+from analytics.boards.board_sql import transaction_for
+from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import GLOBAL, Board, boards_in
+from analytics.boards.reading import ShownBoard, Top
+from analytics.boards.rows import Listing
 from analytics.ingest import pages, writes
-from analytics.ingest.writes import Does, Item, Part
+from analytics.ingest.writes import EventKind, Item, WriteRequest
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx
@@ -97,7 +100,7 @@ class Boards(RuleBasedStateMachine):
 
     @rule(name=names, user=users, liked=st.sampled_from([True, True, False]))
     def like(self, name: str, user: str, liked: bool) -> None:
-        self.send(Item(Does.LIKE if liked else Does.UNLIKE, name, self.now, user=user))
+        self.send(Item(EventKind.LIKE if liked else EventKind.UNLIKE, name, self.now, user=user))
         if name in self.pages:
             likes = self.pages[name].likes
             if not liked:
@@ -108,14 +111,14 @@ class Boards(RuleBasedStateMachine):
     @rule(name=names, hours_late=st.sampled_from([0, 1, 22, 23, 166, 718, 719, 800]), times=st.integers(1, 3))
     def view(self, name: str, hours_late: int, times: int) -> None:
         at = self.now - timedelta(hours=hours_late)
-        self.send(*[Item(Does.VIEW, name, at)] * times)
+        self.send(*[Item(EventKind.VIEW, name, at)] * times)
         if name in self.pages:
             self.pages[name].views[at] += times
 
     @rule(name=names)
     def view_a_little_ahead(self, name: str) -> None:
         at = self.now + timedelta(minutes=5)
-        self.send(Item(Does.VIEW, name, at))
+        self.send(Item(EventKind.VIEW, name, at))
         if name in self.pages:
             self.pages[name].views[at] += 1
 
@@ -154,38 +157,38 @@ class Boards(RuleBasedStateMachine):
             real(*args)
 
         with patch.object(redis_store, "_write_summaries", empty_and_write):
-            projection.run(self.tenant, now=self.now)
+            projection.project_step(self.tenant, now=self.now)
         self.look_if(look)
 
     @rule(where=st.sampled_from(["before", "within", "after"]), limit=st.sampled_from([1, 5_000]), look=st.booleans())
     def projector_dies(self, where: str, limit: int, look: bool) -> None:
         with dying(where), contextlib.suppress(Killed):  # where nothing is to be written it lives
-            projection.run(self.tenant, now=self.now, limit=limit)
+            projection.project_step(self.tenant, now=self.now, limit=limit)
         self.look_if(look)
 
     @rule()
     def projector_finds_no_redis(self) -> None:
         with no_redis():
             for _ in range(50):
-                if not projection.run(self.tenant, now=self.now).more:
+                if not projection.project_step(self.tenant, now=self.now).more:
                     break
         for board in self.boards():
             assert self.read_postgres(board) == self.expected(board), f"{board} in PostgreSQL, without Redis"
 
     @rule(limit=st.sampled_from([1, 3, 5_000]))
     def projector_runs_once(self, limit: int) -> None:
-        projection.run(self.tenant, now=self.now, limit=limit)
+        projection.project_step(self.tenant, now=self.now, limit=limit)
 
     # --- what must hold
 
     @rule()
     def every_board_is_right_after_a_projection(self) -> None:
         for _ in range(50):
-            if not projection.run(self.tenant, now=self.now, limit=4).more:
+            if not projection.project_step(self.tenant, now=self.now, limit=4).more:
                 break
         for board in self.boards():
             expected = self.expected(board)
-            from_redis = reading.page(board, limit=1000, now=self.now)
+            from_redis = reading.read(board, Top(1000), now=self.now)
             assert from_redis.source == "redis" or not expected
             assert self.rows(board, from_redis) == expected, f"{board} in Redis"
             assert self.read_postgres(board) == expected, f"{board} in PostgreSQL"
@@ -193,7 +196,7 @@ class Boards(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.pages))
     @rule()
     def snapshots_are_right_after_their_refresh(self) -> None:
-        projection.run_all(self.tenant, now=lambda: self.now)
+        projection.project_all(self.tenant, now=lambda: self.now)
         snapshots.refresh(self.tenant, now=self.now)
         for board in self.boards():
             if board.scope == GLOBAL:
@@ -211,7 +214,7 @@ class Boards(RuleBasedStateMachine):
 
     def send(self, *items: Item) -> None:
         with tenant_tx(self.tenant) as tx:
-            writes.apply(tx, [Part(self.tenant, list(items), self.now)])
+            writes.apply(tx, WriteRequest(self.tenant, list(items), self.now))
 
     def boards(self) -> list[Board]:
         scopes = ["tenant", "public", GLOBAL]
@@ -222,7 +225,7 @@ class Boards(RuleBasedStateMachine):
     def expected(self, board: Board) -> list[tuple[str, float]]:
         kind, _, space = board.scope.partition(":")
         found = [
-            (str(page.id), page.value(board.metric, board.window, self.now, self.weighed))
+            (str(page.id), page.value(board.metric.name, board.window, self.now, self.weighed))
             for page in self.pages.values()
             if (not space or page.space == space)
             and (kind not in {"public", GLOBAL} or page.public)
@@ -230,13 +233,13 @@ class Boards(RuleBasedStateMachine):
         ]
         return sorted([row for row in found if row[1]], key=lambda row: (row[1], row[0]), reverse=True)
 
-    def rows(self, board: Board, listing: reading.Listing) -> list[tuple[str, float]]:
+    def rows(self, board: Board, listing: Listing | ShownBoard) -> list[tuple[str, float]]:
         own = {str(page.id) for page in self.pages.values()}
-        return [(row.member, row.value) for row in listing.rows if board.scope != GLOBAL or row.member in own]
+        return [(row.subject, row.value) for row in listing.rows if board.scope != GLOBAL or row.subject in own]
 
     def read_postgres(self, board: Board) -> list[tuple[str, float]]:
-        with reading.inside(board) as tx:
-            return self.rows(board, reading._postgres_page(tx, board, limit=1000, after=None, now=self.now))
+        with transaction_for(board) as tx:
+            return self.rows(board, postgres_reads.read_top(tx, board, limit=1000, after=None, now=self.now))
 
 
 class Killed(Exception):
@@ -252,8 +255,10 @@ def dying(where: str) -> Iterator[None]:
 
     real: Callable[..., Any] = redis_store.write
 
-    def write_half(redis: Any, changes: Changes, versions: Any) -> Any:
-        half = Changes(values=dict(list(changes.values.items())[::2]), removed=dict(list(changes.removed.items())[::2]))
+    def write_half(redis: Any, writes: BoardWrites, versions: Any) -> Any:
+        half = BoardWrites(
+            values=dict(list(writes.values.items())[::2]), removed=dict(list(writes.removed.items())[::2])
+        )
         real(redis, half, {board: versions[board] for board in half.boards()})
         raise Killed
 

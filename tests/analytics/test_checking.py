@@ -7,7 +7,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics.boards import checking, projection
+from analytics.boards import checking, projection, recomputing
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page
@@ -26,7 +26,7 @@ def busy(client: FlaskClient, tenant: str) -> Caller:
         events += [{"type": "like", "page": f"p{number}", "user": "u"}]
         answer = caller("POST", "/api/v1/events", json={"events": events})
         assert answer.get_json()["rejected"] == []
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     return caller
 
 
@@ -82,7 +82,7 @@ def miscount(tenant: str) -> None:
             text("UPDATE page_counters SET views = views + 1 WHERE page_id = (SELECT min(page_id) FROM page_counters)")
         )
         tx.execute(text("INSERT INTO outbox (tenant_id, kind, member) SELECT tenant_id, 'page', id::text FROM pages"))
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_each_wrong_thing_is_found_and_rebuilding_heals_it(
     assert any(difference.where.startswith(where) for difference in found), found
     if at_least == 1:
         assert len(found) == 1, "that one thing, and nothing else"
-    projection.rebuild_tenant(busy.tenant, now=utcnow, progress=lambda _: None)
+    recomputing.recompute_tenant(busy.tenant, now=utcnow, progress=lambda _: None)
     assert checking.check(busy.tenant, now=utcnow()).differences == []
 
 

@@ -9,10 +9,10 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics import actions, catalog, integrity
-from analytics.actions import Deed, Verification
-from analytics.catalog import Terms
-from analytics.integrity import Rule, Verdict
+from analytics.scores import actions, catalog, integrity
+from analytics.scores.actions import ActionClaim, Verification
+from analytics.scores.catalog import Terms
+from analytics.scores.integrity import Rule, Verdict
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
@@ -37,10 +37,11 @@ def act(tenant: str, player: Caller) -> Act:
 
     def act(at: datetime = NOON, *, points: int | None = None) -> str:
         verification = Verification.CLIENT if points is None else Verification.TOKEN
-        deed = Deed(UUID(player.id), "post", source=f"test:{uuid4()}", verification=verification, wanted=points)
+        source = f"test:{uuid4()}"
+        claim = ActionClaim(UUID(player.id), "post", source, verification, wanted_points=points)
         try:
             with tenant_tx(tenant) as tx:
-                actions.perform(tx, deed, tenant_settings.recent(tenant), now=at)
+                actions.pay(tx, claim, tenant_settings.recent(tenant), now=at)
         except DomainError as refused:
             return refused.code
         return "paid"
@@ -132,12 +133,12 @@ def test_other_actions_and_other_users_have_their_own_day(
     put(tenant, daily_cap=10, daily_limit=1)
     with tenant_tx(tenant) as tx:
         catalog.put(tx, "other", Terms(points=100), now=NOON)
-        other = Deed(UUID(player.id), "other", source="test:other", verification=Verification.CLIENT)
-        actions.perform(tx, other, tenant_settings.recent(tenant), now=NOON)
-        another_user = Deed(
+        other = ActionClaim(UUID(player.id), "other", source="test:other", verification=Verification.CLIENT)
+        actions.pay(tx, other, tenant_settings.recent(tenant), now=NOON)
+        another_user = ActionClaim(
             UUID(user_of(client, tenant).id), "post", source="test:user", verification=Verification.CLIENT
         )
-        actions.perform(tx, another_user, tenant_settings.recent(tenant), now=NOON)
+        actions.pay(tx, another_user, tenant_settings.recent(tenant), now=NOON)
     assert [act(), act()] == ["paid", CAP]
 
 

@@ -190,7 +190,7 @@ def test_a_like_of_a_user_who_is_erased_meanwhile_is_rejected_and_can_be_sent_ag
 ) -> None:
     like = {"type": "like", "page": page, "user": "u", "id": "once"}
     with pytest.MonkeyPatch.context() as erased:
-        erased.setattr(users, "hold", lambda *_: set())
+        erased.setattr(users, "lock_users", lambda *_: set())
         told = send(sender, [like, view(page)])
     assert (told["accepted"], [(r["index"], r["code"]) for r in told["rejected"]]) == (1, [(0, "invalid")])
     assert sender("GET", "/api/v1/ingest/rejections").get_json()["reasons"] == {"invalid": 1}

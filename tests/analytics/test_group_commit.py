@@ -16,7 +16,7 @@ from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
 from analytics.ingest import pages, writes
 from analytics.ingest.group_commit import GroupCommit, Overloaded
-from analytics.ingest.writes import Does, Item, Outcome, Part, Result, commit_together
+from analytics.ingest.writes import EventKind, Item, Outcome, Result, WriteRequest, commit_together
 from analytics.windows import hour_of
 from app.settings import Settings
 from tenants import credentials
@@ -34,9 +34,9 @@ def make_pages(tenant: str, *external_ids: str) -> None:
             pages.put(tx, external_id, space="s", title="t", url="/x", now=utcnow())
 
 
-def view(tenant: str, page: str) -> Part:
+def view(tenant: str, page: str) -> WriteRequest:
     now = utcnow()
-    return Part(tenant, [Item(Does.VIEW, page, now)], now)
+    return WriteRequest(tenant, [Item(EventKind.VIEW, page, now)], now)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def commits() -> list[int]:
 def group(commits: list[int]) -> GroupCommit:
     """A group commit that is slow enough for others to come meanwhile."""
 
-    def counting(parts: Sequence[Part], shared: bool) -> list[Part]:
+    def counting(parts: Sequence[WriteRequest], shared: bool) -> list[WriteRequest]:
         commits.append(len(parts))
         time.sleep(0.02)
         return commit_together(parts, shared)
@@ -64,7 +64,7 @@ class Gate:
         self._opened = threading.Event()
         self.open = self._opened.set
 
-    def commit(self, parts: Sequence[Part], shared: bool) -> list[Part]:
+    def commit(self, parts: Sequence[WriteRequest], shared: bool) -> list[WriteRequest]:
         assert self._opened.wait(10)
         return commit_together(parts, shared)
 
@@ -152,17 +152,17 @@ def test_a_tenant_fills_no_more_than_its_share_of_a_commit(tenant: str, other_te
     make_pages(other_tenant, "a")
     gate, commits = Gate(), []
 
-    def commit(parts: Sequence[Part], shared: bool) -> list[Part]:
+    def commit(parts: Sequence[WriteRequest], shared: bool) -> list[WriteRequest]:
         left = gate.commit(parts, shared)
         commits.append(Counter(part.tenant_id for part in parts for _ in part.items))
         return left
 
     group, now = GroupCommit(commit=commit), utcnow()
-    thousand = [Item(Does.VIEW, "a", now)] * 1000
+    thousand = [Item(EventKind.VIEW, "a", now)] * 1000
     with ThreadPoolExecutor(16) as pool:
         running = [pool.submit(group.write, view(tenant, "a"))]
         eventually(lambda: group.items_in_flight == 1)
-        running += [pool.submit(group.write, Part(tenant, thousand, now)) for _ in range(12)]
+        running += [pool.submit(group.write, WriteRequest(tenant, thousand, now)) for _ in range(12)]
         eventually(lambda: group.items_in_flight == 12_001)
         running.append(pool.submit(group.write, view(other_tenant, "a")))
         eventually(lambda: group.items_in_flight == 12_002)
@@ -199,7 +199,7 @@ def test_a_row_that_stays_locked_fails_its_own_requests_once_and_together(tenant
     make_pages(other_tenant, "a")
     tries: list[tuple[int, bool]] = []
 
-    def commit(parts: Sequence[Part], shared: bool) -> list[Part]:
+    def commit(parts: Sequence[WriteRequest], shared: bool) -> list[WriteRequest]:
         tries.append((len(parts), shared))
         return commit_together(parts, shared)
 
@@ -230,7 +230,7 @@ def test_a_neighbours_dead_token_and_locked_row_count_nothing_twice(tenant: str,
         clients = [credentials.create_client(tx, name="c", scopes=["admin"], now=utcnow()).client.id for _ in range(2)]
         credentials.revoke_client(tx, clients[0], now=utcnow())
     dead, good = (
-        Part(other_tenant, [Item(Does.VIEW, "a", utcnow())], utcnow(), token=ClientToken(client, client))
+        WriteRequest(other_tenant, [Item(EventKind.VIEW, "a", utcnow())], utcnow(), token=ClientToken(client, client))
         for client in clients
     )
     gate = Gate()
@@ -256,7 +256,7 @@ def test_nobody_is_forgotten_or_woken_twice_whatever_fails_and_however_threads_t
     written: Counter[str] = Counter()
     rng, lock = random.Random(11), threading.Lock()
 
-    def commit(parts: Sequence[Part], shared: bool) -> list[Part]:
+    def commit(parts: Sequence[WriteRequest], shared: bool) -> list[WriteRequest]:
         with lock:
             fails, leaves = shared and rng.random() < 0.3, rng.random() < 0.1
         if fails:
@@ -271,7 +271,7 @@ def test_nobody_is_forgotten_or_woken_twice_whatever_fails_and_however_threads_t
     def keep_writing(number: int) -> None:
         tenant_id = f"t{number % 6}"
         while time.monotonic() < end:
-            group.write(Part(tenant_id, [Item(Does.VIEW, "a", utcnow())], utcnow()))
+            group.write(WriteRequest(tenant_id, [Item(EventKind.VIEW, "a", utcnow())], utcnow()))
             with lock:
                 sent[tenant_id] += 1
 
@@ -300,7 +300,7 @@ def test_a_page_deleted_meanwhile_is_unknown(tenant: str) -> None:
 def test_a_view_that_waits_for_a_deletion_finds_the_page_gone(tenant: str) -> None:
     make_pages(tenant, "a", "b")
     now = utcnow()
-    both = Part(tenant, [Item(Does.VIEW, "a", now), Item(Does.VIEW, "b", now)], now)
+    both = WriteRequest(tenant, [Item(EventKind.VIEW, "a", now), Item(EventKind.VIEW, "b", now)], now)
     with ThreadPoolExecutor(1) as pool:
         with tenant_tx(tenant, separate=True) as tx:
             pages.delete(tx, "a")
@@ -348,8 +348,8 @@ def test_what_was_answered_is_committed(tenant: str) -> None:
 
 HAMMER = """
 import random, sys, threading, time
-from analytics.group_commit import GroupCommit
-from analytics.ingest import Does, Item, Part
+from analytics.ingest.group_commit import GroupCommit
+from analytics.ingest.writes import EventKind, Item, WriteRequest
 from tenants import db
 url, service_url, tenant, seed, seconds = sys.argv[1:]
 db.configure(service_url=service_url or None, owner_url=url, pool_size=8)
@@ -358,13 +358,13 @@ def hammer(n):
     rng = random.Random(f"{seed}-{n}")
     while time.monotonic() < end:
         now = db.utcnow()
-        items = [Item(Does.VIEW, f"p{rng.randrange(50)}", now) for _ in range(rng.randrange(1, 20))]
+        items = [Item(EventKind.VIEW, f"p{rng.randrange(50)}", now) for _ in range(rng.randrange(1, 20))]
         for _ in range(3):
-            does, page, user = rng.choice([Does.LIKE, Does.UNLIKE]), f"p{rng.randrange(50)}", f"u{rng.randrange(30)}"
-            items.append(Item(does, page, now, user=user))
+            kind = rng.choice([EventKind.LIKE, EventKind.UNLIKE])
+            items.append(Item(kind, f"p{rng.randrange(50)}", now, user=f"u{rng.randrange(30)}"))
         rng.shuffle(items)
-        group.write(Part(tenant, items, now))
-        sent[n] += sum(item.does is Does.VIEW for item in items)
+        group.write(WriteRequest(tenant, items, now))
+        sent[n] += sum(item.does is EventKind.VIEW for item in items)
 threads = [threading.Thread(target=hammer, args=(n,)) for n in range(4)]
 [t.start() for t in threads]; [t.join() for t in threads]
 print(sum(sent))

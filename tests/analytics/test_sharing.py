@@ -9,8 +9,10 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics import outbox
-from analytics.boards import checking, page_numbers, projection, rebuilding
-from analytics.boards.names import GLOBAL, boards_in
+from analytics.boards import checking, progress, projection, rebuilding, recomputing
+from analytics.boards.names import GLOBAL, board_of
+from analytics.metrics import VIEWS
+from analytics.windows import Window
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page
@@ -27,7 +29,7 @@ def publisher(client: FlaskClient, tenant: str) -> Caller:
     for number in range(PAGES):
         make_page(caller, f"p{number}", visibility="public")
         caller("POST", f"/api/v1/pages/p{number}/views")
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     return caller
 
 
@@ -51,7 +53,7 @@ def shared_in_stats(tenant: str) -> int:
 def on_global_board(tenant: str) -> int:
     with tenant_tx(tenant) as tx:
         own = set(tx.scalars(text("SELECT id::text FROM pages WHERE tenant_id = :t"), {"t": tenant}))
-    board = boards_in(tenant, GLOBAL)[-1]
+    board = board_of(tenant, GLOBAL, Window.ALL, VIEWS.name)
     return len(own & {member.decode() for member, _ in tenants_redis.boards().redis.zscan_iter(board.key)})
 
 
@@ -68,15 +70,15 @@ def test_only_a_real_change_of_sharing_is_marked_and_as_one_row(publisher: Calle
 def test_every_public_page_follows_a_change_of_sharing_in_bounded_steps(
     publisher: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_numbers, "RESHARE_A_STEP", 2)
+    monkeypatch.setattr(progress, "MAX_PAGES_PER_STEP", 2)
     make_page(publisher, "private")
     publisher("POST", "/api/v1/pages/private/views")
-    projection.run_all(publisher.tenant, now=utcnow)
+    projection.project_all(publisher.tenant, now=utcnow)
     for shared, expected in ((True, PAGES), (False, 0)):
         share(publisher, shared)
-        first = projection.run(publisher.tenant, now=utcnow())
+        first = projection.project_step(publisher.tenant, now=utcnow())
         assert (first.pages, first.more, outbox_rows(publisher.tenant)) == (2, True, 1)
-        projection.run_all(publisher.tenant, now=utcnow)
+        projection.project_all(publisher.tenant, now=utcnow)
         found = (shared_in_stats(publisher.tenant), on_global_board(publisher.tenant), outbox_rows(publisher.tenant))
         assert found == (expected, expected, 0)
         assert checking.check(publisher.tenant, now=utcnow()).differences == []
@@ -88,7 +90,7 @@ def test_a_change_of_sharing_that_commits_during_a_projection_is_not_lost(
     publisher: Caller, monkeypatch: pytest.MonkeyPatch, read: int, before: bool
 ) -> None:
     share(publisher, True)
-    projection.run_all(publisher.tenant, now=utcnow)
+    projection.project_all(publisher.tenant, now=utcnow)
     assert on_global_board(publisher.tenant) == PAGES
     publisher("POST", "/api/v1/pages/p0/views")
     reads: list[str] = []
@@ -109,9 +111,9 @@ def test_a_change_of_sharing_that_commits_during_a_projection_is_not_lost(
 
     with monkeypatch.context() as hooking:
         hooking.setattr(outbox, "read", stop_sharing_around(outbox.read))
-        projection.run(publisher.tenant, now=utcnow())
+        projection.project_step(publisher.tenant, now=utcnow())
     assert len(reads) > read, "the change was made"
-    projection.run_all(publisher.tenant, now=utcnow)
+    projection.project_all(publisher.tenant, now=utcnow)
     assert (shared_in_stats(publisher.tenant), on_global_board(publisher.tenant)) == (0, 0)
     assert checking.check(publisher.tenant, now=utcnow()).differences == []
 
@@ -133,22 +135,22 @@ def test_check_finds_a_page_that_is_shared_against_the_setting(publisher: Caller
         )
     (found,) = checking.check(publisher.tenant, now=utcnow()).differences
     assert (found.where, found.found, found.expected) == ("page_stats.is_shared", True, False)
-    projection.rebuild_tenant(publisher.tenant, now=utcnow, progress=lambda _: None)
+    recomputing.recompute_tenant(publisher.tenant, now=utcnow, progress=lambda _: None)
     assert checking.check(publisher.tenant, now=utcnow()).differences == []
 
 
 def test_check_of_one_tenant_finds_its_pages_on_the_global_boards_that_do_not_belong_there(publisher: Caller) -> None:
     with tenant_tx(publisher.tenant) as tx:
         page = tx.scalar(text("SELECT min(id)::text FROM pages WHERE tenant_id = :t"), {"t": publisher.tenant})
-    board = boards_in(publisher.tenant, GLOBAL)[0]
+    board = board_of(publisher.tenant, GLOBAL, Window.ALL, VIEWS.name)
     tenants_redis.boards().redis.zadd(board.key, {str(page): 5})
     (found,) = checking.check(publisher.tenant, now=utcnow()).differences
     assert (found.where, found.found, found.expected) == (board.key, 5, None)
     rebuilding.rebuild_global(only_missing=False)
     assert checking.check(publisher.tenant, now=utcnow()).differences == []
     share(publisher, True)
-    projection.run_all(publisher.tenant, now=utcnow)
-    tenants_redis.boards().redis.zrem(boards_in(publisher.tenant, GLOBAL)[-1].key, str(page))
+    projection.project_all(publisher.tenant, now=utcnow)
+    tenants_redis.boards().redis.zrem(board.key, str(page))
     (found,) = checking.check(publisher.tenant, now=utcnow()).differences
     assert found.found is None
     rebuilding.rebuild_global(only_missing=False)

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from analytics.boards import projection, series
 from analytics.boards.names import board_of
-from analytics.metrics import Metric
+from analytics.metrics import VIEWS
 from analytics.windows import Window
 from app.api import overview
 from app.http.answer_cache import Answer
@@ -221,7 +221,7 @@ def test_an_overview_adds_up_to_the_boards(client: FlaskClient, tenant: str) -> 
     events += [{"type": "view", "page": "b"}, {"type": "like", "page": "b", "user": "ann"}]
     backfill = client_of(client, tenant, "events:write", "events:backfill")
     assert backfill("POST", "/api/v1/events", json={"events": events}).get_json()["accepted"] == len(events)
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     for window in ("1d", "7d", "30d", "all"):
         for scope, pages in scopes.items():
             found = wiki("GET", f"/api/v1/overview?scope={scope}&window={window}").get_json()
@@ -282,7 +282,7 @@ def test_each_tenant_keeps_its_latest_overviews_and_none_of_anothers(monkeypatch
             made.append(space)
             return Answer.of(b"{}", version=0), True
 
-        kept.get(board_of(tenant_id, f"space:{space}", Window.WEEK, Metric.VIEWS), make)
+        kept.get(board_of(tenant_id, f"space:{space}", Window.WEEK, VIEWS.name), make)
         return not made
 
     assert not is_kept("small", "a")
@@ -300,7 +300,7 @@ def test_an_overview_that_many_ask_for_at_once_is_made_once(monkeypatch: pytest.
     monkeypatch.setattr(overview, "QUICK_S", 0)
     monkeypatch.setattr(overview, "TIMES_ITS_COST", 1_000_000)
     kept, made = overview._Kept(), []
-    board = board_of("demo", "tenant", Window.WEEK, Metric.VIEWS)
+    board = board_of("demo", "tenant", Window.WEEK, VIEWS.name)
 
     def make() -> tuple[Answer, bool]:
         made.append(1)
@@ -331,7 +331,7 @@ def test_where_a_trend_takes_too_long_the_totals_are_still_there(
         body = {"space": "docs", "title": name, "url": f"/{name}", "visibility": visibility}
         assert wiki("PUT", f"/api/v1/pages/{name}", json=body).status_code == 201
         wiki("POST", f"/api/v1/pages/{name}/views")
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     with owner_tx() as blocking:
         blocking.execute(text("LOCK TABLE page_views_hour IN ACCESS EXCLUSIVE MODE"))
         monkeypatch.setattr(series, "TREND_WITHIN_MS", 200)

@@ -8,7 +8,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics import outbox
-from analytics.boards import projection
+from analytics.boards import projection, recomputing
 from analytics.ingest import pages
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.people import Caller, client_of
@@ -56,7 +56,7 @@ def put(wiki: Caller, name: str, *, title: str = "A page", visibility: str = "pu
     body = {"space": space, "title": title, "url": f"https://wiki.example/{name}", "visibility": visibility}
     assert wiki("PUT", f"/api/v1/pages/{name}", json=body).status_code == 201
     wiki("PUT", f"/api/v1/pages/{name}/likes/ann")
-    projection.run_all(wiki.tenant, now=utcnow)
+    projection.project_all(wiki.tenant, now=utcnow)
 
 
 def test_the_list_shows_public_pages_of_the_space_and_may_be_framed_by_the_keys_origins(
@@ -123,7 +123,7 @@ def test_only_http_addresses_are_links(client: FlaskClient, wiki: Caller, key: s
         tx.execute(text("UPDATE pages SET url = :url WHERE tenant_id = :t"), {"url": url, "t": wiki.tenant})
     with tenant_tx(wiki.tenant) as tx:
         outbox.mark_stale(tx, outbox.Kind.PAGE, [pages.get(tx, "p").id])
-    projection.rebuild_tenant(wiki.tenant, now=utcnow, progress=lambda _: None)
+    recomputing.recompute_tenant(wiki.tenant, now=utcnow, progress=lambda _: None)
     answer = client.get(f"/embed/popular?key={key}&base=https://wiki.example")
     assert Tags(answer.text).links() == []
 
@@ -131,7 +131,7 @@ def test_only_http_addresses_are_links(client: FlaskClient, wiki: Caller, key: s
 def test_relative_links_go_to_the_page_around(client: FlaskClient, wiki: Caller, key: str) -> None:
     wiki("PUT", "/api/v1/pages/r", json={"space": "docs", "title": "R", "url": "/r", "visibility": "public"})
     wiki("PUT", "/api/v1/pages/r/likes/ann")
-    projection.run_all(wiki.tenant, now=utcnow)
+    projection.project_all(wiki.tenant, now=utcnow)
     assert Tags(client.get(f"/embed/popular?key={key}&base=https://wiki.example").text).links() == [
         "https://wiki.example/r"
     ]

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from analytics.boards.names import Board
-from analytics.metrics import Metric
+from analytics.metrics import LIKES
 from analytics.windows import Window
 from app.http.auth import Reader
 from app.live import tops as live_tops
@@ -14,7 +14,7 @@ from app.live.hub import RESTARTING, Followed, Follower, Hub, Restarting
 from app.live.tops import Top, Tops
 from tenants.errors import Unavailable
 
-BOARD = Board("wiki", "tenant", Window.WEEK, Metric.LIKES)
+BOARD = Board("wiki", "tenant", Window.WEEK, LIKES)
 KEY = (BOARD.tenant_id, BOARD.topic)
 
 

@@ -10,23 +10,21 @@ from importlib.resources import files
 import pytest
 from flask.testing import FlaskClient
 
-from analytics.boards import Metric
-from analytics.catalog import Terms
-from analytics.events import Reason
-from analytics.integrity import Rule, Verdict
-from analytics.series import Counted, Step
+from analytics.boards.series import Step
+from analytics.ingest.events import Reason
+from analytics.metrics import METRICS, counted_metrics
+from analytics.scores.catalog import Terms
+from analytics.scores.integrity import Rule, Verdict
 from analytics.windows import Window
-from app import labels
 from app.api.weights import WeightsIn
-from app.assets import assets
+from app.ui import labels
+from app.ui.assets import assets
 from tenants.credentials import Scope
 
 
 @pytest.mark.parametrize(
     ("table", "texts"),
     [
-        (Window, labels.WINDOW_LABELS),
-        (Metric, labels.METRIC_LABELS),
         (Step, labels.STEP_LABELS),
         (Reason, labels.REJECTION_TEXTS),
         (Scope, labels.SCOPE_TEXTS),
@@ -40,7 +38,7 @@ def test_every_name_has_a_text(table: type[StrEnum], texts: Collection[str]) -> 
 
 def test_every_field_of_an_action_and_every_weight_has_a_text() -> None:
     assert set(labels.ACTION_FIELDS) == {field.name for field in dataclasses.fields(Terms)}
-    assert set(labels.WEIGHT_LABELS) == {name for name in WeightsIn().fields if name in set(Metric)}
+    assert set(labels.WEIGHT_LABELS) == {name for name in WeightsIn().fields if name in METRICS}
 
 
 def test_the_dashboards_page_carries_the_names(client: FlaskClient) -> None:
@@ -48,7 +46,9 @@ def test_the_dashboards_page_carries_the_names(client: FlaskClient) -> None:
     assert found is not None
     names = json.loads(found[1])
     assert names == labels.dashboard_names()
-    assert {one["name"] for one in names["metrics"] if one["is_counted"]} == {one.value for one in Counted}
+    assert {one["name"] for one in names["metrics"] if one["is_counted"]} == {
+        metric.name for metric in counted_metrics()
+    }
     assert [one["name"] for one in names["action_fields"] if one["type"] == "checkbox"] == [
         "once_per_object",
         "requires_token",
@@ -57,14 +57,14 @@ def test_the_dashboards_page_carries_the_names(client: FlaskClient) -> None:
 
 
 def test_no_script_of_the_dashboard_repeats_a_name_of_the_server() -> None:
-    tables: list[type[StrEnum]] = [Window, Metric, Reason, Scope, Rule, Verdict]
-    names = {name.value for table in tables for name in table} | set(labels.ACTION_FIELDS)
+    tables: list[type[StrEnum]] = [Window, Reason, Scope, Rule, Verdict]
+    names = {name.value for table in tables for name in table} | set(METRICS) | set(labels.ACTION_FIELDS)
     names -= {Scope.ADMIN.value}  # also a role
     names -= {"enabled", "points"}  # fields of an answer too, which scripts read one by one
     quoted = re.compile("|".join(f"[\"'`]{re.escape(name)}[\"'`]" for name in sorted(names)))
     scripts = assets().scripts("dashboard")
     assert len(scripts) > 15
-    folder = files("app").joinpath("static", "assets")
+    folder = files("app.ui").joinpath("static", "assets")
     for script in scripts:
         for number, line in enumerate(folder.joinpath(script).read_text().splitlines(), 1):
             assert quoted.search(line) is None, f"{script}:{number}: {line.strip()}"

@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from analytics.boards import names, projection, snapshots
 from analytics.boards.names import ALL_TENANTS
-from analytics.locks import Busy, try_hold
-from analytics.metrics import Metric
+from analytics.locks import Busy, try_lock_boards
+from analytics.metrics import VIEWS
 from analytics.windows import Window
 from app.api import leaderboards as leaderboards_api
 from app.http.answer_cache import MOST_BOARDS, MOST_BYTES, Answer, BoardShelf
@@ -51,7 +51,7 @@ def board(app_client: Caller, tenant: str) -> Board:
 
 
 def project(tenant: str) -> None:
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
 
 
 def read(caller: Caller, path: str = BOARD, **options: Any) -> dict[str, Any]:
@@ -532,7 +532,7 @@ def test_a_page_that_turned_private_a_moment_ago_is_not_shown_by_its_new_title(
 def test_made_up_spaces_do_not_empty_the_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.http.answer_cache.KEPT_S", 60)
     shelf = a_shelf()
-    one = names.Board("t", "tenant", Window.WEEK, Metric.VIEWS)
+    one = names.Board("t", "tenant", Window.WEEK, VIEWS)
     for number in range(MOST_BOARDS + 1):
         shelf.get(replace(one, scope=f"space:{number}"), 1, lambda: Answer(b"x", "e", 1))
     made: list[int] = []
@@ -550,7 +550,7 @@ def a_shelf() -> BoardShelf:
 
 def test_the_shelf_is_bounded_in_bytes() -> None:
     shelf = a_shelf()
-    one = names.Board("t", "tenant", Window.WEEK, Metric.VIEWS)
+    one = names.Board("t", "tenant", Window.WEEK, VIEWS)
     for number in range(400):
         body = b"x" * 200_000
         shelf.get(one, number, lambda body=body: Answer(body, "e", 1))  # type: ignore[misc]
@@ -571,7 +571,7 @@ def test_snapshots_stop_when_their_time_is_over_and_go_on_with_the_oldest(board:
     board(a=1)
     assert snapshots.refresh(tenant, now=utcnow(), until=0.0) == 0
     with owner_tx() as tx:
-        try_hold(tx, "_snapshots")
+        try_lock_boards(tx, "_snapshots")
         with pytest.raises(Busy):
             snapshots.refresh_all(now=utcnow())
     assert snapshots.refresh(tenant, now=utcnow()) > 10

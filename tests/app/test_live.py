@@ -41,7 +41,7 @@ def wiki(client: FlaskClient, tenant: str) -> Caller:
 
 def like(wiki: Caller, user: str, page: str = "a") -> None:
     assert wiki("PUT", f"/api/v1/pages/{page}/likes/{user}").status_code == 200
-    projection.run_all(wiki.tenant, now=utcnow)
+    projection.project_all(wiki.tenant, now=utcnow)
 
 
 def test_a_like_is_told_to_who_follows_the_board(live: Live, wiki: Caller) -> None:
@@ -332,7 +332,7 @@ def award(wiki: Caller, user: Caller) -> None:
     token = wiki("POST", "/api/v1/action-tokens", json={"user": user.id, "action_type": "post"}).get_json()
     answer = user("PATCH", "/api/v1/scores", json={"action_token": token["action_token"]})
     assert answer.status_code == 200, answer.text
-    projection.run_all(wiki.tenant, now=utcnow)
+    projection.project_all(wiki.tenant, now=utcnow)
 
 
 def test_the_top_ten_come_at_once_and_when_they_change(live: Live, client: FlaskClient, wiki: Caller) -> None:

@@ -16,10 +16,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
 from analytics import maintenance
-from analytics.boards import checking, projection
+from analytics.boards import checking, projection, recomputing
 from analytics.scores import ledger, limits
 from analytics.scores.limits import Breaker
-from analytics.scores.tokens import Mint
+from analytics.scores.tokens import ActionTokens
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -147,23 +147,23 @@ def test_a_token_is_bound_to_everything_it_says(
     above = player("PATCH", CLAIM, json={"action_token": token, "score_delta": 51})
     assert (above.status_code, above.get_json()["code"]) == (422, "score_above_catalog")
     assert entries(tenant, player.id) == []
-    mint: Mint = app.extensions["plaudit-mint"]
-    late = mint.make(
+    action_tokens: ActionTokens = app.extensions["plaudit-mint"]
+    late = action_tokens.issue(
         tenant_id=tenant,
         user_id=player.id,
         action="answer",
-        about=None,
-        most=100,
+        object_=None,
+        max_points=100,
         expires_at=utcnow() - timedelta(seconds=1),
         now=utcnow(),
     )
     assert player("PATCH", CLAIM, json={"action_token": late}).get_json()["code"] == "action_token_expired"
-    foreign = Mint("another-secret-key-" * 4).make(
+    foreign = ActionTokens("another-secret-key-" * 4).issue(
         tenant_id=tenant,
         user_id=player.id,
         action="answer",
-        about=None,
-        most=100,
+        object_=None,
+        max_points=100,
         expires_at=utcnow() + timedelta(hours=1),
         now=utcnow(),
     )
@@ -326,9 +326,9 @@ def test_actions_in_a_batch_are_paid_once_each(admin: Caller, tenant: str) -> No
 
 def pay(tenant: str, user: str, points: int, at: Any) -> None:
     with tenant_tx(tenant) as tx:
-        held = ledger.hold(tx, UUID(user))
+        held = ledger.lock_user(tx, UUID(user))
         assert held is not None
-        ledger.enter(tx, held, source=f"test:{uuid4()}", delta=points, at=at, payload_hash=b"")
+        ledger.add_entry(tx, held, source=f"test:{uuid4()}", delta=points, at=at, payload_hash=b"")
 
 
 @pytest.mark.parametrize("points", [1000, 2**53 - 1])
@@ -343,7 +343,7 @@ def test_who_reached_it_first_is_above(
     twins = sorted((user_of(client, tenant) for _ in range(2)), key=lambda one: one.id)
     for twin in reversed(twins):
         pay(tenant, twin.id, points, now + timedelta(milliseconds=9))
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     expected = [players[number].id for number in order] + [twin.id for twin in twins]
 
     def read(window: str) -> tuple[list[str], str]:
@@ -375,7 +375,7 @@ def test_who_reached_it_first_is_above(
 
 def test_check_finds_a_forged_score_a_broken_chain_and_a_wrong_board(player: Caller, tenant: str) -> None:
     player("POST", UPDATE, json=claim_of())
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     assert checking.check(tenant, now=utcnow()).differences == []
     with tenants_redis.boards().client() as redis:
         key = f"lb:{tenant}:users:all:points"
@@ -397,7 +397,7 @@ def test_segments_have_boards_of_their_own_and_who_is_suspended_leaves_them(
         one("POST", UPDATE, json=claim_of())
 
     def on(scope: str) -> list[str]:
-        projection.run_all(tenant, now=utcnow)
+        projection.project_all(tenant, now=utcnow)
         items = admin("GET", f"/api/v1/leaderboards?scope={scope}&limit={100 + len(scope)}").get_json()["items"]
         return sorted(row["user"]["id"] for row in items)
 
@@ -431,7 +431,7 @@ def test_a_flag_is_raised_and_settled_by_an_admin(
     assert admin("POST", path, json={"action": "dismiss"}).status_code == 409
     assert entries(tenant, player.id)[-1][2] == 0
     admin("PATCH", f"/api/v1/users/{player.id}", json={"suspended": False})
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     assert admin("GET", "/api/v1/leaderboards?scope=users&window=all").get_json()["items"] == []
     assert checking.check(tenant, now=utcnow()).differences == []
     ledger_ = admin("GET", f"/api/v1/users/{player.id}/ledger?limit=4").get_json()
@@ -453,7 +453,7 @@ def test_what_is_taken_back_late_leaves_every_window_with_what_was_given(
     path = f"/api/v1/integrity/flags/{flag['id']}/resolve"
     assert admin("POST", path, json={"action": "reverse"}).get_json()["reversed_entries"] == 2
     assert player("POST", UPDATE, json=claim_of()).status_code == 200
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     for window in ("1d", "7d", "all"):
         (row,) = admin("GET", f"/api/v1/leaderboards?scope=users&window={window}").get_json()["items"]
         assert row["value"] == 10, window
@@ -549,7 +549,7 @@ def test_a_key_sees_names_on_a_public_scoreboard_and_no_ids_of_the_tenants(
 ) -> None:
     event = {"type": "action", "action_type": "post", "user": "ada@example.org"}
     admin("POST", "/api/v1/events", json={"events": [event]})
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     key = admin("POST", "/api/v1/keys", json={"origins": ["https://a.example"]}).get_json()["key"]
     board = "/api/v1/leaderboards?scope=users&window=all"
     headers = {"X-Plaudit-Key": key}
@@ -566,8 +566,8 @@ def test_a_key_sees_names_on_a_public_scoreboard_and_no_ids_of_the_tenants(
     assert client.get(oracle, headers=headers).status_code == 404
 
 
-def let_through(breaker: Breaker, most_per_minute: int) -> None:
-    breaker.require(most_per_minute)
+def let_through(breaker: Breaker, max_per_minute: int) -> None:
+    breaker.require(max_per_minute)
     breaker.passed()
 
 
@@ -653,7 +653,7 @@ def test_erasing_a_user_forgets_who_they_were_everywhere(
     (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
     path = f"/api/v1/integrity/flags/{flag['id']}/resolve"
     assert admin("POST", path, json={"action": "dismiss", "note": f"{name} is fine"}).status_code == 200
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     board = "/api/v1/leaderboards?scope=tenant&window=all&metric=likes"
     assert len(admin("GET", board).get_json()["items"]) == 2
 
@@ -670,7 +670,7 @@ def test_erasing_a_user_forgets_who_they_were_everywhere(
     assert receipt.get_json()["audit_rows"] == 1
     assert fred("GET", "/api/v1/me").status_code == 401
     assert admin("GET", f"/api/v1/users/{fred.id}").status_code == 404
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     assert admin("GET", f"{board}&limit=50").get_json()["items"] == []
     assert admin("GET", "/api/v1/leaderboards?scope=users&window=all").get_json()["items"] == []
     with tenant_tx(tenant) as tx:
@@ -728,7 +728,7 @@ def test_old_history_goes_and_totals_stay(admin: Caller, player: Caller, tenant:
     purged = maintenance.purge_history(now=utcnow())
     assert purged["page_views_hour"] >= 1
     assert purged["user_points_hour"] >= 1
-    projection.rebuild_tenant(tenant, now=utcnow, progress=lambda _: None)
+    recomputing.recompute_tenant(tenant, now=utcnow, progress=lambda _: None)
     stats = admin("GET", "/api/v1/pages/p/stats").get_json()
     assert (stats["views"]["30d"], stats["views"]["all"]) == (0, 1)
     assert admin("GET", f"/api/v1/users/{player.id}").get_json()["score"] == 10

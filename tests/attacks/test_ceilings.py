@@ -71,7 +71,7 @@ def test_a_space_whose_boards_remain_has_not_made_room(admin: Caller, tenant: st
     for space in ("s1", "s2"):
         assert put(admin, "a", space).status_code in {200, 201}
         admin("POST", "/api/v1/pages/a/views")
-        projection.run_all(tenant, now=utcnow)
+        projection.project_all(tenant, now=utcnow)
     time.sleep(0.1)
     assert refusal(put(admin, "a", "s3")) == REFUSED
     assert put(admin, "a", "s1").status_code == 200

@@ -113,7 +113,7 @@ def test_an_export_that_fails_half_way_says_so_at_its_end(
     client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tenant, 1_200)
-    caller, real, asked = client_of(client, tenant), reading.page, []
+    caller, real, asked = client_of(client, tenant), reading.read, []
 
     def fail_later(*args: Any, **kwargs: Any) -> Any:
         asked.append(kwargs)
@@ -121,7 +121,7 @@ def test_an_export_that_fails_half_way_says_so_at_its_end(
             raise ConnectionError
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(reading, "page", fail_later)
+    monkeypatch.setattr(reading, "read", fail_later)
     for _ in range(4):
         asked.clear()
         assert caller("GET", EXPORT).text.splitlines()[-1].startswith("# incomplete")

@@ -58,7 +58,7 @@ def wiki(client: FlaskClient, tenant: str) -> Wiki:
     assert admin("PUT", "/api/v1/actions/catalog/wave", json={"points": 5}).status_code == 200
     events = [{"type": "action", "action_type": "wave", "user": "ann"}]
     assert admin("POST", "/api/v1/events", json={"events": events}).get_json()["accepted"] == 1
-    projection.run_all(tenant, now=utcnow)
+    projection.project_all(tenant, now=utcnow)
     for day in (1, 0):
         snapshots.refresh(tenant, now=utcnow() - timedelta(days=day))
     key = admin("POST", "/api/v1/keys", json={"origins": ["https://wiki.example"]}).get_json()["key"]
@@ -198,7 +198,7 @@ def test_a_stranger_likes_acts_and_sees_people_like_any_member(
     assert stranger("PUT", "/api/v1/pages/open-page/like").get_json() == {"liked": True, "likes": 2}
     assert stranger("DELETE", "/api/v1/pages/open-page/like").get_json() == {"liked": False, "likes": 1}
     assert stranger("POST", "/api/v1/scores/update", json=BODIES["POST /api/v1/scores/update"]).status_code == 200
-    projection.run_all(wiki.tenant, now=utcnow)
+    projection.project_all(wiki.tenant, now=utcnow)
     path = "/api/v1/leaderboards?scope=users"
     people = stranger("GET", path).get_json()["items"]
     others = user_of(client, wiki.tenant)("GET", path).get_json()["items"]
@@ -217,7 +217,7 @@ def test_a_stranger_learns_no_id_that_the_tenant_gave_its_users(wiki: Wiki, stra
     assert wiki.admin("PUT", "/api/v1/pages/owned/likes/ann@corp.example").status_code == 200
     events = [{"type": "action", "action_type": "wave", "user": "ann@corp.example"}]
     assert wiki.admin("POST", "/api/v1/events", json={"events": events}).get_json()["accepted"] == 1
-    projection.run_all(wiki.tenant, now=utcnow)
+    projection.project_all(wiki.tenant, now=utcnow)
     someone = wiki.admin("GET", "/api/v1/users/ext:ann@corp.example").get_json()["id"]
     users = "scope=users&window=all"
     for path in (

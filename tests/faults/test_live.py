@@ -38,7 +38,7 @@ def wiki(client: FlaskClient, tenant: str) -> Caller:
 
 def like(wiki: Caller, user: str, page: str = "a") -> None:
     assert wiki("PUT", f"/api/v1/pages/{page}/likes/{user}").status_code == 200
-    projection.run_all(wiki.tenant, now=utcnow)
+    projection.project_all(wiki.tenant, now=utcnow)
 
 
 def many_tickets(wiki: Caller, count: int) -> Iterator[str]:
@@ -61,7 +61,7 @@ def make_long_board(wiki: Caller) -> None:
         body = {"space": "docs", "title": "long " * 90, "url": f"/{number}"}
         wiki("PUT", f"/api/v1/pages/p{number}", json=body)
         wiki("PUT", f"/api/v1/pages/p{number}/likes/ann")
-    projection.run_all(wiki.tenant, now=utcnow)
+    projection.project_all(wiki.tenant, now=utcnow)
 
 
 def test_a_thousand_clients_are_told_and_one_that_never_reads_delays_nobody(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from app import errors
+from app.http import errors
 from tenants.errors import DomainError
 from tenants.settings import TenantSettings
 from tests.service import ROOT

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from analytics import redaction
 from analytics.boards import projection, snapshots, weights
+from analytics.boards.intents import Projecting
 from analytics.ingest import imports, pages
 from tenants import credentials
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -37,11 +38,11 @@ def full_tenant(client: FlaskClient, other_tenant: str) -> str:
         weights.add(tx, likes=1, views=1, effective_from=None, by="test", now=utcnow())
         redaction.mark(tx, UUID(user.id), now=utcnow())
     admin("POST", "/api/v1/live/tickets")
-    projection.run(other_tenant, now=utcnow())
+    projection.project_step(other_tenant, now=utcnow())
     snapshots.refresh(other_tenant, now=utcnow())
     with tenant_tx(other_tenant) as tx:
         pages.put(tx, "q", space="s", title="t", url="/q", now=utcnow())
-        tx.add(projection.Projecting(tenant_id=other_tenant, kind="page", member="1", scopes=["tenant"]))
+        tx.add(Projecting(tenant_id=other_tenant, kind="page", member="1", scopes=["tenant"]))
     return other_tenant
 
 

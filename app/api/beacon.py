@@ -1,0 +1,108 @@
+"""Views from browsers: the beacon, and the script that sends it."""
+
+from pathlib import Path
+from typing import Any
+
+from flask import Response, current_app, request
+from flask.typing import ResponseReturnValue
+
+from analytics.ingest import events, pages
+from analytics.ingest.batches import Rejection, Tally
+from analytics.ingest.events import Reason
+from analytics.ingest.pages import EXTERNAL_ID
+from analytics.ingest.visitors import MAX_AGENT_CHARS, Visitors, is_bot
+from analytics.ingest.writes import EventKind, Item, Result, WriteRequest
+from app.api.blueprint import Blueprint
+from app.api.events import TALLY, answer, record
+from app.http import body, event_writes
+from app.http.auth import caller_network, current_key, public, publishable_key
+from tenants import settings as tenant_settings
+from tenants import throttle
+from tenants.db import tenant_tx, utcnow
+from tenants.errors import Invalid
+from tenants.throttle import TooMany
+
+blueprint = Blueprint("beacon", __name__, url_prefix="", description="Views from browsers")
+
+MAX_BEACON_BYTES = 4096
+SCRIPT = Path(__file__).parents[1] / "ui" / "static" / "plaudit.js"
+
+
+@blueprint.post("/api/v1/beacon")
+@publishable_key
+@blueprint.doc(
+    summary="One view, from a browser",
+    description="With a publishable key, as navigator.sendBeacon sends it: text/plain JSON with page, or url.",
+    requestBody={"content": {"text/plain": {"schema": {"type": "string"}}}},
+    responses={"202": TALLY},
+)
+def beacon() -> ResponseReturnValue:
+    key, now = current_key(), utcnow()
+    sent = body.parse_json(body.read_bytes(request.environ)[: MAX_BEACON_BYTES + 1])
+    if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
+        raise Invalid("Send page or url", errors={"body": ["page, or url, and nothing else"]})
+    agent, network = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_network()
+    limit_network(key.tenant_id, network)
+    if is_bot(agent):
+        return refuse(key.tenant_id, Reason.BOT, "the user agent is a robot's")
+    page = page_of(key.tenant_id, sent)
+    if page is None:
+        return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "there is no such page")
+    visitors: Visitors = current_app.extensions["plaudit-visitors"]
+    visitor = visitors.identify(network=network, agent=agent, today=now.date())
+    if not visitors.first_visit(key.tenant_id, visitor, page):
+        events.DUPLICATES.labels(key.tenant_id).inc()
+        return answer(Tally(0, 1, []))
+    try:
+        outcome = event_writes.write(WriteRequest(key.tenant_id, [Item(EventKind.VIEW, page, now)], now))[0]
+    except BaseException:
+        visitors.forget_visit(key.tenant_id, visitor, page)
+        raise
+    if outcome.result is Result.UNKNOWN_PAGE:
+        visitors.forget_visit(key.tenant_id, visitor, page)
+        events.reject(key.tenant_id, Reason.UNKNOWN_PAGE)
+        return answer(_refused(Reason.UNKNOWN_PAGE, "there is no such page"))
+    events.EVENTS.labels(key.tenant_id, "view").inc()
+    return answer(Tally(1, 0, []))
+
+
+@blueprint.get("/plaudit.js")
+@public
+@blueprint.doc(summary="The script that sends the beacon", responses={"200": {"description": "JavaScript"}})
+def script() -> Response:
+    return Response(
+        SCRIPT.read_bytes(),
+        content_type="text/javascript; charset=utf-8",
+        headers={"Cache-Control": "public, max-age=3600", "Cross-Origin-Resource-Policy": "cross-origin"},
+    )
+
+
+def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:
+    """The page that a browser names, by its id or its address."""
+    page, url = sent.get("page"), sent.get("url")
+    if isinstance(page, str):
+        return page if EXTERNAL_ID.fullmatch(page) else None
+    if isinstance(url, str) and len(url) <= pages.URL_MAX:
+        with tenant_tx(tenant_id) as tx:
+            return pages.find_by_url(tx, url)
+    raise Invalid("page and url are text", errors={"body": ["page and url are text"]})
+
+
+def limit_network(tenant_id: str, network: str) -> None:
+    amount = tenant_settings.recent(tenant_id).limits.beacons_per_minute
+    try:
+        throttle.require(
+            "beacon", throttle.per_minute(amount), tenant_id, network, detail="Too many views from this address"
+        )
+    except TooMany:
+        record(tenant_id, Reason.LIMITED)
+        raise
+
+
+def refuse(tenant_id: str, reason: Reason, detail: str) -> Response:
+    record(tenant_id, reason)
+    return answer(_refused(reason, detail))
+
+
+def _refused(reason: Reason, detail: str) -> Tally:
+    return Tally(0, 0, [Rejection(0, reason, detail)])
