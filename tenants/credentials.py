@@ -271,7 +271,7 @@ def check_origins(origins: Iterable[str]) -> list[str]:
         message = f"1 to {MOST_ORIGINS} origins such as https://wiki.example (no path)"
         if wrong:
             message += f"; not {wrong[0][:80]!r}"
-        raise Invalid(f"origins: {message}", errors={"origins": [message]})
+        raise Invalid.field("origins", message)
     return given
 
 
@@ -285,8 +285,7 @@ def _revoke(tx: Tx, table: type[Client] | type[PublishableKey], row_id: str, now
 
 def _check_name(name: str) -> None:
     if not name.strip() or len(name) > NAME_MAX or not name.isprintable():
-        message = f"1 to {NAME_MAX} printable characters"
-        raise Invalid(f"name: {message}", errors={"name": [message]})
+        raise Invalid.field("name", f"1 to {NAME_MAX} printable characters")
 
 
 def _check_scopes(scopes: Iterable[str]) -> list[str]:
@@ -295,7 +294,7 @@ def _check_scopes(scopes: Iterable[str]) -> list[str]:
     unknown = [scope for scope in given if scope not in known]
     if unknown or not given:
         message = f"one or more of {', '.join(known)}" + (f"; not {unknown[0][:80]!r}" if unknown else "")
-        raise Invalid(f"scopes: {message}", errors={"scopes": [message]})
+        raise Invalid.field("scopes", message)
     return sorted(given, key=known.index)
 
 

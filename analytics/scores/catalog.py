@@ -96,14 +96,14 @@ def remove(tx: Tx, action_type: str) -> None:
 
 
 def check(action_type: str, terms: Terms) -> None:
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
     if ACTION_TYPE.fullmatch(action_type) is None or action_type in {".", ".."}:
-        errors["type"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
+        errors["type"] = "1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"
     if not 1 <= terms.points <= MOST_POINTS:
-        errors["points"] = [f"a whole number from 1 to {MOST_POINTS}"]
+        errors["points"] = f"a whole number from 1 to {MOST_POINTS}"
     if terms.daily_cap is not None and not 1 <= terms.daily_cap <= 1_000_000:
-        errors["daily_cap"] = ["a whole number from 1 to 1000000, or nothing"]
+        errors["daily_cap"] = "a whole number from 1 to 1000000, or nothing"
     if terms.cooldown_s is not None and not 1 <= terms.cooldown_s <= 31_536_000:
-        errors["cooldown_s"] = ["a whole number of seconds, up to a year, or nothing"]
+        errors["cooldown_s"] = "a whole number of seconds, up to a year, or nothing"
     if errors:
-        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
+        raise Invalid.fields(errors)

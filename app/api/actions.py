@@ -111,8 +111,7 @@ def make_token(body: dict[str, Any]) -> ResponseReturnValue:
         action = catalog.find(tx, body["action_type"])
         most = body.get("max_points", action.points)
         if most > action.points:
-            said = f"at most {action.points} for {action.type}"
-            raise AboveCatalog(f"max_points: {said}", errors={"max_points": [said]})
+            raise AboveCatalog.field("max_points", f"at most {action.points} for {action.type}")
         user = resolve(tx, body["user"], current_actor())
     token = mint.make(
         tenant_id=current_actor().tenant_id,

@@ -104,7 +104,7 @@ def view_part(actor: Actor, external_id: str, environ: dict[str, Any]) -> Part:
     now = utcnow()
     sent = body.read_json(environ) if body.is_there(environ) else {}
     if not isinstance(sent, dict) or "type" in sent or "page" in sent:
-        raise Invalid("The body may have user, id and occurred_at", errors={"body": ["user, id, occurred_at"]})
+        raise Invalid.field("body", "user, id, occurred_at", detail="The body may have user, id and occurred_at")
     if EXTERNAL_ID.fullmatch(external_id) is None:
         raise PageNotFound(external_id)
     item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
@@ -156,8 +156,7 @@ def send_events() -> ResponseReturnValue:
     sent = body.read_json(request.environ)
     raw = sent.get("events") if isinstance(sent, dict) and set(sent) == {"events"} else None
     if not isinstance(raw, list) or not 1 <= len(raw) <= events.MOST_ITEMS:
-        message = f"a list of 1 to {events.MOST_ITEMS} events, and nothing beside it"
-        raise Invalid(f"events: {message}", errors={"events": [message]})
+        raise Invalid.field("events", f"a list of 1 to {events.MOST_ITEMS} events, and nothing beside it")
     batch = batch_of(current_actor(), raw)
     tally = write_with_actions(batch) if batch.actions else batch.tally(event_writes.write(batch.part))
     after_commit(tally.measure)
@@ -176,7 +175,7 @@ def beacon() -> ResponseReturnValue:
     key, now = current_key(), utcnow()
     sent = body.parse_json(body.read_bytes(request.environ)[: BEACON_MAX_BYTES + 1])
     if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
-        raise Invalid("Send page or url", errors={"body": ["page, or url, and nothing else"]})
+        raise Invalid.field("body", "page, or url, and nothing else", detail="Send page or url")
     agent, network = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_network()
     limit_network(key.tenant_id, network)
     if is_bot(agent):
@@ -328,7 +327,7 @@ def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:
     if isinstance(url, str) and len(url) <= pages.URL_MAX:
         with tenant_tx(tenant_id) as tx:
             return pages.find_by_url(tx, url)
-    raise Invalid("page and url are text", errors={"body": ["page and url are text"]})
+    raise Invalid.field("body", "page and url are text", detail="page and url are text")
 
 
 def limit_network(tenant_id: str, network: str) -> None:

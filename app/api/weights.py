@@ -121,8 +121,7 @@ def preview_weights(body: dict[str, Any]) -> Any:
     weights.check(likes=body["likes"], views=body["views"])
     board = board_of(current_actor().tenant_id, body["scope"], body["window"], Metric.SCORE)
     if board.tenant_id == ALL_TENANTS:
-        said = "not the global boards: every tenant has its own weights"
-        raise Invalid(f"scope: {said}", errors={"scope": [said]})
+        raise Invalid.field("scope", "not the global boards: every tenant has its own weights")
     with actor_tx() as tx:
         wanted = Weights(likes=body["likes"], views=body["views"])
         moves, moved = preview.of_board(tx, board, wanted, limit=body["limit"])

@@ -152,7 +152,7 @@ def stream() -> Response:
     follower = _follower("stream", seq=g.seq)
     wanted = [_board_named(follower, topic) for topic in dict.fromkeys(request.args.getlist("topic"))]
     if not wanted:
-        raise Invalid("topic: name at least one", errors={"topic": ["<scope>:<window>:<metric>, once or more"]})
+        raise Invalid.field("topic", "<scope>:<window>:<metric>, once or more", detail="topic: name at least one")
     top = load(FollowIn(), {"top": request.args.get("top", type=int)}).get("top") if "top" in request.args else None
     hub = _hub()
     hub.join(follower)
@@ -221,8 +221,7 @@ class _Conversation:
     def _obey(self, said: dict[str, Any]) -> Iterator[bytes]:
         op = said.get("op")
         if not isinstance(op, str) or op not in self._ops:
-            allowed = " or ".join(sorted(self._ops))
-            raise UnknownOp(f"op: {allowed}", errors={"op": [allowed]})
+            raise UnknownOp.field("op", " or ".join(sorted(self._ops)))
         if op == "ping":
             yield self._follower.frame("pong", timestamp=utcnow())
             return
@@ -297,7 +296,7 @@ def _board_named(follower: Follower, topic: str) -> Board:
     try:
         return board_for(follower.reader, load(FollowIn(), {"scope": scope, "window": window, "metric": rest}))
     except Invalid as error:
-        raise Invalid(f"topic: {error.detail}", errors={"topic": [error.detail]}) from None
+        raise Invalid.field("topic", error.detail) from None
 
 
 def _read(message: str | bytes) -> dict[str, Any]:

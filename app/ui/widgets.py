@@ -70,7 +70,7 @@ def popular() -> Response:
     board = board_for(reader, {"scope": scope, "window": query["window"], "metric": query["metric"]})
     base = query.get("base")
     if base is not None and base not in current_key().origins:
-        raise Invalid("base: one of the key's origins", errors={"base": ["one of the key's origins"]})
+        raise Invalid.field("base", "one of the key's origins")
 
     def make() -> Answer:
         limit_reader(reader, "boards", READS_PER_MINUTE)
@@ -96,7 +96,7 @@ def badge(external_id: str) -> Response:
     query, now = load(BadgeIn(), request.args), utcnow()
     limit_reader(current_reader(), "boards", READS_PER_MINUTE)
     if query["metric"] not in PAGE_METRICS:
-        raise Invalid("metric: likes, views or score", errors={"metric": ["likes, views or score"]})
+        raise Invalid.field("metric", "likes, views or score")
     with tenant_tx(current_key().tenant_id) as tx:
         page = pages.get(tx, external_id, public_only=True)
         value = series.stats(tx, page.id, now=now)[query["metric"].value][query["window"].value]
