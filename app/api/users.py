@@ -15,7 +15,7 @@ from analytics.outbox import Kind
 from analytics.scores import actions, ledger
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
-from app.http import cursors
+from app.http import paging
 from app.http.auth import Actor, May, current_actor, requires
 from app.http.exports import running_exports
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
@@ -174,12 +174,10 @@ def me() -> Any:
 @blueprint.response(200, UsersOut)
 def list_users(query: dict[str, Any]) -> Any:
     """Newest first."""
-    after = cursors.decode(query["cursor"], datetime, UUID) if query.get("cursor") else None
+    asked = paging.slice_of(query, created_at=datetime, id=UUID)
     with actor_tx() as tx:
-        found = users.search(tx, q=query.get("q"), after=after, limit=query["limit"] + 1)
-    items = found[: query["limit"]]
-    more = len(found) > len(items)
-    return {"items": items, "next_cursor": cursors.encode(items[-1].created_at, items[-1].id) if more else None}
+        found = users.search(tx, q=query.get("q"), after=asked.after, limit=asked.fetch)
+    return asked.answer(found)
 
 
 @blueprint.get("/users/<user>")
@@ -245,12 +243,11 @@ def offer_reset(user: str) -> ResponseReturnValue:
 @blueprint.response(200, LedgerOut)
 def read_ledger(query: dict[str, Any], user: str) -> Any:
     """Every change of a user's score, newest first. Members see their own."""
-    before = cursors.decode(query["cursor"], int)[0] if query.get("cursor") else None
+    asked = paging.slice_of(query, id=int)
     with actor_tx() as tx:
         found = own_or_any(tx, user)
-        entries = ledger.of_user(tx, found.id, before=before, limit=query["limit"] + 1)
-    items = entries[: query["limit"]]
-    return {"items": items, "next_cursor": cursors.encode(items[-1].id) if len(entries) > len(items) else None}
+        entries = ledger.of_user(tx, found.id, before=asked.after, limit=asked.fetch)
+    return asked.answer(entries)
 
 
 @blueprint.get("/users/<user>/actions")
@@ -259,13 +256,11 @@ def read_ledger(query: dict[str, Any], user: str) -> Any:
 @blueprint.response(200, ActionsOut)
 def read_actions(query: dict[str, Any], user: str) -> Any:
     """How a user's actions came in, newest first, as long as the audit is kept. Members see their own."""
-    before = cursors.decode(query["cursor"], datetime, UUID) if query.get("cursor") else None
+    asked = paging.slice_of(query, received_at=datetime, id=UUID)
     with actor_tx() as tx:
         found = own_or_any(tx, user)
-        rows = actions.of_user(tx, found.id, before=before, limit=query["limit"] + 1)
-    items = rows[: query["limit"]]
-    more = len(rows) > len(items)
-    return {"items": items, "next_cursor": cursors.encode(items[-1].received_at, items[-1].id) if more else None}
+        rows = actions.of_user(tx, found.id, before=asked.after, limit=asked.fetch)
+    return asked.answer(rows)
 
 
 @blueprint.get("/users/<user>/export")
