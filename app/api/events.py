@@ -10,13 +10,13 @@ from uuid import UUID, uuid4
 import marshmallow as ma
 import msgspec
 import orjson
-from flask import Response, current_app, request
+from flask import Response, request
 from flask.typing import ResponseReturnValue
 
 from analytics.ingest import events, pages, writes
 from analytics.ingest.events import Ages, Batch, EventIn, Reason, Refused, Tally
 from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
-from analytics.ingest.visitors import MAX_AGENT_CHARS, Visitors, is_bot
+from analytics.ingest.visitors import MAX_AGENT_CHARS, is_bot
 from analytics.ingest.writes import Does, Item, Part, Result
 from analytics.scores import actions, catalog
 from analytics.scores.actions import Deed, ImpossibleTime, Paid, PayloadDiffers, Verification
@@ -35,6 +35,7 @@ from app.http.auth import (
     publishable_key,
     requires,
 )
+from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings, credentials, throttle, users
 from tenants import settings as tenant_settings
@@ -183,7 +184,7 @@ def beacon() -> ResponseReturnValue:
     page = page_of(key.tenant_id, sent)
     if page is None:
         return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "there is no such page")
-    visitors: Visitors = current_app.extensions["plaudit-visitors"]
+    visitors = services().visitors
     visitor = visitors.identify(network=network, agent=agent, today=now.date())
     if not visitors.first_visit(key.tenant_id, visitor, page):
         events.DUPLICATES.labels(key.tenant_id).inc()

@@ -11,7 +11,7 @@ from typing import Any
 
 import marshmallow as ma
 import orjson
-from flask import Response, current_app, g
+from flask import Response, g
 from flask.typing import ResponseReturnValue
 
 from analytics import scoring
@@ -23,11 +23,11 @@ from analytics.metrics import Metric
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
 from app.http import cursors
-from app.http.answer_cache import Answer, BoardShelf
+from app.http.answer_cache import Answer
 from app.http.auth import May, Reader, caller_network, current_reader, requires_or_key
 from app.http.boards import PublicBoardsOnly, Rows, board_for, pages_of, shown_rows
 from app.http.conditional import if_changed
-from app.http.exports import running_exports
+from app.http.services import services
 from tenants import throttle, users
 from tenants.db import Tx, tenant_tx, utcnow
 from tenants.errors import Invalid, NotFound
@@ -144,7 +144,7 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
         return if_changed(_subset(reader, board, query["members"]))
     if query.get("as_of"):
         return if_changed(_as_it_was(reader, board, query["as_of"], limit=query["limit"], after=after))
-    shelf: BoardShelf = current_app.extensions["plaudit-boards"]
+    shelf = services().boards
 
     def make() -> Answer:
         limit_key(reader)
@@ -197,7 +197,7 @@ def export(query: dict[str, Any]) -> Response:
 
     name = board.topic.replace(":", "-")
     return Response(
-        running_exports().begin(reader.tenant_id, make, stranger=_stranger(reader)),
+        services().exports.begin(reader.tenant_id, make, stranger=_stranger(reader)),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
     )

@@ -10,7 +10,8 @@ from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint, Schema
 from app.api.users import UserOut
-from app.http.auth import May, caller_address, caller_network, current_actor, public, requires, signer
+from app.http.auth import May, caller_address, caller_network, current_actor, public, requires
+from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, passwords, registry, sessions, throttle, users
 from tenants import settings as tenant_settings
@@ -129,14 +130,14 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
     if user is None or not right or user.suspended_at is not None:
         raise BadLogin
     better = users.better_hash(user, body["password"])
-    signer().load()
+    services().signer.load()
     with tenant_tx(tenant_id) as tx:
         # Checking took a while: a reset or a suspension in the meantime counts.
         if not users.still_the_same(tx, user):
             raise BadLogin
         if better is not None:
             users.set_password(tx, user.id, better, now=utcnow())
-        started = start(tx, user, signer=signer(), ip=caller_address(), agent=_agent(), now=utcnow())
+        started = start(tx, user, signer=services().signer, ip=caller_address(), agent=_agent(), now=utcnow())
     logs.bind(tenant_id=tenant_id, user_id=str(user.id))
     logs.audit("session.started", session=str(started.session_id))
     return user, started
@@ -149,7 +150,7 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
 def refresh(body: dict[str, str]) -> Any:
     """New tokens. Each refresh token is for one use: using one again ends the session."""
     _throttle_address("refresh")
-    return _tokens(sessions.refresh(body["refresh_token"], signer=signer(), now=utcnow()))
+    return _tokens(sessions.refresh(body["refresh_token"], signer=services().signer, now=utcnow()))
 
 
 @blueprint.post("/logout")

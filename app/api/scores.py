@@ -7,15 +7,15 @@ from uuid import UUID
 
 import marshmallow as ma
 import orjson
-from flask import current_app, request
+from flask import request
 from flask.typing import ResponseReturnValue
 
 from analytics.scores import actions, tokens
 from analytics.scores.actions import Deed, ImpossibleTime, Verification
-from analytics.scores.tokens import Mint
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
 from app.http.auth import May, caller_address, current_actor, requires
+from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
@@ -104,9 +104,8 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
 @blueprint.response(200, PaidOut)
 def claim(body: dict[str, Any]) -> ResponseReturnValue:
     """Claim what an action token vouches for. It counts once."""
-    mint: Mint = current_app.extensions["plaudit-mint"]
     actor, now = current_actor(), utcnow()
-    claims = mint.read(body["action_token"], now=now)
+    claims = services().mint.read(body["action_token"], now=now)
     if claims.tenant != actor.tenant_id or claims.user != str(actor.user_id):
         raise tokens.BadActionToken("This action token is somebody else's")
     return pay(

@@ -17,7 +17,7 @@ from analytics.wake import wake
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
 from app.http import paging
 from app.http.auth import Actor, May, current_actor, requires
-from app.http.exports import running_exports
+from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, registry, sessions, users
 from tenants.db import Tx, utcnow
@@ -279,7 +279,7 @@ def export_user(user: str) -> Response:
         return iter([orjson.dumps(held, option=orjson.OPT_UTC_Z, default=str)])
 
     return Response(
-        running_exports().begin(actor.tenant_id, make, stranger=str(actor.id) if actor.public_only else None),
+        services().exports.begin(actor.tenant_id, make, stranger=str(actor.id) if actor.public_only else None),
         content_type="application/json",
         headers={"Content-Disposition": 'attachment; filename="plaudit-user.json"'},
     )

@@ -15,15 +15,14 @@ from ipaddress import ip_address, ip_network
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
-from flask import current_app, g, request
+from flask import g, request
 
 from app.http import body
-from app.settings import Settings
+from app.http.services import essentials, services
 from tenants import credentials, logs, sessions
 from tenants.credentials import ClientToken, KeyInUse, Scope
 from tenants.db import TENANT_ID
 from tenants.errors import Forbidden, TooLarge, Unauthenticated
-from tenants.shares import TenantShare
 from tenants.signing import BadToken, Signer
 from tenants.users import Role
 
@@ -191,7 +190,7 @@ def publishable_key(view: View) -> View:
         logs.bind(tenant_id=key.tenant_id)
         request.environ[body.MAX_BYTES] = body.MAX_PUBLIC_BODY_BYTES
         body.receive(request.environ)  # a slow body takes nothing of the tenant's share
-        with threads().of(key.tenant_id):
+        with services().threads.of(key.tenant_id):
             return view(*args, **kwargs)
 
     return _declare(guarded, Access.KEY)  # type: ignore[return-value]
@@ -268,7 +267,7 @@ def requires(may: May, *, checks_token: bool = False) -> Callable[[View], View]:
             if WRITTEN in request.environ:  # the fast lane has waited for its turn
                 return view(*args, **kwargs)
             body.receive(request.environ)  # a slow body takes nothing of the tenant's share
-            with threads().of(actor.tenant_id):
+            with services().threads.of(actor.tenant_id):
                 return view(*args, **kwargs)
 
         return _declare(guarded, may)  # type: ignore[return-value]
@@ -290,7 +289,7 @@ def caller_address() -> str | None:
 
     Never the proxy itself: whoever can garble the header must not pass for it.
     """
-    settings: Settings = current_app.config["SETTINGS"]
+    settings = essentials().settings
     forwarded = request.environ.get("HTTP_X_FORWARDED_FOR")
     if settings.proxy_hops and forwarded is not None:
         said = [part.strip() for part in forwarded.split(",")]
@@ -317,17 +316,6 @@ def _address(text: str) -> str | None:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def threads() -> TenantShare:
-    """How many of this process's threads one tenant may use at once."""
-    share: TenantShare = current_app.extensions["plaudit-threads"]
-    return share
-
-
-def signer() -> Signer:
-    found: Signer = current_app.extensions["plaudit-signer"]
-    return found
-
-
 def authenticate(*, check_token: bool = True) -> Actor:
     """The caller, by the token or cookie they show. Looks up every time whether it still counts."""
     authorization = request.environ.get("HTTP_AUTHORIZATION", "")
@@ -335,7 +323,7 @@ def authenticate(*, check_token: bool = True) -> Actor:
     if cookie is not None:
         actor = _actor_of_cookie(cookie)
     else:
-        actor = actor_showing(authorization, signer(), check_token=check_token)
+        actor = actor_showing(authorization, essentials().signer, check_token=check_token)
     g.actor = actor
     logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
     return actor
@@ -355,7 +343,7 @@ def actor_showing(authorization: str, signer: Signer, *, check_token: bool) -> A
 
 def cookie_name() -> str:
     """Browsers hold a cookie of the first name to https, our host and its root."""
-    settings: Settings = current_app.config["SETTINGS"]
+    settings = essentials().settings
     return "__Host-plaudit_session" if settings.public_url.startswith("https://") else "plaudit_session"
 
 
@@ -369,7 +357,7 @@ def require_same_origin() -> None:
 def _actor_of_cookie(cookie: str) -> Actor:
     if request.method not in {"GET", "HEAD"}:
         require_same_origin()
-    known = sessions.of_cookie(cookie, signer())
+    known = sessions.of_cookie(cookie, essentials().signer)
     actor = _user_of(known.tenant_id, str(known.user_id), str(known.session_id)) if known is not None else None
     if actor is None:
         raise BadCredentials("The session has ended: sign in again")
@@ -422,7 +410,7 @@ def _declare(view: View, access: Access | May) -> View:
 
 
 def _is_operator() -> bool:
-    settings: Settings = current_app.config["SETTINGS"]
+    settings = essentials().settings
     if settings.metrics_token is not None:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if hmac.compare_digest(given.encode(), settings.metrics_token.encode()):

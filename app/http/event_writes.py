@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from flask import current_app, request
+from flask import request
 
 from analytics.ingest import writes
-from analytics.ingest.group_commit import GroupCommit
 from analytics.ingest.writes import Outcome, Part
 from analytics.wake import wake
 from app.http.auth import WRITTEN, BadCredentials
+from app.http.services import services
 from tenants.db import current_tx
 from tenants.signing import BadToken
 
@@ -28,7 +28,6 @@ def write(part: Part) -> Sequence[Outcome]:
             if part.error is not None:
                 raise part.error
             return part.outcomes
-        group: GroupCommit = current_app.extensions["plaudit-ingest"]
-        return group.write(part)
+        return services().ingest.write(part)
     except BadToken:
         raise BadCredentials from None

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import marshmallow as ma
-from flask import Blueprint, Response, current_app, render_template, request
+from flask import Blueprint, Response, render_template, request
 
 from analytics.boards import series
 from analytics.boards.names import Board
@@ -19,10 +19,11 @@ from analytics.windows import Window
 from app.api.blueprint import Schema, load
 from app.api.leaderboards import READS_PER_MINUTE, limit_reader
 from app.http import errors
-from app.http.answer_cache import OF_ANY_VERSION, Answer, BoardShelf
+from app.http.answer_cache import OF_ANY_VERSION, Answer
 from app.http.auth import current_key, current_reader, public, publishable_key
 from app.http.boards import Rows, board_for
 from app.http.conditional import if_changed
+from app.http.services import services
 from app.ui.assets import assets, serve
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
@@ -76,7 +77,7 @@ def popular() -> Response:
         limit_reader(reader, "boards", READS_PER_MINUTE)
         return Answer.of(_list(board, query, base).encode(), version=OF_ANY_VERSION)
 
-    shelf: BoardShelf = current_app.extensions["plaudit-boards"]
+    shelf = services().boards
     what = ("embed", current_key().key_id, *(query.get(name) for name in ("limit", "title", "base", "theme")))
     response = if_changed(shelf.get(board, what, make))
     return _page(response, ancestors=" ".join(sorted(current_key().origins)))
