@@ -35,6 +35,7 @@ from app.http.auth import (
     publishable_key,
     requires,
 )
+from app.http.edge import quiet
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings, credentials, throttle, users
@@ -75,6 +76,7 @@ class RejectionsOut(Schema):
 
 
 @blueprint.post("/api/v1/pages/<external_id>/views")
+@quiet
 @requires(May.SEND_EVENTS, checks_token=True)
 @idempotent
 @blueprint.doc(
@@ -126,6 +128,7 @@ def view_answer(result: Result) -> bytes:
 
 
 @blueprint.post("/api/v1/events")
+@quiet
 @requires(May.SEND_EVENTS, checks_token=True)
 @idempotent
 @blueprint.doc(
@@ -165,6 +168,7 @@ def send_events() -> ResponseReturnValue:
 
 
 @blueprint.post("/api/v1/beacon")
+@quiet
 @publishable_key
 @blueprint.doc(
     summary="One view, from a browser",

@@ -27,6 +27,7 @@ from app.http.answer_cache import Answer
 from app.http.auth import May, Reader, caller_network, current_reader, requires_or_key
 from app.http.boards import PublicBoardsOnly, Rows, board_for, pages_of, shown_rows
 from app.http.conditional import if_changed
+from app.http.edge import quiet
 from app.http.services import services
 from tenants import throttle, users
 from tenants.db import Tx, tenant_tx, utcnow
@@ -129,6 +130,7 @@ class RankOut(Schema):
 
 
 @blueprint.get("")
+@quiet
 @requires_or_key(May.READ_BOARDS)
 @blueprint.arguments(ListIn, location="query")
 @blueprint.alt_response(200, schema=ListOut, success=True)
@@ -155,6 +157,7 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
 
 
 @blueprint.get("/rank")
+@quiet
 @requires_or_key(May.READ_BOARDS)
 @blueprint.arguments(RankIn, location="query")
 @blueprint.response(200, RankOut)

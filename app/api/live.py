@@ -7,6 +7,7 @@ from flask import g
 
 from app.api.blueprint import Blueprint, Schema
 from app.http.auth import Actor, May, caller_network, current_key, current_reader, public, requires_or_key
+from app.http.edge import quiet
 from app.http.services import essentials
 from tenants import throttle, tickets
 from tenants.db import tenant_tx, utcnow
@@ -34,6 +35,7 @@ class Elsewhere(NotFound):
 
 
 @blueprint.post("/api/v1/live/tickets")
+@quiet
 @requires_or_key(May.READ_BOARDS)
 @blueprint.arguments(TicketIn, location="query")
 @blueprint.response(201, TicketOut)

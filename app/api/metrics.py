@@ -6,12 +6,14 @@ from prometheus_client import REGISTRY as THIS_PROCESS
 
 from app.api.blueprint import Blueprint
 from app.http.auth import operator
+from app.http.edge import quiet
 from app.http.services import essentials
 
 blueprint = Blueprint("metrics", __name__, description="For Prometheus")
 
 
 @blueprint.get("/metrics")
+@quiet
 @blueprint.doc(responses={"200": {"description": "Prometheus text format"}})
 @operator
 def metrics() -> Response:

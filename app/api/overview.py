@@ -25,6 +25,7 @@ from app.http.answer_cache import Answer
 from app.http.auth import May, current_actor, current_reader, requires
 from app.http.boards import board_for
 from app.http.conditional import if_changed
+from app.http.edge import quiet
 from app.http.transactions import actor_tx
 from tenants import throttle
 from tenants.db import utcnow
@@ -69,6 +70,7 @@ class OverviewOut(Schema):
 
 
 @blueprint.get("")
+@quiet
 @requires(May.READ_BOARDS)
 @blueprint.arguments(OverviewIn, location="query")
 @blueprint.alt_response(200, schema=OverviewOut, success=True)

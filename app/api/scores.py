@@ -15,6 +15,7 @@ from analytics.scores.actions import Deed, ImpossibleTime, Verification
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
 from app.http.auth import May, caller_address, current_actor, requires
+from app.http.edge import quiet
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import settings as tenant_settings
@@ -72,6 +73,7 @@ class PaidOut(Schema):
 
 
 @blueprint.post("/update")
+@quiet
 @requires(May.ACT)
 @idempotent
 @blueprint.arguments(UpdateIn)
@@ -98,6 +100,7 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
 
 
 @blueprint.patch("")
+@quiet
 @requires(May.ACT)
 @idempotent
 @blueprint.arguments(ClaimIn)

@@ -13,6 +13,7 @@ from flask import Flask, Response, make_response, redirect, render_template, req
 from app.api.blueprint import Blueprint, PlauditApi
 from app.api.logins import LoginIn, end_own_session, sign_in
 from app.http.auth import May, cookie_name, public, require_same_origin, requires
+from app.http.edge import quiet
 from app.http.services import essentials
 from app.ui.assets import assets
 from tenants import sessions
@@ -37,6 +38,7 @@ def home() -> Any:
 
 @pages.get("/dashboard")
 @pages.get("/dashboard/<path:_view>")
+@quiet
 @public
 def page(_view: str = "") -> Response:
     """One page for every view: which, its scripts find in the address."""

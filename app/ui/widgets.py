@@ -23,6 +23,7 @@ from app.http.answer_cache import OF_ANY_VERSION, Answer
 from app.http.auth import current_key, current_reader, public, publishable_key
 from app.http.boards import Rows, board_for
 from app.http.conditional import if_changed
+from app.http.edge import quiet
 from app.http.services import services
 from app.ui.assets import assets, serve
 from tenants.db import tenant_tx, utcnow
@@ -63,6 +64,7 @@ def take_the_key_from_the_address() -> None:
 
 
 @blueprint.get("/popular")
+@quiet
 @publishable_key
 def popular() -> Response:
     """A list of the most popular public pages, to be shown in a frame."""
@@ -84,6 +86,7 @@ def popular() -> Response:
 
 
 @blueprint.get("/popular.js")
+@quiet
 @public
 def popular_script() -> Response:
     """Puts the list where its script tag stands."""
@@ -91,6 +94,7 @@ def popular_script() -> Response:
 
 
 @blueprint.get("/badge/<external_id>.svg")
+@quiet
 @publishable_key
 def badge(external_id: str) -> Response:
     """How often a public page was viewed or liked, as a small picture."""

@@ -1,11 +1,15 @@
 """What every answer has."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from openapi_spec_validator import validate
 
 from app.http.auth import caller_address, public
+from app.http.edge import quiet
 from app.settings import Settings
 from app.web import create_app
 
@@ -134,3 +138,14 @@ def test_the_contract_is_valid_openapi_and_readable(client: FlaskClient) -> None
     assert page.content_type.startswith("text/html")
     for path in spec["paths"]:
         assert path in page.text
+
+
+def test_a_quiet_route_is_logged_only_when_it_fails(
+    app: Flask, client: FlaskClient, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    app.add_url_rule("/busy/<int:status>", view_func=quiet(public(lambda status: ("", status))), endpoint="busy")
+    app.add_url_rule("/seldom/<int:status>", view_func=public(lambda status: ("", status)), endpoint="seldom")
+    for path in ("/busy/200", "/busy/404", "/seldom/200"):
+        client.get(path)
+    requests = [line["message"] for line in logged() if line["action"] == "request"]
+    assert requests == ["GET '/busy/<int:status>' 404", "GET '/seldom/<int:status>' 200"]
