@@ -79,13 +79,15 @@ def cron(data_dir: Path) -> None:
 
 
 @click.command("demo-traffic", hidden=True)
+@click.option("--url", envvar="PLAUDIT_DEMO_URL", required=True)
+@click.option("--client-id", envvar="PLAUDIT_DEMO_CLIENT_ID", required=True)
+@click.option("--client-secret", envvar="PLAUDIT_DEMO_CLIENT_SECRET", required=True)
 @click.pass_obj
-def demo_traffic(data_dir: Path) -> None:
+def demo_traffic(data_dir: Path, url: str, client_id: str, client_secret: str) -> None:
     """Fill the demo tenant and keep it busy, through the API."""
     from app.run.demo_traffic import run
 
-    url, client_id, secret = (os.environ[f"PLAUDIT_DEMO_{name}"] for name in ("URL", "CLIENT_ID", "CLIENT_SECRET"))
-    run(url, client_id, secret, marker=data_dir / "demo-seeded")
+    run(url, client_id, client_secret, marker=data_dir / "demo-seeded")
 
 
 @click.command()
@@ -96,8 +98,8 @@ def migrate(data_dir: Path, as_json: bool) -> None:
     from migrations import run
     from tenants import db
 
-    with database(data_dir, make=True) as env:
-        before, after = run.migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
+    with database(data_dir, make=True) as settings:
+        before, after = run.migrate(db.owner_engine(), service_url=settings.service_database_url)
     text = (
         f"The schema is at {after} already."
         if before == after
@@ -108,13 +110,10 @@ def migrate(data_dir: Path, as_json: bool) -> None:
 
 def prepare_process(data_dir: Path, name: str, **env: str) -> "Settings":
     """One process of the service: its environment complete, its logging set up, its settings read."""
-    from app.run.up import complete_environment
-    from app.settings import Settings
+    from app.run import environment
     from tenants import logs
 
-    os.environ.update(env)
-    complete_environment(data_dir)
-    settings = Settings.from_env()
+    settings = environment.complete(data_dir, **env)
     logs.configure(service=name, log_format=settings.log_format)
     return settings
 

@@ -29,7 +29,7 @@ from typing import IO, Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from app.run import server_roles, server_user
+from app.run import environment, server_roles, server_user
 from app.run.data_folder import Addresses, EmbeddedError, hold, prepare, publish, read_secrets, wait_for_up
 from app.run.server_roles import Logins
 from app.run.server_user import User, can_reach
@@ -59,7 +59,7 @@ class Server:
             stdin=subprocess.PIPE,
             start_new_session=True,
             pass_fds=self.pass_fds,
-            env={**os.environ, **self.env},
+            env=environment.inherited(**self.env),
             **popen,
         )
         assert process.stdin is not None  # noqa: S101
