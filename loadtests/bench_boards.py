@@ -21,8 +21,8 @@ from app.cli.common import connect_redis, migrated_database
 from app.run.data_folder import read_secrets
 from app.run.server_roles import SUPERUSER_LOGIN
 from loadtests.blast import blast, request
+from loadtests.service import Service, running_service
 from tenants.db import utcnow
-from tests.service import Service, running_service
 
 BOARD = "/api/v1/leaderboards?scope=tenant&window=7d&metric=likes&limit=10"
 STALE = 1_000
