@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import marshmallow as ma
 import msgspec
@@ -18,7 +18,7 @@ from analytics.ingest.events import Ages, Batch, EventIn, Reason, Refused, Tally
 from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
 from analytics.ingest.visitors import MAX_AGENT_CHARS, is_bot
 from analytics.ingest.writes import Does, Item, Part, Result
-from analytics.scores import actions, catalog
+from analytics.scores import actions, catalog, sources
 from analytics.scores.actions import Deed, ImpossibleTime, Paid, PayloadDiffers, Verification
 from analytics.scores.catalog import UnknownAction
 from analytics.wake import wake
@@ -291,7 +291,7 @@ def _pay(
         Deed(
             user_id,
             action.type,
-            source=f"event:{(action.event_key or uuid4()).hex}",
+            source=sources.of_event(action.event_key),
             verification=Verification.CLIENT,
             object=action.object,
             client_time=action.at,

@@ -10,7 +10,7 @@ import orjson
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from analytics.scores import actions, tokens
+from analytics.scores import actions, sources, tokens
 from analytics.scores.actions import Deed, ImpossibleTime, Verification
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
@@ -86,7 +86,7 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
         Deed(
             user_id,
             body["action_type"],
-            source=f"action:{user_id}:{body['action_id']}",
+            source=sources.of_action(user_id, body["action_id"]),
             verification=Verification.SESSION,
             object=body.get("object"),
             wanted=body.get("wanted"),
@@ -115,7 +115,7 @@ def claim(body: dict[str, Any]) -> ResponseReturnValue:
         Deed(
             UUID(claims.user),
             claims.action,
-            source=f"token:{claims.id}",
+            source=sources.of_token(claims.id),
             verification=Verification.TOKEN,
             object=claims.object,
             most=claims.most,
