@@ -19,7 +19,7 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.engine import URL, make_url
 
 from app.run import environment
-from app.run.local_servers import wheel_binaries
+from app.run.server_files import wheel_binaries
 from tenants.errors import Conflict, Invalid, Unavailable
 from tenants.rls import create_roles
 
