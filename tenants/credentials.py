@@ -22,7 +22,6 @@ from tenants import liveness, registry
 from tenants import settings as tenant_settings
 from tenants.db import Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Invalid, NotFound
-from tenants.sessions import RevokedToken
 from tenants.settings import is_origin
 from tenants.signing import Signer
 
@@ -80,6 +79,18 @@ class PublishableKey(TenantOwned, Base):
     origins: Mapped[list[str]] = mapped_column(ARRAY(TEXT))
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
+
+
+class RevokedToken(TenantOwned, Base):
+    """A client's access token that was revoked before its time."""
+
+    __tablename__ = "revoked_tokens"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    jti: Mapped[str] = mapped_column(primary_key=True)
+    expires_at: Mapped[datetime]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from app.api.users import UserOut
 from app.http.auth import May, caller_address, caller_network, current_actor, public, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import logs, passwords, registry, sessions, throttle, users
+from tenants import logs, passwords, registry, resets, sessions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
 from tenants.errors import Forbidden, NotFound
@@ -209,13 +209,13 @@ def end_session(session_id: UUID) -> None:
 def reset(body: dict[str, str]) -> ResponseReturnValue:
     """Set a new password with a reset token; every session of the user ends."""
     _throttle_address("reset")
-    tenant_id = sessions.tenant_of_reset(body["reset_token"])
+    tenant_id = resets.tenant_of(body["reset_token"])
     passwords.check_length(body["password"])
     with tenant_tx(tenant_id) as tx:  # hashing is slow: only for a token that is good
-        sessions.user_of_reset(tx, body["reset_token"], now=utcnow())
+        resets.user_of(tx, body["reset_token"], now=utcnow())
     hashed = passwords.hash_password(body["password"])  # outside of any transaction
     with tenant_tx(tenant_id) as tx:
-        user_id, ended = sessions.spend_reset(tx, body["reset_token"], hashed, now=utcnow())
+        user_id, ended = sessions.reset_password(tx, body["reset_token"], hashed, now=utcnow())
     sessions.announce(tenant_id, ended)
     logs.bind(tenant_id=tenant_id, user_id=str(user_id))
     logs.audit("password.reset", user=str(user_id), sessions_ended=len(ended))

@@ -19,7 +19,7 @@ from app.http import paging
 from app.http.auth import Actor, May, current_actor, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import logs, registry, sessions, users
+from tenants import logs, registry, resets, sessions, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
 from tenants.settings import Sees
@@ -232,7 +232,7 @@ def offer_reset(user: str) -> ResponseReturnValue:
     """A token, good once and for an hour, with which the user sets a new password. Deliver it yourself."""
     with actor_tx() as tx:
         found = resolve(tx, user, current_actor())
-        token, expires_at = sessions.offer_reset(tx, found, by_admin=current_actor().is_admin, now=utcnow())
+        token, expires_at = resets.offer(tx, found, by_admin=current_actor().is_admin, now=utcnow())
     logs.audit("password.reset_offered", user=str(found.id))
     return {"reset_token": token, "expires_at": expires_at}
 
