@@ -11,7 +11,8 @@ from analytics.scores.actions import AboveCatalog
 from analytics.scores.catalog import Terms
 from app.api.blueprint import Blueprint, Schema, StrictBoolean
 from app.api.users import resolve
-from app.http.auth import May, current_actor, requires
+from app.http.auth import current_actor
+from app.http.rights import May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import utcnow

@@ -6,7 +6,8 @@ import marshmallow as ma
 
 from app.api.blueprint import Blueprint, PageIn, Schema
 from app.http import paging
-from app.http.auth import May, current_actor, requires
+from app.http.auth import current_actor
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import credentials, logs
 from tenants.credentials import NewSecret, Scope

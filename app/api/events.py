@@ -24,18 +24,9 @@ from analytics.scores.catalog import UnknownAction
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
 from app.http import body, event_writes
-from app.http.auth import (
-    Actor,
-    BadCredentials,
-    May,
-    caller_network,
-    current_actor,
-    current_key,
-    public,
-    publishable_key,
-    requires,
-)
+from app.http.auth import Actor, BadCredentials, caller_network, current_actor, current_key
 from app.http.edge import quiet
+from app.http.rights import May, public, publishable_key, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings, credentials, throttle, users

@@ -5,8 +5,8 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy import text
 
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import public
 from app.http.edge import quiet
+from app.http.rights import public
 from migrations.head import head_revision
 from tenants.db import platform_tx
 from tenants.redis import boards, queue

@@ -13,7 +13,8 @@ from analytics.scores.integrity import State, Verdict
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, PageIn, Schema
 from app.http import paging
-from app.http.auth import May, current_actor, requires
+from app.http.auth import current_actor
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import sessions, users
 from tenants.db import utcnow

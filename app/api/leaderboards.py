@@ -24,10 +24,11 @@ from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
 from app.http import cursors
 from app.http.answer_cache import Answer
-from app.http.auth import May, Reader, caller_network, current_reader, requires_or_key
+from app.http.auth import Reader, caller_network, current_reader
 from app.http.boards import PublicBoardsOnly, Rows, board_for, pages_of, shown_rows
 from app.http.conditional import if_changed
 from app.http.edge import quiet
+from app.http.rights import May, requires_or_key
 from app.http.services import services
 from tenants import throttle, users
 from tenants.db import Tx, tenant_tx, utcnow

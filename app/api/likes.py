@@ -13,8 +13,9 @@ from analytics.ingest.writes import Does, Item, Part, Result
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import visible
 from app.http import event_writes
-from app.http.auth import BadCredentials, May, current_actor, requires
+from app.http.auth import BadCredentials, current_actor
 from app.http.edge import quiet
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings
 from tenants.ceilings import Ceiling, CeilingReached

@@ -6,8 +6,9 @@ import marshmallow as ma
 from flask import g
 
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import Actor, May, caller_network, current_key, current_reader, public, requires_or_key
+from app.http.auth import Actor, caller_network, current_key, current_reader
 from app.http.edge import quiet
+from app.http.rights import May, public, requires_or_key
 from app.http.services import essentials
 from tenants import throttle, tickets
 from tenants.db import tenant_tx, utcnow

@@ -10,7 +10,8 @@ from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint, Schema
 from app.api.users import UserOut
-from app.http.auth import May, caller_address, caller_network, current_actor, public, requires
+from app.http.auth import caller_address, caller_network, current_actor
+from app.http.rights import May, public, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, passwords, registry, resets, sessions, throttle, users

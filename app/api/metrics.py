@@ -5,8 +5,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client import REGISTRY as THIS_PROCESS
 
 from app.api.blueprint import Blueprint
-from app.http.auth import operator
 from app.http.edge import quiet
+from app.http.rights import operator
 from app.http.services import essentials
 
 blueprint = Blueprint("metrics", __name__, description="For Prometheus")

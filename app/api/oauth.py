@@ -16,7 +16,8 @@ from flask import Flask, Response, g, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint
-from app.http.auth import caller_network, public
+from app.http.auth import caller_network
+from app.http.rights import public
 from app.http.services import essentials, services
 from app.settings import Settings
 from tenants import credentials, logs, throttle

@@ -22,10 +22,11 @@ from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import PointOut
 from app.http.answer_cache import Answer
-from app.http.auth import May, current_actor, current_reader, requires
+from app.http.auth import current_actor, current_reader
 from app.http.boards import board_for
 from app.http.conditional import if_changed
 from app.http.edge import quiet
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx
 from tenants import throttle
 from tenants.db import utcnow

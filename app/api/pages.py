@@ -15,7 +15,8 @@ from analytics.ingest.pages import Page, Visibility
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, PageIn, Schema
 from app.http import paging
-from app.http.auth import May, current_actor, requires
+from app.http.auth import current_actor
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, after_commit, idempotent
 from tenants.db import Tx, utcnow
 

@@ -14,8 +14,9 @@ from analytics.scores import actions, sources, tokens
 from analytics.scores.actions import Deed, ImpossibleTime, Verification
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import May, caller_address, current_actor, requires
+from app.http.auth import caller_address, current_actor
 from app.http.edge import quiet
+from app.http.rights import May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import settings as tenant_settings

@@ -7,7 +7,8 @@ import marshmallow as ma
 from analytics.boards import series
 from app.api.blueprint import Blueprint, PageIn, Schema
 from app.http import paging
-from app.http.auth import May, current_actor, requires
+from app.http.auth import current_actor
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx
 
 blueprint = Blueprint("spaces", __name__, url_prefix="/api/v1/spaces", description="Spaces")

@@ -16,7 +16,8 @@ from analytics.scores import actions, ledger
 from analytics.wake import wake
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
 from app.http import paging
-from app.http.auth import Actor, May, current_actor, requires
+from app.http.auth import Actor, current_actor
+from app.http.rights import May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, registry, resets, sessions, users

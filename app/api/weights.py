@@ -12,8 +12,9 @@ from analytics.scoring import FORMULA, Weights
 from analytics.wake import wake
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import May, current_actor, requires
+from app.http.auth import current_actor
 from app.http.conditional import expected_version
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants.db import Tx, utcnow
 from tenants.errors import Invalid

@@ -14,7 +14,8 @@ from typing import Any
 from analytics.ingest.writes import Part, Result
 from app.api.events import count_view, view_answer, view_part
 from app.http import edge
-from app.http.auth import WRITTEN, Actor, May, actor_showing, allowed
+from app.http.auth import WRITTEN, Actor, actor_showing
+from app.http.rights import May, allowed
 from app.http.services import Services
 from tenants import logs
 

@@ -28,8 +28,9 @@ from analytics.windows import Window
 from app.api import docs, health, metrics
 from app.api.blueprint import PlauditApi, Schema, load
 from app.http import errors, services
-from app.http.auth import caller_network, public
+from app.http.auth import caller_network
 from app.http.boards import board_for
+from app.http.rights import public
 from app.live import admission, connection
 from app.live.admission import Guest
 from app.live.hub import NO_LONGER_VALID, TOO_MUCH, Followed, Follower, Hub

@@ -10,8 +10,8 @@ from importlib.resources.abc import Traversable
 
 from flask import Blueprint, Response, request
 
-from app.http.auth import public
 from app.http.edge import quiet
+from app.http.rights import public
 from tenants.errors import NotFound
 
 blueprint = Blueprint("assets", __name__)

@@ -12,8 +12,9 @@ from flask import Flask, Response, make_response, redirect, render_template, req
 
 from app.api.blueprint import Blueprint, PlauditApi
 from app.api.logins import LoginIn, end_own_session, sign_in
-from app.http.auth import May, cookie_name, public, require_same_origin, requires
+from app.http.auth import cookie_name, require_same_origin
 from app.http.edge import quiet
+from app.http.rights import May, public, requires
 from app.http.services import essentials
 from app.ui.assets import assets
 from tenants import sessions

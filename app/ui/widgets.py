@@ -20,10 +20,11 @@ from app.api.blueprint import Schema, load
 from app.api.leaderboards import READS_PER_MINUTE, limit_reader
 from app.http import errors
 from app.http.answer_cache import OF_ANY_VERSION, Answer
-from app.http.auth import current_key, current_reader, public, publishable_key
+from app.http.auth import current_key, current_reader
 from app.http.boards import Rows, board_for
 from app.http.conditional import if_changed
 from app.http.edge import quiet
+from app.http.rights import public, publishable_key
 from app.http.services import services
 from app.ui.assets import assets, serve
 from tenants.db import tenant_tx, utcnow

@@ -8,8 +8,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 from openapi_spec_validator import validate
 
-from app.http.auth import caller_address, public
+from app.http.auth import caller_address
 from app.http.edge import quiet
+from app.http.rights import public
 from app.settings import Settings
 from app.web import create_app
 

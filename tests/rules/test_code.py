@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from app.http.auth import declared, public
+from app.http.rights import declared, public
 from app.live.server import create_live_app
 from app.settings import Settings
 from workers import schedule
