@@ -72,12 +72,10 @@ def board_of(tenant_id: str, scope: str, window: Window, metric: Metric) -> Boar
         kind in {"space", "public", "users"} and bool(colon) and SPACE_KEY.fullmatch(part)
     )
     if not known:
-        said = "tenant, space:<key>, public, public:<key>, global, users or users:<segment>"
-        raise UnknownScope(f"scope: {said}", errors={"scope": [said]})
+        raise UnknownScope.field("scope", "tenant, space:<key>, public, public:<key>, global, users or users:<segment>")
     board = Board(ALL_TENANTS if scope == GLOBAL else tenant_id, scope, window, metric)
     if (metric in PAGE_METRICS) == board.is_users:
-        said = "points for users; likes, views or score for pages"
-        raise UnknownMetric(f"metric: {said}", errors={"metric": [said]})
+        raise UnknownMetric.field("metric", "points for users; likes, views or score for pages")
     return board
 
 

@@ -49,11 +49,11 @@ def series(tx: Tx, page_id: int, counted: Counted, *, step: Step, start: datetim
     """The page's views, or the likes that it still has, by the time they happened; 0 where there were none."""
     if not (EARLIEST <= start <= LATEST and EARLIEST <= end <= LATEST):
         said = f"between {EARLIEST:%Y} and {LATEST:%Y}"
-        raise Invalid(f"from, to: {said}", errors={"from": [said]})
+        raise Invalid.field("from", said, detail=f"from, to: {said}")
     first, last = step.floor(start.astimezone(UTC)), step.floor(end.astimezone(UTC))
     if not first <= last or (last - first) / step.length >= MOST_POINTS:
         said = f"from must be before to, and at most {MOST_POINTS} {step.value}s apart"
-        raise Invalid(said, errors={"from": [said]})
+        raise Invalid.field("from", said, detail=said)
     counts = {
         row.at: int(row.value)
         for row in tx.execute(

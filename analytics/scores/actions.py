@@ -333,8 +333,7 @@ def _check(deed: Deed, look: Any, *, now: datetime) -> None:
     if deed.token is not None and deed.token.expires_at <= now:
         raise ActionTokenExpired
     if deed.client_time is not None and not now - OLDEST <= deed.client_time <= now + NEWEST:
-        said = "within the last 7 days, and at most 5 minutes ahead"
-        raise ImpossibleTime(f"timestamp: {said}", errors={"timestamp": [said]})
+        raise ImpossibleTime.field("timestamp", "within the last 7 days, and at most 5 minutes ahead")
     if look.points is None or not look.enabled:
         raise UnknownAction(deed.action_type, disabled=look.points is not None)
     if look.once_per_object and look.was_done:
@@ -349,12 +348,10 @@ def _points(deed: Deed, terms: Any) -> int:
     if deed.verification is Verification.TOKEN:
         most = min(deed.most or terms.points, terms.points)
         if deed.wanted is not None and not 1 <= deed.wanted <= most:
-            said = f"from 1 to {most}"
-            raise AboveCatalog(f"score_delta: {said}", errors={"score_delta": [said]})
+            raise AboveCatalog.field("score_delta", f"from 1 to {most}")
         return int(deed.wanted or most)
     if deed.wanted is not None and not 0 <= deed.wanted <= terms.points:
-        said = f"at most {terms.points} for {deed.action_type}"
-        raise AboveCatalog(f"scoreDelta: {said}", errors={"scoreDelta": [said]})
+        raise AboveCatalog.field("scoreDelta", f"at most {terms.points} for {deed.action_type}")
     return int(terms.points)
 
 

@@ -228,22 +228,22 @@ def limit_key(reader: Reader) -> None:
 
 def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None:
     """What can be asked for at once."""
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
     if query["explain"]:
         if reader.public_only:
             raise PublicBoardsOnly("The weights are not public, so explain is for those who see private pages")
         if board.metric is not Metric.SCORE:
-            errors["explain"] = ["there is nothing to explain but the score: ask for metric=score"]
+            errors["explain"] = "there is nothing to explain but the score: ask for metric=score"
         elif board.tenant_id == ALL_TENANTS:
-            errors["explain"] = ["not on the global boards: every tenant has its own weights"]
+            errors["explain"] = "not on the global boards: every tenant has its own weights"
         elif query.get("as_of"):
-            errors["explain"] = ["not together with as_of"]
+            errors["explain"] = "not together with as_of"
     if query.get("members"):
         others = [name for name in ("as_of", "cursor", "explain") if query.get(name)]
         if others:
-            errors["members"] = [f"not together with {' or '.join(others)}"]
+            errors["members"] = f"not together with {' or '.join(others)}"
     if errors:
-        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
+        raise Invalid.fields(errors)
 
 
 def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
@@ -257,8 +257,7 @@ def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, ex
 
 def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
     if day >= utcnow().date():
-        said = "a day before today (UTC)"
-        raise Invalid(f"as_of: {said}", errors={"as_of": [said]})
+        raise Invalid.field("as_of", "a day before today (UTC)")
     with reading.inside(board) as tx:
         kept = snapshots.sealed(tx, board, day)
         first = snapshots.first_day(tx, board) if kept is None else None
@@ -274,8 +273,7 @@ def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Po
 def _subset(reader: Reader, board: Board, said: str) -> Answer:
     wanted = list(dict.fromkeys(name for name in said.split(",") if name))
     if not 1 <= len(wanted) <= MOST_MEMBERS:
-        message = f"1 to {MOST_MEMBERS} pages, with commas between"
-        raise Invalid(f"members: {message}", errors={"members": [message]})
+        raise Invalid.field("members", f"1 to {MOST_MEMBERS} pages, with commas between")
     now, members = utcnow(), _members(reader, board, wanted)
     listing = reading.ranks(board, list(members.values()), now=now)
     rows = Rows(board, listing, today=now.date(), external_ids=reader.sees_external_ids)

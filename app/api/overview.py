@@ -82,8 +82,7 @@ def read_overview(query: dict[str, Any]) -> Response:
     """
     board = board_for(current_reader(), {**query, "metric": Metric.VIEWS})
     if board.tenant_id == ALL_TENANTS:
-        said = "tenant, space:<key>, public or public:<key>"
-        raise Invalid(f"scope: {said}", errors={"scope": [said]})
+        raise Invalid.field("scope", "tenant, space:<key>, public or public:<key>")
 
     def make() -> tuple[Answer, bool]:
         actor, now = current_actor(), utcnow()
