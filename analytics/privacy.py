@@ -24,7 +24,8 @@ from analytics.scores.ledger import LedgerEntry
 from tenants import sessions, users
 from tenants.db import Tx
 from tenants.errors import Forbidden
-from tenants.sessions import PasswordReset, Session
+from tenants.resets import PasswordReset
+from tenants.sessions import Session
 from tenants.users import Role, User
 
 PROFILE = """

@@ -24,6 +24,8 @@ class Settings:
     host: str
     port: int
     live_port: int
+    # Whether it was given: else any free port will do.
+    has_live_port: bool
     public_url: str
     # Whether it was given: then a proxy may stand before this machine.
     has_public_url: bool
@@ -37,6 +39,7 @@ class Settings:
     demo_secret: str | None
     sentry_dsn: str | None
     log_format: LogFormat | None
+    allows_colours: bool
     web_processes: int
     # Requests that a process works on at once.
     web_threads: int
@@ -62,6 +65,7 @@ class Settings:
             host=env.get("PLAUDIT_HOST") or "127.0.0.1",
             port=port,
             live_port=live_port,
+            has_live_port=bool(env.get("PLAUDIT_LIVE_PORT")),
             public_url=public_url.rstrip("/"),
             has_public_url=bool(env.get("PLAUDIT_PUBLIC_URL")),
             live_url=_live_url(env, public_url, live_port),
@@ -73,6 +77,7 @@ class Settings:
             demo_secret=env.get("PLAUDIT_DEMO_SECRET") or None,
             sentry_dsn=_url(env, "SENTRY_DSN", {"http", "https"}),
             log_format=_log_format(env),
+            allows_colours="NO_COLOR" not in env,
             web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, least=1, most=64),
             web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 32, least=1, most=512),
         )

@@ -12,10 +12,12 @@ from analytics.ingest.visitors import Visitors
 from analytics.scores.tokens import ActionTokens
 from analytics.wake import Waker
 from app import api
-from app.http import body, edge, errors
+from app.api import oauth
+from app.http import body, edge, errors, services
 from app.http.answer_cache import BoardShelf
 from app.http.exports import Exports
 from app.http.fast_lane import FastLane
+from app.http.services import Services
 from app.settings import Settings, SettingsError
 from app.ui import assets, dashboard, widgets
 from tenants import db, logs
@@ -47,17 +49,22 @@ def create_app(settings: Settings) -> Flask:
     """The application for these settings. Connects to nothing until the first request."""
     connect(settings)
     app = new_flask(settings)
-    app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
-    app.extensions["plaudit-ingest"] = GroupCommit(after=Waker())
-    app.extensions["plaudit-threads"] = share_of_threads(settings)
-    app.extensions["plaudit-mint"] = ActionTokens(secret_key(settings))
-    app.extensions["plaudit-boards"] = BoardShelf()
-    app.extensions["plaudit-exports"] = Exports(port=settings.port)
-    app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
+    created = Services(
+        settings=settings,
+        signer=Signer(issuer=settings.public_url, secret_key=secret_key(settings)),
+        ingest=GroupCommit(after=Waker()),
+        threads=share_of_threads(settings),
+        action_tokens=ActionTokens(secret_key(settings)),
+        boards=BoardShelf(),
+        exports=Exports(port=settings.port),
+        visitors=Visitors(secret_key=secret_key(settings)),
+        oauth=oauth.authorization_server(app),
+    )
+    services.install(app, created)
     dashboard.install(app, api.install(app))
     app.register_blueprint(assets.blueprint)
     app.register_blueprint(widgets.blueprint)
-    app.wsgi_app = FastLane(app, app.wsgi_app)  # type: ignore[method-assign]
+    app.wsgi_app = FastLane(created, app.wsgi_app)  # type: ignore[method-assign]
     return app
 
 
@@ -79,7 +86,6 @@ def new_flask(settings: Settings) -> Flask:
     app.json = OrjsonProvider(app)
     app.config.update(
         MAX_CONTENT_LENGTH=body.MAX_BODY_BYTES,
-        SETTINGS=settings,
         PROPAGATE_EXCEPTIONS=False,
     )
     # No address is answered by a redirect that the Host header could bend.

@@ -23,7 +23,7 @@ from app.run.data_folder import read_state
 from app.settings import Settings
 from loadtests import bench_boards, bench_live, bench_neighbours
 from loadtests.blast import blast, request
-from tests.service import ROOT, Service, eventually, free_port, running_service
+from loadtests.service import ROOT, Service, free_port, running_service, wait_until
 
 
 def servers(seconds: float) -> None:
@@ -161,7 +161,7 @@ def measure_raw_sql(service: Service, seconds: float) -> float:
 def running(command: list[str], port: int) -> Iterator[None]:
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        eventually(lambda: requests.get(f"http://127.0.0.1:{port}/", timeout=1).ok)
+        wait_until(lambda: requests.get(f"http://127.0.0.1:{port}/", timeout=1).ok)
         yield
     finally:
         process.terminate()

@@ -20,8 +20,8 @@ from app.cli.common import connect_redis, migrated_database
 from app.run.data_folder import read_secrets
 from app.run.server_roles import SUPERUSER_LOGIN
 from loadtests.blast import blast, request
+from loadtests.service import Service, running_service
 from tenants.db import utcnow
-from tests.service import Service, running_service
 
 BOARD = "/api/v1/leaderboards?scope=tenant&window=7d&metric=likes&limit=10"
 STALE = 1_000
@@ -90,15 +90,15 @@ def costs(seconds: float, *, large: int = 1_000_000) -> None:
     del seconds
     with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
         Path(folder).chmod(0o711)
-        with migrated_database(Path(folder) / "data", make=True) as env:
-            connect_redis(env, boards_timeout_s=30)
+        with migrated_database(Path(folder) / "data", make=True) as settings:
+            connect_redis(settings, boards_timeout_s=30)
             owner = psycopg.connect(
-                env["DATABASE_URL"],
+                str(settings.database_url),
                 user=SUPERUSER_LOGIN,  # who may leave foreign keys unchecked
                 password=read_secrets(Path(folder) / "data")["superuser_password"],
                 autocommit=True,
             )
-            redis = Redis.from_url(env["REDIS_URL"])
+            redis = Redis.from_url(str(settings.redis_url))
             sizes = {"small": SMALL, "large": large}
             for name, pages in sizes.items():
                 began = time.perf_counter()

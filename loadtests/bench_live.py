@@ -6,8 +6,8 @@ from statistics import quantiles
 import requests
 
 from loadtests.bench_boards import demo
-from tests.service import Service
-from tests.watchers import Watcher, Watchers
+from loadtests.service import Service
+from loadtests.watchers import Watcher, Watchers
 
 CLIENTS = 1_000
 BOARD = {"op": "subscribe", "scope": "tenant", "window": "7d", "metric": "likes"}
@@ -80,5 +80,5 @@ def after_a_like(service: Service, headers: dict[str, str], watchers: Watchers, 
 
 def memory(service: Service) -> int:
     """What the live process and its children have of their own."""
-    process = service.processes()["live"]
+    process = service.live_process()
     return sum(one.memory_full_info().uss for one in [process, *process.children(recursive=True)])

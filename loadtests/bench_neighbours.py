@@ -14,8 +14,8 @@ import requests
 from app.run.data_folder import read_state
 from loadtests.bench_boards import demo
 from loadtests.blast import RequestMaker, Result, blast, request
+from loadtests.service import Service, wait_until
 from tenants import credentials, db, registry
-from tests.service import Service, eventually
 
 TENANTS = 40
 FLOOD_CONNECTIONS = 44
@@ -59,7 +59,7 @@ class Bench:
         measured = self._ask(seconds=self.seconds)
         flooding.join()
         print(f"      the flood was answered {results[0].statuses}")
-        eventually(self._is_idle, within_s=120)
+        wait_until(self._is_idle, within_s=120)
         return measured
 
     def _ask(self, *, seconds: float) -> Result:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.service import ROOT, running_service
+from loadtests.service import ROOT, running_service
 
 LONGEST_S = 300
 

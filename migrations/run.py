@@ -61,7 +61,7 @@ def alembic_config() -> Config:
 def load_models() -> None:
     """Import every module of the domain, so that Base knows every table."""
     for package in ("tenants", "analytics"):
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, prefix=f"{package}."):
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, prefix=f"{package}."):
             importlib.import_module(module.name)
 
 

@@ -22,7 +22,6 @@ from tenants import liveness, registry
 from tenants import settings as tenant_settings
 from tenants.db import Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Invalid, NotFound
-from tenants.sessions import RevokedToken
 from tenants.settings import is_origin
 from tenants.signing import Signer
 
@@ -80,6 +79,18 @@ class PublishableKey(TenantOwned, Base):
     origins: Mapped[list[str]] = mapped_column(ARRAY(TEXT))
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
+
+
+class RevokedToken(TenantOwned, Base):
+    """A client's access token that was revoked before its time."""
+
+    __tablename__ = "revoked_tokens"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
+    jti: Mapped[str] = mapped_column(primary_key=True)
+    expires_at: Mapped[datetime]
 
 
 @dataclass(frozen=True)
@@ -271,7 +282,7 @@ def check_origins(origins: Iterable[str]) -> list[str]:
         message = f"1 to {MOST_ORIGINS} origins such as https://wiki.example (no path)"
         if wrong:
             message += f"; not {wrong[0][:80]!r}"
-        raise Invalid(f"origins: {message}", errors={"origins": [message]})
+        raise Invalid.field("origins", message)
     return given
 
 
@@ -285,8 +296,7 @@ def _revoke(tx: Tx, table: type[Client] | type[PublishableKey], row_id: str, now
 
 def _check_name(name: str) -> None:
     if not name.strip() or len(name) > NAME_MAX or not name.isprintable():
-        message = f"1 to {NAME_MAX} printable characters"
-        raise Invalid(f"name: {message}", errors={"name": [message]})
+        raise Invalid.field("name", f"1 to {NAME_MAX} printable characters")
 
 
 def _check_scopes(scopes: Iterable[str]) -> list[str]:
@@ -295,7 +305,7 @@ def _check_scopes(scopes: Iterable[str]) -> list[str]:
     unknown = [scope for scope in given if scope not in known]
     if unknown or not given:
         message = f"one or more of {', '.join(known)}" + (f"; not {unknown[0][:80]!r}" if unknown else "")
-        raise Invalid(f"scopes: {message}", errors={"scopes": [message]})
+        raise Invalid.field("scopes", message)
     return sorted(given, key=known.index)
 
 

@@ -5,9 +5,14 @@ decides which HTTP status a family has.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 FieldErrors = Mapping[str, Sequence[str]]
+
+
+def first_messages(errors: FieldErrors) -> str:
+    """The first message of each field, as one line."""
+    return "; ".join(f"{name}: {messages[0]}" for name, messages in errors.items())
 
 
 class DomainError(Exception):
@@ -27,6 +32,17 @@ class DomainError(Exception):
         self.errors = errors
         self.retry_after_s = retry_after_s
         super().__init__(self.detail)
+
+    @classmethod
+    def field(cls, name: str, message: str, *, detail: str | None = None) -> Self:
+        """One field is refused. The detail repeats its message, unless there is a better sentence for it."""
+        return cls(detail or f"{name}: {message}", errors={name: [message]})
+
+    @classmethod
+    def fields(cls, messages: Mapping[str, str | Sequence[str]]) -> Self:
+        """Several fields are refused, each with one or more messages."""
+        errors = {name: [said] if isinstance(said, str) else said for name, said in messages.items()}
+        return cls(first_messages(errors), errors=errors)
 
 
 class Malformed(DomainError):

@@ -68,8 +68,7 @@ class Claim:
 
 def claim(*, caller: str, method: str, path: str, key: str, body: bytes) -> Claim:
     if not 1 <= len(key) <= KEY_MAX or not key.isascii() or not key.isprintable():
-        message = f"1 to {KEY_MAX} printable ASCII characters"
-        raise Invalid(f"Idempotency-Key: {message}", errors={"Idempotency-Key": [message]})
+        raise Invalid.field("Idempotency-Key", f"1 to {KEY_MAX} printable ASCII characters")
     request = f"{caller}\n{method}\n{path}\n{key}"
     return Claim(hashlib.sha256(request.encode()).hexdigest(), hashlib.sha256(body).hexdigest())
 

@@ -54,8 +54,7 @@ def needs_rehash(stored: str) -> bool:
 
 def check_length(password: str) -> None:
     if not LEAST_LENGTH <= len(password) <= MOST_LENGTH:
-        message = f"{LEAST_LENGTH} to {MOST_LENGTH} characters"
-        raise Invalid(f"password: {message}", errors={"password": [message]})
+        raise Invalid.field("password", f"{LEAST_LENGTH} to {MOST_LENGTH} characters")
 
 
 @cache

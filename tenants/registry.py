@@ -120,10 +120,10 @@ _TENANT_TABLES = text("""
 
 
 def _check(tenant_id: str, name: str) -> None:
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
     if TENANT_ID.fullmatch(tenant_id) is None:
-        errors["id"] = ["2 to 63 of a-z, 0-9 and -, starting with a letter"]
+        errors["id"] = "2 to 63 of a-z, 0-9 and -, starting with a letter"
     if not name.strip() or len(name) > NAME_MAX or _UNPRINTABLE.search(name):
-        errors["name"] = [f"1 to {NAME_MAX} printable characters"]
+        errors["name"] = f"1 to {NAME_MAX} printable characters"
     if errors:
-        raise Invalid("; ".join(f"{field}: {messages[0]}" for field, messages in errors.items()), errors=errors)
+        raise Invalid.fields(errors)

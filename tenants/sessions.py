@@ -7,7 +7,6 @@ A browser that signs in to the dashboard has a cookie instead, `ds_<tenant>_<ses
 the same as long as its session lives.
 """
 
-import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
@@ -16,21 +15,21 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import ColumnElement, ForeignKey, ForeignKeyConstraint, Index, Uuid, cast, delete, func, select, update
+from sqlalchemy import ForeignKeyConstraint, Index, Uuid, cast, func, select, update
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import liveness, logs, registry, users
+from tenants import liveness, logs, registry, resets, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
-from tenants.errors import Forbidden, NotFound, Unauthenticated
+from tenants.errors import NotFound, Unauthenticated
+from tenants.opaque_tokens import hash_token, tenant_part
 from tenants.settings import Sees
 from tenants.signing import Signer
 from tenants.users import Role, User
 
 ACCESS_LIVES_S = 900
 SESSION_LIVES = timedelta(days=30)
-RESET_LIVES = timedelta(hours=1)
 AGENT_MAX = 512
 
 
@@ -53,30 +52,6 @@ class Session(TenantOwned, Base):
     revoked_at: Mapped[datetime | None]
 
 
-class PasswordReset(TenantOwned, Base):
-    __tablename__ = "password_resets"
-    __table_args__ = (
-        ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
-    )
-
-    token_hash: Mapped[str] = mapped_column(primary_key=True)
-    user_id: Mapped[UUID] = mapped_column(Uuid)
-    expires_at: Mapped[datetime]
-    used_at: Mapped[datetime | None]
-
-
-class RevokedToken(TenantOwned, Base):
-    """A client's access token that was revoked before its time."""
-
-    __tablename__ = "revoked_tokens"
-
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
-    jti: Mapped[str] = mapped_column(primary_key=True)
-    expires_at: Mapped[datetime]
-
-
 class BadLogin(Unauthenticated):
     code = "invalid_credentials"
     title = "The tenant, username or password is not right"
@@ -85,11 +60,6 @@ class BadLogin(Unauthenticated):
 class BadRefreshToken(Unauthenticated):
     code = "invalid_refresh_token"
     title = "The refresh token is not valid"
-
-
-class BadResetToken(Unauthenticated):
-    code = "invalid_reset_token"
-    title = "The reset token is not valid"
 
 
 @dataclass(frozen=True)
@@ -155,7 +125,7 @@ def _keep(
             tenant_id=tx.tenant,
             id=session_id,
             user_id=user.id,
-            refresh_hash=_hash(token),
+            refresh_hash=hash_token(token),
             ip=ip,
             user_agent=_kept_agent(agent),
             created_at=now,
@@ -195,17 +165,17 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
             update(Session)
             .where(
                 Session.id == session_id,
-                Session.refresh_hash == _hash(token),
+                Session.refresh_hash == hash_token(token),
                 Session.revoked_at.is_(None),
                 Session.expires_at > now,
             )
-            .values(refresh_hash=_hash(new), last_used_at=now)
+            .values(refresh_hash=hash_token(new), last_used_at=now)
             .returning(Session.user_id)
         )
         if user_id is not None:
             return _tokens(tenant_id, user_id, session_id, new, signer, now)
         # A token of ours that is not the newest: somebody has a copy. (One that has run out is still the newest.)
-        is_newest = select(Session.id).where(Session.id == session_id, Session.refresh_hash == _hash(token))
+        is_newest = select(Session.id).where(Session.id == session_id, Session.refresh_hash == hash_token(token))
         reused = tx.scalar(is_newest) is None and revoke(tx, session_id, now=now)
     if reused:
         announce(tenant_id, [session_id])
@@ -296,6 +266,12 @@ def revoke_all(tx: Tx, user_id: UUID, *, now: datetime) -> list[UUID]:
     )
 
 
+def reset_password(tx: Tx, token: str, password_hash: str, *, now: datetime) -> tuple[UUID, list[UUID]]:
+    """Set the new password and end every session: whose, and which are to be announced after the commit."""
+    user_id = resets.spend(tx, token, password_hash, now=now)
+    return user_id, revoke_all(tx, user_id, now=now)
+
+
 def announce(tenant_id: str, session_ids: list[UUID]) -> None:
     """Tell every process that these have ended."""
     liveness.revoked(tenant_id, [f"session:{session_id}" for session_id in session_ids])
@@ -308,7 +284,7 @@ def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime
     """
     changed = users.change(tx, user, changes, now=now)
     if "role" in changes:
-        _delete_resets(tx, user.id)
+        resets.delete_for(tx, user.id)
     ended = revoke_all(tx, user.id, now=now) if changes.get("suspended") else []
     alive = select(Session.id).where(Session.user_id == user.id, Session.revoked_at.is_(None), Session.expires_at > now)
     answer = _answer(changed.role, sees_private=changed.sees_private)
@@ -323,54 +299,6 @@ def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime
             liveness.tell(tenant_id, [user_name])  # open connections are checked again
 
     return changed, tell
-
-
-def offer_reset(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> tuple[str, datetime]:
-    """A token with which this user can set a new password, once.
-
-    The user is locked first: a promotion at the same time either is seen here, or sees the reset and deletes it.
-    """
-    users.lock(tx, user)
-    if user.role == Role.ADMIN and not by_admin:
-        raise Forbidden("Only an admin may reset an admin's password")
-    token = f"rst_{tx.tenant}_{secrets.token_urlsafe(32)}"
-    expires_at = now + RESET_LIVES
-    _delete_resets(tx, user.id)
-    tx.add(PasswordReset(tenant_id=tx.tenant, token_hash=_hash(token), user_id=user.id, expires_at=expires_at))
-    tx.flush()
-    return token, expires_at
-
-
-def _delete_resets(tx: Tx, user_id: UUID) -> None:
-    tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user_id))
-
-
-def tenant_of_reset(token: str) -> str:
-    return _tenant_part(token, "rst_", BadResetToken)
-
-
-def user_of_reset(tx: Tx, token: str, *, now: datetime) -> UUID:
-    """Whose password this token can set, if it can."""
-    user_id = tx.scalar(select(PasswordReset.user_id).where(*_is_open(token, now)))
-    if user_id is None:
-        raise BadResetToken
-    return user_id
-
-
-def spend_reset(tx: Tx, token: str, password_hash: str, *, now: datetime) -> tuple[UUID, list[UUID]]:
-    """Set the new password and end every session: whose, and which are to be announced after the commit."""
-    user_id = user_of_reset(tx, token, now=now)
-    # The user before the reset, as in every other transaction.
-    tx.execute(select(User.id).where(User.id == user_id).with_for_update(key_share=True))
-    spent = update(PasswordReset).where(*_is_open(token, now)).values(used_at=now).returning(PasswordReset.user_id)
-    if tx.scalar(spent) is None:
-        raise BadResetToken
-    users.set_password(tx, user_id, password_hash, now=now)
-    return user_id, revoke_all(tx, user_id, now=now)
-
-
-def _is_open(token: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
-    return PasswordReset.token_hash == _hash(token), PasswordReset.used_at.is_(None), PasswordReset.expires_at > now
 
 
 def get_own(tx: Tx, session_id: UUID, user_id: UUID) -> Session:
@@ -398,23 +326,10 @@ def _is_ours(token: str, signer: Signer) -> bool:
 
 def _parse_refresh(token: str, signer: Signer) -> tuple[str, UUID]:
     """The tenant and session of a token that we made (which anyone who merely knows a session's id did not)."""
-    tenant_id = _tenant_part(token, "rt_", BadRefreshToken)
+    tenant_id = tenant_part(token, "rt_", BadRefreshToken)
     if not _is_ours(token, signer):
         raise BadRefreshToken
     try:
         return tenant_id, UUID(hex=token.split("_")[2])
     except (ValueError, IndexError):
         raise BadRefreshToken from None
-
-
-def _tenant_part(token: str, prefix: str, wrong: type[Unauthenticated]) -> str:
-    """The tenant that a token names (ids hold no underscore), so that it can be looked up inside that tenant."""
-    parts = token.split("_", 2)
-    if not token.startswith(prefix) or len(parts) < 3 or TENANT_ID.fullmatch(parts[1]) is None:
-        raise wrong
-    return parts[1]
-
-
-def _hash(token: str) -> str:
-    """Tokens are random and long: a plain hash is enough."""
-    return hashlib.sha256(token.encode()).hexdigest()

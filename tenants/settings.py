@@ -150,10 +150,10 @@ class Change:
 
 def merge(current: TenantSettings, changes: Mapping[str, Any]) -> TenantSettings:
     """`current` with these changes, each checked by name, type and range."""
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
     merged = _merge(current, changes, "", errors)
     if errors:
-        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
+        raise Invalid.fields(errors)
     settings: TenantSettings = merged
     return settings
 
@@ -182,14 +182,14 @@ def _with(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[str, list[str]]) -> Any:
+def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[str, str]) -> Any:
     """`current` with what of the changes is right; the rest is said in `errors`."""
     known = {entry.name for entry in fields(current)}
     values: dict[str, Any] = {}
     for name, value in changes.items():
         path = f"{prefix}{name}"
         if name not in known:
-            errors[path] = [f"there is no such setting; there are {', '.join(sorted(known))}"]
+            errors[path] = f"there is no such setting; there are {', '.join(sorted(known))}"
             continue
         before = getattr(current, name)
         if is_dataclass(before) and isinstance(value, Mapping):
@@ -197,7 +197,7 @@ def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[s
             continue
         wrong = _complaint(path, before, value)
         if wrong:
-            errors[path] = [wrong]
+            errors[path] = wrong
         elif isinstance(before, tuple):
             values[name] = tuple(dict.fromkeys(value))
         else:

@@ -111,7 +111,7 @@ def register(
             tx.flush()
     except IntegrityError as error:
         field = "email" if "uq_users_email" in str(error.orig) else "username"
-        raise NameTaken(f"This {field} is taken", errors={field: ["is taken"]}) from None
+        raise NameTaken.field(field, "is taken", detail=f"This {field} is taken") from None
     return user
 
 
@@ -243,7 +243,7 @@ def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> 
                 raise UserNotFound
     except IntegrityError as error:
         name = "external_id" if "external_id" in str(error.orig) else "email"
-        raise NameTaken(f"This {name} is taken", errors={name: ["is taken"]}) from None
+        raise NameTaken.field(name, "is taken", detail=f"This {name} is taken") from None
     tx.refresh(user)
     return user
 
@@ -269,8 +269,7 @@ def still_the_same(tx: Tx, user: User) -> bool:
 
 def check_external_id(external_id: str) -> None:
     if EXTERNAL_ID.fullmatch(external_id) is None:
-        message = "1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -"
-        raise Invalid(f"user: {message}", errors={"user": [message]})
+        raise Invalid.field("user", "1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
 
 
 def _is_segment(tx: Tx, segment: str) -> bool:
@@ -291,14 +290,14 @@ def _check(
     segment: str | None = None,
     avatar_url: str | None = None,
 ) -> None:
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
     if username is not None and USERNAME.fullmatch(username) is None:
-        errors["username"] = ["3 to 50 of A-Z, a-z, 0-9 and _"]
+        errors["username"] = "3 to 50 of A-Z, a-z, 0-9 and _"
     if email is not None and (len(email) > EMAIL_MAX or EMAIL.fullmatch(email) is None):
-        errors["email"] = [f"a valid address of at most {EMAIL_MAX} characters"]
+        errors["email"] = f"a valid address of at most {EMAIL_MAX} characters"
     if segment is not None and SEGMENT.fullmatch(segment) is None:
-        errors["segment"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
+        errors["segment"] = "1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"
     if avatar_url is not None and re.fullmatch(r"https?://[\x21-\x7e]+", avatar_url) is None:
-        errors["avatar_url"] = ["an address that starts with https:// or http://"]
+        errors["avatar_url"] = "an address that starts with https:// or http://"
     if errors:
-        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
+        raise Invalid.fields(errors)

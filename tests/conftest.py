@@ -20,6 +20,7 @@ from flask.testing import FlaskClient
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
+from app.http.services import services_of
 from app.run import data_folder
 from app.run.data_folder import Addresses
 from app.run.local_servers import EmbeddedServers, started
@@ -162,7 +163,7 @@ def app(settings: Settings) -> Iterator[Flask]:
             redis.delete(key)
     flask.after_request(secrets_seen.watch)
     yield flask
-    flask.extensions["plaudit-boards"].close()
+    services_of(flask).boards.close()
 
 
 @pytest.fixture

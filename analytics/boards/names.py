@@ -85,14 +85,12 @@ def board_of(tenant_id: str, scope: str, window: Window, metric: str | None) -> 
         kind in {"space", "public", "users"} and bool(colon) and SPACE_KEY.fullmatch(part)
     )
     if not known:
-        message = "tenant, space:<key>, public, public:<key>, global, users or users:<segment>"
-        raise UnknownScope(f"scope: {message}", errors={"scope": [message]})
+        raise UnknownScope.field("scope", "tenant, space:<key>, public, public:<key>, global, users or users:<segment>")
     of_users = tuple(user_metrics())
     choices = of_users if is_user_scope(scope) else page_metrics()
     chosen = METRICS.get(metric) if metric is not None else of_users[0] if is_user_scope(scope) else SCORE
     if chosen not in choices:
-        message = f"{names_of(of_users)} for users; {names_of(page_metrics())} for pages"
-        raise UnknownMetric(f"metric: {message}", errors={"metric": [message]})
+        raise UnknownMetric.field("metric", f"{names_of(of_users)} for users; {names_of(page_metrics())} for pages")
     return Board(ALL_TENANTS if scope == GLOBAL else tenant_id, scope, window, chosen)
 
 

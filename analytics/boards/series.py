@@ -41,12 +41,12 @@ class Point:
 def series(tx: Tx, page_id: int, metric: Metric, *, step: Step, start: datetime, end: datetime) -> list[Point]:
     """A page's counts of a counted metric by the time they happened; 0 where there were none."""
     if not (EARLIEST <= start <= LATEST and EARLIEST <= end <= LATEST):
-        said = f"between {EARLIEST:%Y} and {LATEST:%Y}"
-        raise Invalid(f"from, to: {said}", errors={"from": [said]})
+        message = f"between {EARLIEST:%Y} and {LATEST:%Y}"
+        raise Invalid.field("from", message, detail=f"from, to: {message}")
     first, last = step.floor(start.astimezone(UTC)), step.floor(end.astimezone(UTC))
     if not first <= last or (last - first) / step.length >= MAX_POINTS:
-        said = f"from must be before to, and at most {MAX_POINTS} {step.value}s apart"
-        raise Invalid(said, errors={"from": [said]})
+        message = f"from must be before to, and at most {MAX_POINTS} {step.value}s apart"
+        raise Invalid.field("from", message, detail=message)
     counts = {
         row.at: int(row.value)
         for row in tx.execute(

@@ -71,8 +71,7 @@ def add(
     """Add a version. It also replaces versions that are planned for later than its own time."""
     check(likes=likes, views=views)
     if effective_from is not None and not now - timedelta(minutes=5) <= effective_from <= now + MAX_AHEAD:
-        said = "now or within a year"
-        raise Invalid(f"effective_from: {said}", errors={"effective_from": [said]})
+        raise Invalid.field("effective_from", "now or within a year")
     tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('weights:' || :tenant, 0))"), {"tenant": tx.tenant})
     newest = tx.scalar(select(ScoreWeights.version).order_by(ScoreWeights.version.desc()).limit(1)) or 0
     if expected_version is not None and expected_version != newest:
@@ -93,11 +92,11 @@ def add(
 
 
 def check(*, likes: float, views: float) -> None:
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
     for name, value in (("likes", likes), ("views", views)):
         if not math.isfinite(value) or not (value == 0 or MIN_WEIGHT <= value <= MAX_WEIGHT):
-            errors[name] = [f"0, or a number from {MIN_WEIGHT} to {MAX_WEIGHT:,.0f}"]
+            errors[name] = f"0, or a number from {MIN_WEIGHT} to {MAX_WEIGHT:,.0f}"
     if not errors and likes == views == 0:
-        errors["likes"] = ["one of the weights must be above 0"]
+        errors["likes"] = "one of the weights must be above 0"
     if errors:
-        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
+        raise Invalid.fields(errors)

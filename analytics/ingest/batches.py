@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, assert_never
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from analytics.ingest import events, writes
 from analytics.ingest.events import Action, Ages, Reason, Refused
 from analytics.ingest.writes import Item, Outcome, Result, WriteRequest
-from analytics.scores import actions, catalog
+from analytics.scores import actions, catalog, sources
 from analytics.scores.actions import ActionClaim, ImpossibleTime, PayloadDiffers, Payment, Verification
 from analytics.scores.catalog import UnknownAction
 from tenants import ceilings, credentials, users
@@ -190,7 +190,7 @@ def _claim(action: Action, user_id: UUID, *, is_vouched: bool) -> ActionClaim:
     return ActionClaim(
         user_id,
         action.type,
-        source=f"event:{(action.event_key or uuid4()).hex}",
+        source=sources.of_event(action.event_key),
         verification=Verification.CLIENT,
         object=action.object,
         client_time=action.at,

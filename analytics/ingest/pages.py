@@ -229,17 +229,17 @@ def owners(tx: Tx, pages: Collection[Page]) -> dict[UUID, str]:
 
 
 def check(*, external_id: str, space: str, title: str, url: str) -> None:
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
     if EXTERNAL_ID.fullmatch(external_id) is None:
-        errors["external_id"] = ["1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -"]
+        errors["external_id"] = "1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -"
     if SPACE_KEY.fullmatch(space) is None:
-        errors["space"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
+        errors["space"] = "1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"
     if not title.strip() or len(title) > TITLE_MAX or _CONTROL.search(title):
-        errors["title"] = [f"1 to {TITLE_MAX} characters, no control characters"]
+        errors["title"] = f"1 to {TITLE_MAX} characters, no control characters"
     if not is_url(url):
-        errors["url"] = [f"an http or https address, or a path, of at most {URL_MAX} bytes"]
+        errors["url"] = f"an http or https address, or a path, of at most {URL_MAX} bytes"
     if errors:
-        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
+        raise Invalid.fields(errors)
 
 
 def is_url(url: str) -> bool:

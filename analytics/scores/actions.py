@@ -300,8 +300,7 @@ def _check(claim: ActionClaim, facts: Any, *, now: datetime) -> None:
     if claim.token is not None and claim.token.expires_at <= now:
         raise ActionTokenExpired
     if claim.client_time is not None and not is_plausible(claim.client_time, now=now):
-        message = "within the last 7 days, and at most 5 minutes ahead"
-        raise ImpossibleTime(f"timestamp: {message}", errors={"timestamp": [message]})
+        raise ImpossibleTime.field("timestamp", "within the last 7 days, and at most 5 minutes ahead")
     if facts.points is None or not facts.enabled:
         raise UnknownAction(claim.action_type, disabled=facts.points is not None)
     if facts.once_per_object and facts.was_done:
@@ -315,12 +314,10 @@ def _points(claim: ActionClaim, terms: Any) -> int:
     if claim.verification is Verification.TOKEN:
         allowed = min(claim.max_points or terms.points, terms.points)
         if claim.wanted_points is not None and not 1 <= claim.wanted_points <= allowed:
-            message = f"from 1 to {allowed}"
-            raise AboveCatalog(f"score_delta: {message}", errors={"score_delta": [message]})
+            raise AboveCatalog.field("score_delta", f"from 1 to {allowed}")
         return int(claim.wanted_points or allowed)
     if claim.wanted_points is not None and not 0 <= claim.wanted_points <= terms.points:
-        message = f"at most {terms.points} for {claim.action_type}"
-        raise AboveCatalog(f"scoreDelta: {message}", errors={"scoreDelta": [message]})
+        raise AboveCatalog.field("scoreDelta", f"at most {terms.points} for {claim.action_type}")
     return int(terms.points)
 
 

@@ -100,18 +100,18 @@ def remove(tx: Tx, action_type: str) -> None:
 
 
 def check(action_type: str, terms: Terms) -> None:
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
     if ACTION_TYPE.fullmatch(action_type) is None or action_type in {".", ".."}:
-        errors["type"] = ["1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"]
+        errors["type"] = "1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"
     if not 1 <= terms.points <= MAX_POINTS:
-        errors["points"] = [f"a whole number from 1 to {MAX_POINTS}"]
+        errors["points"] = f"a whole number from 1 to {MAX_POINTS}"
     if terms.daily_cap is not None and not 1 <= terms.daily_cap <= MAX_POINTS:
-        errors["daily_cap"] = [f"a whole number of points from 1 to {MAX_POINTS}, or nothing"]
+        errors["daily_cap"] = f"a whole number of points from 1 to {MAX_POINTS}, or nothing"
     elif terms.daily_cap is not None and terms.daily_cap < terms.points:
-        errors["daily_cap"] = [f"at least the action's points ({terms.points}): below, it could never be paid"]
+        errors["daily_cap"] = f"at least the action's points ({terms.points}): below, it could never be paid"
     if terms.daily_limit is not None and not 1 <= terms.daily_limit <= MAX_DAILY_LIMIT:
-        errors["daily_limit"] = [f"a whole number of times from 1 to {MAX_DAILY_LIMIT}, or nothing"]
+        errors["daily_limit"] = f"a whole number of times from 1 to {MAX_DAILY_LIMIT}, or nothing"
     if terms.cooldown_s is not None and not 1 <= terms.cooldown_s <= 31_536_000:
-        errors["cooldown_s"] = ["a whole number of seconds, up to a year, or nothing"]
+        errors["cooldown_s"] = "a whole number of seconds, up to a year, or nothing"
     if errors:
-        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
+        raise Invalid.fields(errors)

@@ -10,7 +10,7 @@ from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Index, Uuid, selec
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics.scores import ledger
+from analytics.scores import ledger, sources
 from analytics.scores.ledger import LockedUser
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict, NotFound
@@ -149,7 +149,7 @@ def _reverse(tx: Tx, user: LockedUser, *, since: datetime, flag_id: UUID, now: d
         score = ledger.add_entry(
             tx,
             user,
-            source=f"reversal:{flag_id}:{entry.id}",
+            source=sources.of_reversal(flag_id, entry.id),
             delta=delta,
             at=now,
             payload_hash=entry.payload_hash,

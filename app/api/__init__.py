@@ -53,6 +53,5 @@ def install(app: Flask) -> PlauditApi:
     api = PlauditApi(app)
     for module in MODULES:
         api.register_blueprint(module.blueprint)
-    oauth.install(app)
     docs.install(app, api)
     return api

@@ -4,16 +4,16 @@ from datetime import timedelta
 from typing import Any
 
 import marshmallow as ma
-from flask import current_app
 from flask.typing import ResponseReturnValue
 
 from analytics.scores import actions, catalog, tokens
 from analytics.scores.actions import AboveCatalog
 from analytics.scores.catalog import Terms
-from analytics.scores.tokens import ActionTokens
 from app.api.blueprint import Blueprint, Schema, StrictBoolean
 from app.api.users import resolve
-from app.http.auth import May, current_actor, requires
+from app.http.auth import current_actor
+from app.http.rights import May, requires
+from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import utcnow
 
@@ -116,17 +116,15 @@ def delete_action(action_type: str) -> None:
 @blueprint.response(201, TokenOut)
 def make_token(body: dict[str, Any]) -> ResponseReturnValue:
     """A token that lets one user claim one action, once. Hand it to the user's browser or app."""
-    action_tokens: ActionTokens = current_app.extensions["plaudit-mint"]
     now = utcnow()
     expires_at = now + timedelta(seconds=body["expires_in"])
     with actor_tx() as tx:
         action = catalog.find(tx, body["action_type"])
         most = body.get("max_points", action.points)
         if most > action.points:
-            said = f"at most {action.points} for {action.type}"
-            raise AboveCatalog(f"max_points: {said}", errors={"max_points": [said]})
+            raise AboveCatalog.field("max_points", f"at most {action.points} for {action.type}")
         user = resolve(tx, body["user"], current_actor())
-    token = action_tokens.issue(
+    token = services().action_tokens.issue(
         tenant_id=current_actor().tenant_id,
         user_id=str(user.id),
         action=action.type,

@@ -3,19 +3,22 @@
 from pathlib import Path
 from typing import Any
 
-from flask import Response, current_app, request
+from flask import Response, request
 from flask.typing import ResponseReturnValue
 
 from analytics.ingest import events, pages
 from analytics.ingest.batches import Rejection, Tally
 from analytics.ingest.events import Reason
 from analytics.ingest.pages import EXTERNAL_ID
-from analytics.ingest.visitors import MAX_AGENT_CHARS, Visitors, is_bot
+from analytics.ingest.visitors import MAX_AGENT_CHARS, is_bot
 from analytics.ingest.writes import EventKind, Item, Result, WriteRequest
 from app.api.blueprint import Blueprint
 from app.api.events import TALLY, answer, record
 from app.http import body, event_writes
-from app.http.auth import caller_network, current_key, public, publishable_key
+from app.http.auth import caller_network, current_key
+from app.http.edge import quiet
+from app.http.rights import public, publishable_key
+from app.http.services import services
 from tenants import settings as tenant_settings
 from tenants import throttle
 from tenants.db import tenant_tx, utcnow
@@ -29,6 +32,7 @@ SCRIPT = Path(__file__).parents[1] / "ui" / "static" / "plaudit.js"
 
 
 @blueprint.post("/api/v1/beacon")
+@quiet
 @publishable_key
 @blueprint.doc(
     summary="One view, from a browser",
@@ -40,7 +44,7 @@ def beacon() -> ResponseReturnValue:
     key, now = current_key(), utcnow()
     sent = body.parse_json(body.read_bytes(request.environ)[: MAX_BEACON_BYTES + 1])
     if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
-        raise Invalid("Send page or url", errors={"body": ["page, or url, and nothing else"]})
+        raise Invalid.field("body", "page, or url, and nothing else", detail="Send page or url")
     agent, network = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_network()
     limit_network(key.tenant_id, network)
     if is_bot(agent):
@@ -48,7 +52,7 @@ def beacon() -> ResponseReturnValue:
     page = page_of(key.tenant_id, sent)
     if page is None:
         return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "there is no such page")
-    visitors: Visitors = current_app.extensions["plaudit-visitors"]
+    visitors = services().visitors
     visitor = visitors.identify(network=network, agent=agent, today=now.date())
     if not visitors.first_visit(key.tenant_id, visitor, page):
         events.DUPLICATES.labels(key.tenant_id).inc()
@@ -85,7 +89,7 @@ def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:
     if isinstance(url, str) and len(url) <= pages.URL_MAX:
         with tenant_tx(tenant_id) as tx:
             return pages.find_by_url(tx, url)
-    raise Invalid("page and url are text", errors={"body": ["page and url are text"]})
+    raise Invalid.field("body", "page and url are text", detail="page and url are text")
 
 
 def limit_network(tenant_id: str, network: str) -> None:

@@ -45,7 +45,7 @@ class StrictParser(FlaskParser):
     def _raw_load_json(self, req: Request) -> Any:
         value = body.read_json(req.environ)
         if not isinstance(value, dict):
-            raise Invalid("The body must be a JSON object", errors={"body": ["must be a JSON object"]})
+            raise Invalid.field("body", "must be a JSON object", detail="The body must be a JSON object")
         return value
 
 
@@ -79,7 +79,7 @@ def load(schema: Schema, values: Mapping[str, Any]) -> dict[str, Any]:
         loaded: dict[str, Any] = schema.load(values)
     except ma.ValidationError as error:
         said = {name: [str(text) for text in texts] for name, texts in error.messages_dict.items()}
-        raise Invalid("; ".join(f"{name}: {texts[0]}" for name, texts in said.items()), errors=said) from None
+        raise Invalid.fields(said) from None
     return loaded
 
 

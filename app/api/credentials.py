@@ -1,13 +1,13 @@
 """OAuth clients and publishable keys, for a tenant's admins."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import marshmallow as ma
 
 from app.api.blueprint import Blueprint, PageIn, Schema
-from app.http import cursors
-from app.http.auth import May, current_actor, requires
+from app.http import paging
+from app.http.auth import current_actor
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import credentials, logs
 from tenants.credentials import NewSecret, Scope
@@ -65,8 +65,9 @@ class KeysOut(Schema):
 @blueprint.response(200, ClientsOut)
 def list_clients(query: dict[str, Any]) -> Any:
     """The clients that count, by id."""
+    asked = paging.slice_of(query, id=str)
     with actor_tx() as tx:
-        return _page(query, lambda **where: credentials.list_clients(tx, **where))
+        return asked.answer(credentials.list_clients(tx, after=asked.after, limit=asked.fetch))
 
 
 @blueprint.post("/clients")
@@ -110,8 +111,9 @@ def revoke_client(client_id: str) -> None:
 @blueprint.response(200, KeysOut)
 def list_keys(query: dict[str, Any]) -> Any:
     """The publishable keys that count, by id."""
+    asked = paging.slice_of(query, id=str)
     with actor_tx() as tx:
-        return _page(query, lambda **where: credentials.list_keys(tx, **where))
+        return asked.answer(credentials.list_keys(tx, after=asked.after, limit=asked.fetch))
 
 
 @blueprint.post("/keys")
@@ -137,13 +139,6 @@ def revoke_key(key_id: str) -> None:
         credentials.revoke_key(tx, key_id, now=utcnow())
     after_commit(lambda: credentials.announce_key(current_actor().tenant_id, key_id))
     audit("key.revoked", key=key_id[-6:])
-
-
-def _page(query: dict[str, Any], find: Callable[..., Sequence[Any]]) -> dict[str, Any]:
-    after = cursors.decode(query["cursor"], str)[0] if query.get("cursor") else None
-    found = find(after=after, limit=query["limit"] + 1)
-    items = found[: query["limit"]]
-    return {"items": items, "next_cursor": cursors.encode(items[-1].id) if len(found) > len(items) else None}
 
 
 def _with_secret(made: NewSecret) -> dict[str, Any]:

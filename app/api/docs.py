@@ -8,7 +8,7 @@ from typing import Any
 from flask import Flask, Response, jsonify, make_response, render_template
 
 from app.api.blueprint import PlauditApi
-from app.http.auth import Access, May, declared, public
+from app.http.rights import Access, May, declared, public
 
 PAGE_CSP = "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 

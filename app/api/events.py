@@ -18,13 +18,9 @@ from analytics.ingest.writes import Item, Result, WriteRequest
 from analytics.windows import SLIDING, WINDOWS, Window
 from app.api.blueprint import Blueprint, Schema
 from app.http import body, event_writes
-from app.http.auth import (
-    Actor,
-    BadCredentials,
-    May,
-    current_actor,
-    requires,
-)
+from app.http.auth import Actor, BadCredentials, current_actor
+from app.http.edge import quiet
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import settings as tenant_settings
 from tenants.credentials import ClientToken, Scope
@@ -59,6 +55,7 @@ class RejectionsOut(Schema):
 
 
 @blueprint.post("/api/v1/pages/<external_id>/views")
+@quiet
 @requires(May.SEND_EVENTS, checks_token=True)
 @idempotent
 @blueprint.doc(
@@ -89,7 +86,7 @@ def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> Wri
     now = utcnow()
     sent = body.read_json(environ) if body.is_there(environ) else {}
     if not isinstance(sent, dict) or "type" in sent or "page" in sent:
-        raise Invalid("The body may have user, id and occurred_at", errors={"body": ["user, id, occurred_at"]})
+        raise Invalid.field("body", "user, id, occurred_at", detail="The body may have user, id and occurred_at")
     if EXTERNAL_ID.fullmatch(external_id) is None:
         raise PageNotFound(external_id)
     item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
@@ -110,6 +107,7 @@ def view_answer(result: Result) -> bytes:
 
 
 @blueprint.post("/api/v1/events")
+@quiet
 @requires(May.SEND_EVENTS, checks_token=True)
 @idempotent
 @blueprint.doc(
@@ -141,8 +139,7 @@ def send_events() -> ResponseReturnValue:
     sent = body.read_json(request.environ)
     raw = sent.get("events") if isinstance(sent, dict) and set(sent) == {"events"} else None
     if not isinstance(raw, list) or not 1 <= len(raw) <= events.MAX_ITEMS:
-        message = f"a list of 1 to {events.MAX_ITEMS} events, and nothing beside it"
-        raise Invalid(f"events: {message}", errors={"events": [message]})
+        raise Invalid.field("events", f"a list of 1 to {events.MAX_ITEMS} events, and nothing beside it")
     batch = batch_of(current_actor(), raw)
     tally = write_with_actions(batch) if batch.actions else batch.tally(event_writes.write(batch.request))
     after_commit(tally.measure)

@@ -5,7 +5,8 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy import text
 
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import public
+from app.http.edge import quiet
+from app.http.rights import public
 from migrations.head import head_revision
 from tenants.db import platform_tx
 from tenants.redis import boards, queue
@@ -19,6 +20,7 @@ class HealthOut(Schema):
 
 
 @blueprint.get("/live")
+@quiet
 @blueprint.response(200, HealthOut)
 @public
 def live() -> ResponseReturnValue:
@@ -27,6 +29,7 @@ def live() -> ResponseReturnValue:
 
 
 @blueprint.get("/ready")
+@quiet
 @blueprint.alt_response(503, schema=HealthOut, success=True)
 @blueprint.response(200, HealthOut)
 @public

@@ -10,8 +10,9 @@ from analytics import user_changes
 from analytics.scores import integrity
 from analytics.scores.integrity import State, Verdict
 from app.api.blueprint import Blueprint, PageIn, Schema
-from app.http import cursors
-from app.http.auth import May, current_actor, requires
+from app.http import paging
+from app.http.auth import current_actor
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants import users
 from tenants.db import utcnow
@@ -55,12 +56,10 @@ class ResolvedOut(FlagOut):
 @blueprint.response(200, FlagsOut)
 def list_flags(query: dict[str, Any]) -> Any:
     """Newest first."""
-    after = cursors.decode(query["cursor"], datetime, UUID) if query.get("cursor") else None
+    asked = paging.slice_of(query, created_at=datetime, id=UUID)
     with actor_tx() as tx:
-        found = integrity.list_(tx, state=query.get("state"), after=after, limit=query["limit"] + 1)
-    items = found[: query["limit"]]
-    more = len(found) > len(items)
-    return {"items": items, "next_cursor": cursors.encode(items[-1].created_at, items[-1].id) if more else None}
+        found = integrity.list_(tx, state=query.get("state"), after=asked.after, limit=asked.fetch)
+    return asked.answer(found)
 
 
 @blueprint.post("/flags/<uuid:flag_id>/resolve")

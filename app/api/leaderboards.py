@@ -11,7 +11,7 @@ from typing import Any
 
 import marshmallow as ma
 import orjson
-from flask import Response, current_app, g
+from flask import Response, g
 from flask.typing import ResponseReturnValue
 
 from analytics import scoring
@@ -25,11 +25,13 @@ from analytics.metrics import METRICS, SCORE
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema, metric_field
 from app.http import cursors
-from app.http.answer_cache import Answer, BoardShelf
-from app.http.auth import May, Reader, caller_network, current_reader, requires_or_key
+from app.http.answer_cache import Answer
+from app.http.auth import Reader, caller_network, current_reader
 from app.http.boards import PublicBoardsOnly, board_for, rows_as_json, subject_as_json
 from app.http.conditional import if_changed
-from app.http.exports import running_exports
+from app.http.edge import quiet
+from app.http.rights import May, requires_or_key
+from app.http.services import services
 from tenants import throttle, users
 from tenants.db import Tx, tenant_tx, utcnow
 from tenants.errors import Invalid
@@ -126,6 +128,7 @@ class RankOut(Schema):
 
 
 @blueprint.get("")
+@quiet
 @requires_or_key(May.READ_BOARDS)
 @blueprint.arguments(ListIn, location="query")
 @blueprint.alt_response(200, schema=ListOut, success=True)
@@ -141,7 +144,7 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
         return if_changed(_subset(reader, board, query["members"]))
     if query.get("as_of"):
         return if_changed(_as_it_was(reader, board, query["as_of"], limit=query["limit"], after=after))
-    shelf: BoardShelf = current_app.extensions["plaudit-boards"]
+    shelf = services().boards
 
     def make() -> Answer:
         limit_key(reader)
@@ -152,6 +155,7 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
 
 
 @blueprint.get("/rank")
+@quiet
 @requires_or_key(May.READ_BOARDS)
 @blueprint.arguments(RankIn, location="query")
 @blueprint.response(200, RankOut)
@@ -194,7 +198,7 @@ def export(query: dict[str, Any]) -> Response:
 
     name = board.topic.replace(":", "-")
     return Response(
-        running_exports().begin(reader.tenant_id, make, stranger=_stranger(reader)),
+        services().exports.begin(reader.tenant_id, make, stranger=_stranger(reader)),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
     )
@@ -221,22 +225,22 @@ def limit_key(reader: Reader) -> None:
 
 def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None:
     """What can be asked for at once."""
-    errors: dict[str, list[str]] = {}
+    errors: dict[str, str] = {}
     if query["explain"]:
         if reader.public_only:
             raise PublicBoardsOnly("The weights are not public, so explain is for those who see private pages")
         if board.metric is not SCORE:
-            errors["explain"] = ["there is nothing to explain but the score: ask for metric=score"]
+            errors["explain"] = "there is nothing to explain but the score: ask for metric=score"
         elif board.is_global:
-            errors["explain"] = ["not on the global boards: every tenant has its own weights"]
+            errors["explain"] = "not on the global boards: every tenant has its own weights"
         elif query.get("as_of"):
-            errors["explain"] = ["not together with as_of"]
+            errors["explain"] = "not together with as_of"
     if query.get("members"):
         others = [name for name in ("as_of", "cursor", "explain") if query.get(name)]
         if others:
-            errors["members"] = [f"not together with {' or '.join(others)}"]
+            errors["members"] = f"not together with {' or '.join(others)}"
     if errors:
-        raise Invalid("; ".join(f"{name}: {said[0]}" for name, said in errors.items()), errors=errors)
+        raise Invalid.fields(errors)
 
 
 def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
@@ -249,17 +253,15 @@ def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, ex
 
 def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
     if day >= utcnow().date():
-        said = "a day before today (UTC)"
-        raise Invalid(f"as_of: {said}", errors={"as_of": [said]})
+        raise Invalid.field("as_of", "a day before today (UTC)")
     shown = reading.read(board, AsOf(day, limit, after), now=utcnow())
     return _rendered(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
 
 
-def _subset(reader: Reader, board: Board, said: str) -> Answer:
-    wanted = list(dict.fromkeys(name for name in said.split(",") if name))
+def _subset(reader: Reader, board: Board, members: str) -> Answer:
+    wanted = list(dict.fromkeys(name for name in members.split(",") if name))
     if not 1 <= len(wanted) <= MAX_MEMBERS:
-        message = f"1 to {MAX_MEMBERS} pages, with commas between"
-        raise Invalid(f"members: {message}", errors={"members": [message]})
+        raise Invalid.field("members", f"1 to {MAX_MEMBERS} pages, with commas between")
     subjects = _subjects(reader, board, wanted)
     shown = reading.read(board, Only(list(subjects.values())), now=utcnow())
     return _rendered(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))

@@ -13,7 +13,9 @@ from analytics.ingest.writes import EventKind, Item, Result, WriteRequest
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import visible
 from app.http import event_writes
-from app.http.auth import BadCredentials, May, current_actor, requires
+from app.http.auth import BadCredentials, current_actor
+from app.http.edge import quiet
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings
 from tenants.ceilings import Ceiling, CeilingReached
@@ -29,6 +31,7 @@ class LikeOut(Schema):
 
 
 @blueprint.put("/<external_id>/like")
+@quiet
 @requires(May.LIKE)
 @idempotent
 @blueprint.response(200, LikeOut)
@@ -38,6 +41,7 @@ def like(external_id: str) -> Any:
 
 
 @blueprint.delete("/<external_id>/like")
+@quiet
 @requires(May.LIKE)
 @idempotent
 @blueprint.response(200, LikeOut)
@@ -47,6 +51,7 @@ def unlike(external_id: str) -> Any:
 
 
 @blueprint.put("/<external_id>/likes/<user>")
+@quiet
 @requires(May.SEND_EVENTS, checks_token=True)
 @idempotent
 @blueprint.response(200, LikeOut)
@@ -57,6 +62,7 @@ def like_for(external_id: str, user: str) -> Any:
 
 
 @blueprint.delete("/<external_id>/likes/<user>")
+@quiet
 @requires(May.SEND_EVENTS, checks_token=True)
 @idempotent
 @blueprint.response(200, LikeOut)

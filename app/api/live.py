@@ -3,11 +3,13 @@
 from typing import Any
 
 import marshmallow as ma
-from flask import current_app, g
+from flask import g
 
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import Actor, May, caller_network, current_key, current_reader, public, requires_or_key
-from app.settings import Settings
+from app.http.auth import Actor, caller_network, current_key, current_reader
+from app.http.edge import quiet
+from app.http.rights import May, public, requires_or_key
+from app.http.services import essentials
 from tenants import throttle, tickets
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import NotFound
@@ -34,6 +36,7 @@ class Elsewhere(NotFound):
 
 
 @blueprint.post("/api/v1/live/tickets")
+@quiet
 @requires_or_key(May.READ_BOARDS)
 @blueprint.arguments(TicketIn, location="query")
 @blueprint.response(201, TicketOut)
@@ -45,7 +48,7 @@ def make_ticket(_query: dict[str, Any]) -> Any:
     throttle.require("tickets", limit, holder.tenant_id, holder.id, whose, detail="Too many tickets in a minute")
     with tenant_tx(holder.tenant_id) as tx:
         ticket, expires_at = tickets.issue(tx, holder, now=now)
-    settings: Settings = current_app.config["SETTINGS"]
+    settings = essentials().settings
     expires_in = int((expires_at - now).total_seconds())
     return {"ticket": ticket, "expires_in": expires_in, "live_url": settings.live_url}
 
@@ -99,7 +102,7 @@ def stream(_query: dict[str, Any]) -> None:
 
 
 def _elsewhere() -> Elsewhere:
-    settings: Settings = current_app.config["SETTINGS"]
+    settings = essentials().settings
     return Elsewhere(f"Open it at {settings.live_url}, with a ticket from POST /api/v1/live/tickets")
 
 

@@ -10,9 +10,11 @@ from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint, Schema
 from app.api.users import UserOut
-from app.http.auth import May, caller_address, caller_network, current_actor, public, requires, signer
+from app.http.auth import caller_address, caller_network, current_actor
+from app.http.rights import May, public, requires
+from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import logs, passwords, registry, sessions, throttle, users
+from tenants import logs, passwords, registry, resets, sessions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
 from tenants.errors import Forbidden, NotFound
@@ -129,14 +131,14 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
     if user is None or not right or user.suspended_at is not None:
         raise BadLogin
     better = users.better_hash(user, body["password"])
-    signer().load()
+    services().signer.load()
     with tenant_tx(tenant_id) as tx:
         # Checking took a while: a reset or a suspension in the meantime counts.
         if not users.still_the_same(tx, user):
             raise BadLogin
         if better is not None:
             users.set_password(tx, user.id, better, now=utcnow())
-        started = start(tx, user, signer=signer(), ip=caller_address(), agent=_agent(), now=utcnow())
+        started = start(tx, user, signer=services().signer, ip=caller_address(), agent=_agent(), now=utcnow())
     logs.bind(tenant_id=tenant_id, user_id=str(user.id))
     logs.audit("session.started", session=str(started.session_id))
     return user, started
@@ -149,7 +151,7 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
 def refresh(body: dict[str, str]) -> Any:
     """New tokens. Each refresh token is for one use: using one again ends the session."""
     _throttle_address("refresh")
-    return _tokens(sessions.refresh(body["refresh_token"], signer=signer(), now=utcnow()))
+    return _tokens(sessions.refresh(body["refresh_token"], signer=services().signer, now=utcnow()))
 
 
 @blueprint.post("/logout")
@@ -208,13 +210,13 @@ def end_session(session_id: UUID) -> None:
 def reset(body: dict[str, str]) -> ResponseReturnValue:
     """Set a new password with a reset token; every session of the user ends."""
     _throttle_address("reset")
-    tenant_id = sessions.tenant_of_reset(body["reset_token"])
+    tenant_id = resets.tenant_of(body["reset_token"])
     passwords.check_length(body["password"])
     with tenant_tx(tenant_id) as tx:  # hashing is slow: only for a token that is good
-        sessions.user_of_reset(tx, body["reset_token"], now=utcnow())
+        resets.user_of(tx, body["reset_token"], now=utcnow())
     hashed = passwords.hash_password(body["password"])  # outside of any transaction
     with tenant_tx(tenant_id) as tx:
-        user_id, ended = sessions.spend_reset(tx, body["reset_token"], hashed, now=utcnow())
+        user_id, ended = sessions.reset_password(tx, body["reset_token"], hashed, now=utcnow())
     sessions.announce(tenant_id, ended)
     logs.bind(tenant_id=tenant_id, user_id=str(user_id))
     logs.audit("password.reset", user=str(user_id), sessions_ended=len(ended))

@@ -5,20 +5,20 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client import REGISTRY as THIS_PROCESS
 
 from app.api.blueprint import Blueprint
-from app.http.auth import operator
-from app.settings import Settings
+from app.http.edge import quiet
+from app.http.rights import operator
+from app.http.services import essentials
 
 blueprint = Blueprint("metrics", __name__, description="For Prometheus")
 
 
 @blueprint.get("/metrics")
+@quiet
 @blueprint.doc(responses={"200": {"description": "Prometheus text format"}})
 @operator
 def metrics() -> Response:
     """Counters and timings of every process, from loopback or with the metrics token."""
-    from flask import current_app
-
-    settings: Settings = current_app.config["SETTINGS"]
+    settings = essentials().settings
     registry = THIS_PROCESS
     if settings.metrics_dir is not None:
         registry = CollectorRegistry()

@@ -12,11 +12,13 @@ from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.integrations.flask_oauth2.requests import FlaskOAuth2Payload, FlaskOAuth2Request
 from authlib.oauth2.rfc6749 import ClientMixin, InvalidScopeError, OAuth2Request, grants
 from authlib.oauth2.rfc7009 import RevocationEndpoint
-from flask import Flask, Response, current_app, g, jsonify, request
+from flask import Flask, Response, g, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import Blueprint
-from app.http.auth import caller_network, public, signer
+from app.http.auth import caller_network
+from app.http.rights import public
+from app.http.services import essentials, services
 from app.settings import Settings
 from tenants import credentials, logs, throttle
 from tenants.credentials import Client, Scope
@@ -73,7 +75,7 @@ class Revocation(RevocationEndpoint):  # type: ignore[misc]
 
     def query_token(self, token_string: str, _token_type_hint: str | None) -> "IssuedToken | None":
         try:
-            return IssuedToken(signer().verify(token_string))
+            return IssuedToken(essentials().signer.verify(token_string))
         except BadToken:
             return None  # RFC 7009: a token that is not valid any more needs no revoking
 
@@ -141,12 +143,12 @@ class PlauditAuthorizationServer(AuthorizationServer):  # type: ignore[misc]
         return Response(body, status=status_code, headers=dict(headers))
 
 
-def install(app: Flask) -> None:
+def authorization_server(app: Flask) -> PlauditAuthorizationServer:
     server = PlauditAuthorizationServer(app, query_client=_query_client, save_token=lambda *_: None)
     server.register_token_generator("default", _generate_token)
     server.register_grant(ClientCredentials)
     server.register_endpoint(Revocation)
-    app.extensions["plaudit-oauth"] = server
+    return server
 
 
 @blueprint.post("/oauth/token")
@@ -195,7 +197,7 @@ def revoke() -> ResponseReturnValue:
 @blueprint.doc(summary="The keys that access tokens are signed with", responses={"200": {"description": "a JWK set"}})
 @public
 def jwks() -> ResponseReturnValue:
-    answer = jsonify({"keys": signer().jwks()})
+    answer = jsonify({"keys": essentials().signer.jwks()})
     answer.headers["Cache-Control"] = "public, max-age=300"
     return answer
 
@@ -224,7 +226,7 @@ def metadata() -> ResponseReturnValue:
 
 
 def _server() -> PlauditAuthorizationServer:
-    server: PlauditAuthorizationServer = current_app.extensions["plaudit-oauth"]
+    server: PlauditAuthorizationServer = services().oauth
     return server
 
 
@@ -243,12 +245,11 @@ def _generate_token(*, grant_type: str, client: OAuthClient, scope: str | None =
     credentials.used(client.client, now=utcnow())
     return {
         "token_type": "Bearer",
-        "access_token": credentials.client_token(client.client, granted, signer=signer(), now=utcnow()),
+        "access_token": credentials.client_token(client.client, granted, signer=essentials().signer, now=utcnow()),
         "expires_in": credentials.CLIENT_TOKEN_LIVES_S,
         "scope": granted,
     }
 
 
 def _settings() -> Settings:
-    settings: Settings = current_app.config["SETTINGS"]
-    return settings
+    return essentials().settings

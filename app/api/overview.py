@@ -21,9 +21,11 @@ from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import PointOut
 from app.http.answer_cache import Answer
-from app.http.auth import May, current_actor, current_reader, requires
+from app.http.auth import current_actor, current_reader
 from app.http.boards import board_for
 from app.http.conditional import if_changed
+from app.http.edge import quiet
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx
 from tenants import throttle
 from tenants.db import utcnow
@@ -71,6 +73,7 @@ OverviewOut = OverviewFields.from_dict(
 
 
 @blueprint.get("")
+@quiet
 @requires(May.READ_BOARDS)
 @blueprint.arguments(OverviewIn, location="query")
 @blueprint.alt_response(200, schema=OverviewOut, success=True)
@@ -81,8 +84,7 @@ def read_overview(query: dict[str, Any]) -> Response:
     """
     board = board_for(current_reader(), {**query, "metric": VIEWS.name})
     if board.is_global:
-        said = "tenant, space:<key>, public or public:<key>"
-        raise Invalid(f"scope: {said}", errors={"scope": [said]})
+        raise Invalid.field("scope", "tenant, space:<key>, public or public:<key>")
 
     def make() -> tuple[Answer, bool]:
         actor, now = current_actor(), utcnow()

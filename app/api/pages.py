@@ -1,6 +1,8 @@
 """Pages: what a tenant counts."""
 
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import marshmallow as ma
@@ -12,8 +14,9 @@ from analytics.ingest import pages
 from analytics.ingest.pages import Page, Visibility
 from analytics.metrics import METRICS, VIEWS, counted_metrics, page_metrics
 from app.api.blueprint import Blueprint, PageIn, Schema, metric_field
-from app.http import cursors
-from app.http.auth import May, current_actor, requires
+from app.http import paging
+from app.http.auth import current_actor
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, idempotent
 from tenants.db import Tx, utcnow
 
@@ -113,18 +116,16 @@ def get_page(external_id: str) -> Any:
 @blueprint.response(200, PagesOut)
 def list_pages(query: dict[str, Any]) -> Any:
     """All pages, or a space's; newest first."""
-    before = cursors.decode(query["cursor"], int)[0] if query.get("cursor") else None
+    asked = paging.slice_of(query, id=int)
     with actor_tx() as tx:
         found = pages.list_(
             tx,
             space=query.get("space"),
-            before=before,
-            limit=query["limit"] + 1,
+            before=asked.after,
+            limit=asked.fetch,
             public_only=current_actor().public_only,
         )
-        items = show(tx, found[: query["limit"]])
-    more = len(found) > len(items)
-    return {"items": items, "next_cursor": cursors.encode(items[-1]["id"]) if more else None}
+        return asked.answer(found, show=partial(show, tx))
 
 
 @blueprint.delete("/<external_id>")
@@ -167,7 +168,7 @@ def visible(tx: Tx, external_id: str) -> Page:
     return pages.get(tx, external_id, public_only=current_actor().public_only)
 
 
-def show(tx: Tx, rows: list[Page]) -> list[dict[str, Any]]:
+def show(tx: Tx, rows: Sequence[Page]) -> list[dict[str, Any]]:
     shows_owners = not current_actor().public_only  # a tenant's own id for a user may be an e-mail address
     owners = pages.owners(tx, rows) if shows_owners else {}
     return [

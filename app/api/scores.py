@@ -7,14 +7,16 @@ from uuid import UUID
 
 import marshmallow as ma
 import orjson
-from flask import current_app, request
+from flask import request
 from flask.typing import ResponseReturnValue
 
-from analytics.scores import actions, tokens
+from analytics.scores import actions, sources, tokens
 from analytics.scores.actions import ActionClaim, ImpossibleTime, Verification
-from analytics.scores.tokens import ActionTokens
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import May, caller_address, current_actor, requires
+from app.http.auth import caller_address, current_actor
+from app.http.edge import quiet
+from app.http.rights import May, requires
+from app.http.services import services
 from app.http.transactions import actor_tx, after_refusal, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
@@ -71,6 +73,7 @@ class PaidOut(Schema):
 
 
 @blueprint.post("/update")
+@quiet
 @requires(May.ACT)
 @idempotent
 @blueprint.arguments(UpdateIn)
@@ -83,7 +86,7 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
         ActionClaim(
             user_id,
             body["action_type"],
-            source=f"action:{user_id}:{body['action_id']}",
+            source=sources.of_action(user_id, body["action_id"]),
             verification=Verification.SESSION,
             object=body.get("object"),
             wanted_points=body.get("wanted"),
@@ -97,22 +100,22 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
 
 
 @blueprint.patch("")
+@quiet
 @requires(May.ACT)
 @idempotent
 @blueprint.arguments(ClaimIn)
 @blueprint.response(200, PaidOut)
 def claim(body: dict[str, Any]) -> ResponseReturnValue:
     """Claim what an action token vouches for. It is paid once."""
-    action_tokens: ActionTokens = current_app.extensions["plaudit-mint"]
     actor, now = current_actor(), utcnow()
-    claims = action_tokens.verify(body["action_token"], now=now)
+    claims = services().action_tokens.verify(body["action_token"], now=now)
     if claims.tenant != actor.tenant_id or claims.user != str(actor.user_id):
         raise tokens.BadActionToken("This action token is somebody else's")
     return pay(
         ActionClaim(
             UUID(claims.user),
             claims.action,
-            source=f"token:{claims.id}",
+            source=sources.of_token(claims.id),
             verification=Verification.TOKEN,
             object=claims.object,
             max_points=claims.most,

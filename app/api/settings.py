@@ -7,8 +7,9 @@ import marshmallow as ma
 
 from analytics import outbox
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import May, current_actor, requires
+from app.http.auth import current_actor
 from app.http.conditional import expected_version
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import liveness
 from tenants import settings as tenant_settings

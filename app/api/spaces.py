@@ -6,8 +6,9 @@ import marshmallow as ma
 
 from analytics.boards import series
 from app.api.blueprint import Blueprint, PageIn, Schema
-from app.http import cursors
-from app.http.auth import May, current_actor, requires
+from app.http import paging
+from app.http.auth import current_actor
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx
 
 blueprint = Blueprint("spaces", __name__, url_prefix="/api/v1/spaces", description="Spaces")
@@ -32,10 +33,8 @@ class SpacesOut(Schema):
 @blueprint.response(200, SpacesOut)
 def list_spaces(query: dict[str, Any]) -> Any:
     """The spaces that have pages which the caller sees, by their keys, with what those got in the last 7 days."""
-    after = cursors.decode(query["cursor"], str)[0] if query.get("cursor") else None
+    asked = paging.slice_of(query, space=str)
     with actor_tx() as tx:
         public_only = current_actor().public_only
-        found = series.spaces(tx, after=after, limit=query["limit"] + 1, public_only=public_only)
-    items = found[: query["limit"]]
-    more = len(found) > len(items)
-    return {"items": items, "next_cursor": cursors.encode(items[-1].space) if more else None}
+        found = series.spaces(tx, after=asked.after, limit=asked.fetch, public_only=public_only)
+    return asked.answer(found)

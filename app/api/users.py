@@ -14,11 +14,12 @@ from analytics import privacy, redaction, user_changes
 from analytics.scores import audit as action_audit
 from analytics.scores import ledger
 from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
-from app.http import cursors
-from app.http.auth import Actor, May, current_actor, requires
-from app.http.exports import running_exports
+from app.http import paging
+from app.http.auth import Actor, current_actor
+from app.http.rights import May, requires
+from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import logs, registry, sessions, users
+from tenants import logs, registry, resets, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
 from tenants.settings import Sees
@@ -173,12 +174,10 @@ def me() -> Any:
 @blueprint.response(200, UsersOut)
 def list_users(query: dict[str, Any]) -> Any:
     """Newest first."""
-    after = cursors.decode(query["cursor"], datetime, UUID) if query.get("cursor") else None
+    asked = paging.slice_of(query, created_at=datetime, id=UUID)
     with actor_tx() as tx:
-        found = users.search(tx, q=query.get("q"), after=after, limit=query["limit"] + 1)
-    items = found[: query["limit"]]
-    more = len(found) > len(items)
-    return {"items": items, "next_cursor": cursors.encode(items[-1].created_at, items[-1].id) if more else None}
+        found = users.search(tx, q=query.get("q"), after=asked.after, limit=asked.fetch)
+    return asked.answer(found)
 
 
 @blueprint.get("/users/<user>")
@@ -229,7 +228,7 @@ def offer_reset(user: str) -> ResponseReturnValue:
     """A token, good once and for an hour, with which the user sets a new password. Deliver it yourself."""
     with actor_tx() as tx:
         found = resolve(tx, user, current_actor())
-        token, expires_at = sessions.offer_reset(tx, found, by_admin=current_actor().is_admin, now=utcnow())
+        token, expires_at = resets.offer(tx, found, by_admin=current_actor().is_admin, now=utcnow())
     logs.audit("password.reset_offered", user=str(found.id))
     return {"reset_token": token, "expires_at": expires_at}
 
@@ -240,12 +239,11 @@ def offer_reset(user: str) -> ResponseReturnValue:
 @blueprint.response(200, LedgerOut)
 def read_ledger(query: dict[str, Any], user: str) -> Any:
     """Every change of a user's score, newest first. Members see their own."""
-    before = cursors.decode(query["cursor"], int)[0] if query.get("cursor") else None
+    asked = paging.slice_of(query, id=int)
     with actor_tx() as tx:
         found = own_or_any(tx, user)
-        entries = ledger.of_user(tx, found.id, before=before, limit=query["limit"] + 1)
-    items = entries[: query["limit"]]
-    return {"items": items, "next_cursor": cursors.encode(items[-1].id) if len(entries) > len(items) else None}
+        entries = ledger.of_user(tx, found.id, before=asked.after, limit=asked.fetch)
+    return asked.answer(entries)
 
 
 @blueprint.get("/users/<user>/actions")
@@ -254,13 +252,11 @@ def read_ledger(query: dict[str, Any], user: str) -> Any:
 @blueprint.response(200, ActionsOut)
 def read_actions(query: dict[str, Any], user: str) -> Any:
     """How a user's actions came in, newest first, as long as the audit is kept. Members see their own."""
-    before = cursors.decode(query["cursor"], datetime, UUID) if query.get("cursor") else None
+    asked = paging.slice_of(query, received_at=datetime, id=UUID)
     with actor_tx() as tx:
         found = own_or_any(tx, user)
-        rows = action_audit.of_user(tx, found.id, before=before, limit=query["limit"] + 1)
-    items = rows[: query["limit"]]
-    more = len(rows) > len(items)
-    return {"items": items, "next_cursor": cursors.encode(items[-1].received_at, items[-1].id) if more else None}
+        rows = action_audit.of_user(tx, found.id, before=asked.after, limit=asked.fetch)
+    return asked.answer(rows)
 
 
 @blueprint.get("/users/<user>/export")
@@ -279,7 +275,7 @@ def export_user(user: str) -> Response:
         return iter([orjson.dumps(held, option=orjson.OPT_UTC_Z, default=str)])
 
     return Response(
-        running_exports().begin(actor.tenant_id, make, stranger=str(actor.id) if actor.public_only else None),
+        services().exports.begin(actor.tenant_id, make, stranger=str(actor.id) if actor.public_only else None),
         content_type="application/json",
         headers={"Content-Disposition": 'attachment; filename="plaudit-user.json"'},
     )

@@ -11,8 +11,9 @@ from analytics.metrics import SCORE
 from analytics.scoring import FORMULA, Weights
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import May, current_actor, requires
+from app.http.auth import current_actor
 from app.http.conditional import expected_version
+from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import Tx, utcnow
 from tenants.errors import Invalid
@@ -119,8 +120,7 @@ def preview_weights(body: dict[str, Any]) -> Any:
     weights.check(likes=body["likes"], views=body["views"])
     board = board_of(current_actor().tenant_id, body["scope"], body["window"], SCORE.name)
     if board.is_global:
-        said = "not the global boards: every tenant has its own weights"
-        raise Invalid(f"scope: {said}", errors={"scope": [said]})
+        raise Invalid.field("scope", "not the global boards: every tenant has its own weights")
     with actor_tx() as tx:
         wanted = Weights(likes=body["likes"], views=body["views"])
         moves, moved = preview.of_board(tx, board, wanted, limit=body["limit"])

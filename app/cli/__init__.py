@@ -1,6 +1,5 @@
 """The command line: `plaudit --help` lists it."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import click
 
 from app.cli import actions, backup, boards, credentials, imports, service, tenant
 from app.cli.common import clear_errors
+from app.run import environment
 from app.run.launcher import die_with_parent
 
 
@@ -37,8 +37,9 @@ for module in (service, tenant, credentials, actions, imports, boards, backup):
 
 def main() -> None:
     """The console script."""
-    if "PLAUDIT_PARENT_PID" in os.environ:
-        die_with_parent(int(os.environ.pop("PLAUDIT_PARENT_PID")))
+    parent_pid = environment.take_parent_pid()
+    if parent_pid is not None:
+        die_with_parent(parent_pid)
     with clear_errors():
         cli(_data_dir_first(sys.argv[1:]), prog_name="plaudit")
     sys.exit(0)

@@ -22,8 +22,8 @@ def backup(data_dir: Path, file: Path, as_json: bool) -> None:
     from app.run import backups
     from tenants import db
 
-    with database(data_dir) as env:
-        size = backups.write(env["DATABASE_URL"], file, db.owner_engine())
+    with database(data_dir) as settings:
+        size = backups.write(str(settings.database_url), file, db.owner_engine())
     show({"file": str(file), "bytes": size}, as_json=as_json, text=f"Wrote {file} ({size:,} bytes).")
 
 
@@ -47,16 +47,16 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
     from migrations.run import migrate
     from tenants import db, redis
 
-    with database(data_dir, keep_old_version=True, make=True) as env:
+    with database(data_dir, keep_old_version=True, make=True) as settings:
         if not yes:
             click.echo(f"The SQL in {file} runs as the owner of the database: go on only if you trust it.", err=True)
             if backups.holds_data(db.owner_engine()):
                 click.confirm("The database holds data. Replace all of it?", abort=True)
-        backups.read(env["DATABASE_URL"], file, db.owner_engine(), trust=trust)
-        before, after = migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
+        backups.read(str(settings.database_url), file, db.owner_engine(), trust=trust)
+        before, after = migrate(db.owner_engine(), service_url=settings.service_database_url)
         with db.owner_tx() as tx:
             versions.jump(tx, now=db.utcnow())
-        connect_redis(env, boards_timeout_s=5.0)
+        connect_redis(settings, boards_timeout_s=5.0)
         try:
             with redis.boards().client() as client:
                 redis_store.delete_everything(client)

@@ -108,8 +108,8 @@ def tenants_of(data_dir: Path, tenant_id: str | None) -> Iterator[list[str]]:
     from tenants import registry
     from tenants.db import owner_tx
 
-    with migrated_database(data_dir) as env:
-        connect_redis(env, boards_timeout_s=5.0)
+    with migrated_database(data_dir) as settings:
+        connect_redis(settings, boards_timeout_s=5.0)
         with owner_tx() as tx:
             wanted = [registry.get(tx, tenant_id)] if tenant_id is not None else registry.live(tx)
             names = [tenant.id for tenant in wanted]

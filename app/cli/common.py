@@ -6,9 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -18,11 +21,12 @@ def json_option(command: Command) -> Command:
 
 
 @contextlib.contextmanager
-def database(data_dir: Path, *, keep_old_version: bool = False, make: bool = False) -> Iterator[dict[str, str]]:
-    """Point this process at the database: DATABASE_URL's, or the embedded one. Yields the addresses' environment.
+def database(data_dir: Path, *, keep_old_version: bool = False, make: bool = False) -> Iterator["Settings"]:
+    """Point this process at the database: DATABASE_URL's, or the embedded one. Yields the settings with its addresses.
 
     Only with `make` is an embedded one made where there is none: a command in the wrong folder says so.
     """
+    from app.run import environment
     from app.run.data_folder import EmbeddedError
     from app.run.local_servers import running
     from app.settings import Settings
@@ -30,7 +34,6 @@ def database(data_dir: Path, *, keep_old_version: bool = False, make: bool = Fal
 
     settings = Settings.from_env()
     with contextlib.ExitStack() as stack:
-        env: dict[str, str] = {}
         if settings.database_url is None:
             if not make and not (data_dir / "secrets.json").exists():
                 raise EmbeddedError(
@@ -38,30 +41,26 @@ def database(data_dir: Path, *, keep_old_version: bool = False, make: bool = Fal
                     "or say where it is with --data-dir or DATABASE_URL"
                 )
             addresses = stack.enter_context(running(data_dir, keep_old_version=keep_old_version))
-            env = {
-                "DATABASE_URL": addresses.database_url,
-                "PLAUDIT_SERVICE_DATABASE_URL": addresses.service_database_url,
-            }
-            if settings.redis_url is None:
-                env["REDIS_URL"] = addresses.redis_url
-        found = Settings.from_env({**os.environ, **env})
-        db.configure(service_url=found.service_database_url, owner_url=found.database_url, pool_size=2)
+            settings = Settings.from_env(environment.with_addresses(addresses))
+        db.configure(service_url=settings.service_database_url, owner_url=settings.database_url, pool_size=2)
         try:
-            yield {**os.environ, **env}
+            yield settings
         finally:
             db.dispose()
 
 
 @contextlib.contextmanager
-def migrated_database(data_dir: Path, *, make: bool = False) -> Iterator[dict[str, str]]:
+def migrated_database(data_dir: Path, *, make: bool = False) -> Iterator["Settings"]:
     """The same, brought to the newest schema first when it is the embedded one."""
+    from app.settings import Settings
     from migrations.run import migrate
     from tenants import db
 
-    with database(data_dir, make=make) as env:
-        if "DATABASE_URL" not in os.environ:
-            migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
-        yield env
+    is_embedded = Settings.from_env().database_url is None
+    with database(data_dir, make=make) as settings:
+        if is_embedded:
+            migrate(db.owner_engine(), service_url=settings.service_database_url)
+        yield settings
 
 
 @contextlib.contextmanager
@@ -70,21 +69,21 @@ def inside_tenant(data_dir: Path, tenant_id: str) -> Iterator[Callable[[], conte
     from tenants import registry
     from tenants.db import tenant_tx
 
-    with migrated_database(data_dir) as env:
-        connect_redis(env)
+    with migrated_database(data_dir) as settings:
+        connect_redis(settings)
         with tenant_tx(tenant_id) as tx:
             registry.get(tx, tenant_id)
         yield lambda: tenant_tx(tenant_id)
 
 
-def connect_redis(env: Mapping[str, str], *, boards_timeout_s: float = 0.5) -> None:
+def connect_redis(settings: "Settings", *, boards_timeout_s: float = 0.5) -> None:
     """Point this process at Redis, to tell the others of what changed."""
     from tenants import redis as tenants_redis
 
-    redis_url = env.get("REDIS_URL") or "redis://127.0.0.1:6379/0"
+    redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"
     tenants_redis.configure(
         boards_url=redis_url,
-        queue_url=env.get("PLAUDIT_QUEUE_REDIS_URL") or redis_url,
+        queue_url=settings.queue_redis_url or redis_url,
         boards_timeout_s=boards_timeout_s,
     )
 

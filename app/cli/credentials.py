@@ -279,16 +279,13 @@ def signing_key() -> None:
 @click.pass_obj
 def signing_key_rotate(data_dir: Path, as_json: bool) -> None:
     """Publish a new key, which signs in a quarter of an hour. No valid token breaks."""
-    from app.run.up import complete_environment
-    from app.settings import Settings
-    from app.web import secret_key
+    from app.run import environment
     from tenants.db import utcnow
     from tenants.signing import Signer
 
-    with migrated_database(data_dir):
-        complete_environment(data_dir, need_database=False)
-        settings = Settings.from_env()
-        kid = Signer(issuer=settings.public_url, secret_key=secret_key(settings)).rotate(now=utcnow())
+    with migrated_database(data_dir) as settings:
+        secret_key = environment.secret_key(settings, data_dir)
+        kid = Signer(issuer=settings.public_url, secret_key=secret_key).rotate(now=utcnow())
     audit("signing_key.rotated", "", kid=kid)
     show({"kid": kid}, as_json=as_json, text=f"Key {kid} is published.")
 

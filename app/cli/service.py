@@ -79,15 +79,20 @@ def cron(data_dir: Path) -> None:
 
 
 @click.command("demo-traffic", hidden=True)
+@click.option("--url", envvar="PLAUDIT_DEMO_URL", required=True)
+@click.option("--client-id", envvar="PLAUDIT_DEMO_CLIENT_ID", required=True)
+@click.option("--client-secret", envvar="PLAUDIT_DEMO_CLIENT_SECRET", required=True)
+@click.option("--demo-secret", envvar="PLAUDIT_DEMO_SECRET", required=True)
+@click.option("--days", envvar="PLAUDIT_DEMO_HISTORY_DAYS", type=int, default=None)
 @click.pass_obj
-def demo_traffic(data_dir: Path) -> None:
+def demo_traffic(
+    data_dir: Path, url: str, client_id: str, client_secret: str, demo_secret: str, days: int | None
+) -> None:
     """Fill the demo tenant and keep it busy, through the API."""
     from app.run.demo_traffic import HISTORY_DAYS, Api, run
 
-    given = {name: os.environ[f"PLAUDIT_DEMO_{name.upper()}"] for name in ("url", "client_id", "client_secret")}
-    api = Api(**given, demo_secret=os.environ["PLAUDIT_DEMO_SECRET"])
-    days = int(os.environ.get("PLAUDIT_DEMO_HISTORY_DAYS") or HISTORY_DAYS)
-    run(api, marker=data_dir / "demo-seeded", ready=data_dir / "demo-ready", days=days, say=click.echo)
+    api = Api(url, client_id, client_secret, demo_secret=demo_secret)
+    run(api, marker=data_dir / "demo-seeded", ready=data_dir / "demo-ready", days=days or HISTORY_DAYS, say=click.echo)
 
 
 @click.command()
@@ -98,8 +103,8 @@ def migrate(data_dir: Path, as_json: bool) -> None:
     from migrations import run
     from tenants import db
 
-    with database(data_dir, make=True) as env:
-        before, after = run.migrate(db.owner_engine(), service_url=env.get("PLAUDIT_SERVICE_DATABASE_URL"))
+    with database(data_dir, make=True) as settings:
+        before, after = run.migrate(db.owner_engine(), service_url=settings.service_database_url)
     text = (
         f"The schema is at {after} already."
         if before == after
@@ -110,13 +115,10 @@ def migrate(data_dir: Path, as_json: bool) -> None:
 
 def prepare_process(data_dir: Path, name: str, **env: str) -> "Settings":
     """One process of the service: its environment complete, its logging set up, its settings read."""
-    from app.run.up import complete_environment
-    from app.settings import Settings
+    from app.run import environment
     from tenants import logs
 
-    os.environ.update(env)
-    complete_environment(data_dir)
-    settings = Settings.from_env()
+    settings = environment.complete(data_dir, **env)
     logs.configure(service=name, log_format=settings.log_format)
     return settings
 

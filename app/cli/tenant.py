@@ -30,10 +30,10 @@ def create(data_dir: Path, tenant_id: str, name: str, as_json: bool) -> None:
     from tenants import liveness, registry
     from tenants.db import owner_tx, utcnow
 
-    with migrated_database(data_dir, make=True) as env:
+    with migrated_database(data_dir, make=True) as settings:
         with owner_tx() as tx:
             made = registry.create(tx, tenant_id, name=name, now=utcnow())
-        connect_redis(env)
+        connect_redis(settings)
         liveness.forget(tenant_id, [liveness.TENANT])
     audit("tenant.created", tenant_id)
     show(
@@ -121,14 +121,14 @@ def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
     from tenants.db import owner_tx, utcnow
     from tenants.redis import RedisUnavailable
 
-    with migrated_database(data_dir) as env:
+    with migrated_database(data_dir) as settings:
         with owner_tx() as tx:
             found = registry.get(tx, tenant_id)
         if not yes:
             click.confirm(f"Delete {found.id} ({found.name}) and all its data?", abort=True)
         with owner_tx() as tx:
             registry.mark_deleted(tx, tenant_id, now=utcnow())
-        connect_redis(env)
+        connect_redis(settings)
         liveness.revoked(tenant_id, [liveness.TENANT])
         with contextlib.suppress(RedisUnavailable, Busy):  # else the purge does it, within minutes
             projection.retire(tenant_id, now=utcnow())

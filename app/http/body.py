@@ -113,7 +113,7 @@ def parse_json(body: bytes) -> Any:
     if containers > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
         raise Malformed(f"The body is nested deeper than {MAX_DEPTH} levels")
     if _NUL_ESCAPE in body and _has_nul(value):
-        raise Invalid("Text may not contain the NUL character", errors={"body": ["contains a NUL character"]})
+        raise Invalid.field("body", "contains a NUL character", detail="Text may not contain the NUL character")
     return value
 
 

@@ -3,12 +3,13 @@
 import hmac
 import re
 import time
+from collections.abc import Callable
 from functools import cache
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
-from flask import Flask, Request, Response, g, request
+from flask import Flask, Request, Response, current_app, g, request
 from prometheus_client import Counter, Histogram
 from werkzeug.exceptions import RequestURITooLarge
 
@@ -25,32 +26,6 @@ MAX_SHOWN_CHARS = 200
 MAX_PATH_CHARS = 8 * 1024
 MAX_TARGET_CHARS = 16 * 1024
 TOO_LONG = "plaudit.target_too_long"
-# Busy routes that go well are counted in /metrics and not logged one by one.
-QUIET = frozenset(
-    {
-        "health.live",
-        "health.ready",
-        "metrics.metrics",
-        "events.send_events",
-        "events.send_view",
-        "events.beacon",
-        "likes.like",
-        "likes.unlike",
-        "likes.like_for",
-        "likes.unlike_for",
-        "leaderboards.read_board",
-        "leaderboards.read_rank",
-        "scores.update_score",
-        "scores.claim",
-        "live.make_ticket",
-        "overview.read_overview",
-        "assets.asset",
-        "dashboard.page",
-        "embed.popular",
-        "embed.popular_script",
-        "embed.badge",
-    }
-)
 
 DEMO_HEADER = "HTTP_X_PLAUDIT_DEMO"
 
@@ -73,6 +48,20 @@ DEFAULT_HEADERS = (
     ("Referrer-Policy", "no-referrer"),
     ("Cache-Control", "no-store"),
 )
+
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+def quiet(view: View) -> View:
+    """For a busy route: requests that go well are counted in /metrics, and not logged one by one."""
+    view.plaudit_is_quiet = True  # type: ignore[attr-defined]
+    return view
+
+
+def is_quiet(req: Request) -> bool:
+    view = current_app.view_functions.get(req.endpoint or "")
+    return getattr(view, "plaudit_is_quiet", False)
 
 
 def install(app: Flask, *, https: bool, demo_secret: str | None) -> None:
@@ -156,7 +145,7 @@ def record(req: Request, response: Response, demo_secret: str | None) -> None:
     route = req.url_rule.rule if req.url_rule is not None else "(none)"
     status = response.status_code
     measure(req.method if known else "(any)", route, status, seconds)
-    is_notable = status >= 400 or seconds > SLOW_S or req.endpoint not in QUIET
+    is_notable = status >= 400 or seconds > SLOW_S or not is_quiet(req)
     if is_notable and (status >= 500 or not sent_by_demo(req.environ, demo_secret)):
         shown = route if known else logs.mask(req.path, max_chars=MAX_SHOWN_CHARS)
         tell(req.method[:MAX_SHOWN_CHARS], shown, status, seconds, code=g.get("problem_code"))

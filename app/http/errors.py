@@ -130,7 +130,7 @@ def answer_http_error(error: HTTPException) -> Response:
     messages = _flatten(data.get("messages", {}))
     detail = DETAIL_OF_STATUS.get(status) or error.description or HTTPStatus(status).phrase
     if messages:
-        detail = "; ".join(f"{field}: {texts[0]}" for field, texts in messages.items())
+        detail = domain.first_messages(messages)
     return problem(
         status,
         code=CODE_OF_STATUS.get(status, "error"),

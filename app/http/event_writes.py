@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from flask import current_app, request
+from flask import request
 
 from analytics.ingest import writes
-from analytics.ingest.group_commit import GroupCommit
 from analytics.ingest.writes import Outcome, WriteRequest
 from app.http.auth import WRITTEN, BadCredentials
+from app.http.services import services
 from tenants.db import current_tx
 from tenants.signing import BadToken
 
@@ -26,7 +26,6 @@ def write(wanted: WriteRequest) -> Sequence[Outcome]:
             if wanted.error is not None:
                 raise wanted.error
             return wanted.outcomes
-        group: GroupCommit = current_app.extensions["plaudit-ingest"]
-        return group.write(wanted)
+        return services().ingest.write(wanted)
     except BadToken:
         raise BadCredentials from None

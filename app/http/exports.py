@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import structlog
-from flask import current_app
 
 from app.http import stalled_readers
 from tenants.errors import Limited
@@ -100,11 +99,6 @@ class Exports:
         with self._lock:
             self._running.subtract(names)
             self._running = +self._running
-
-
-def running_exports() -> Exports:
-    exports: Exports = current_app.extensions["plaudit-exports"]
-    return exports
 
 
 def _pieces(parts: Iterator[bytes], *, until: float) -> Iterator[bytes]:

@@ -11,17 +11,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flask import Flask
-
-from analytics.ingest.group_commit import GroupCommit
 from analytics.ingest.writes import Result, WriteRequest
 from app.api.events import count_view, view_answer, view_request
 from app.http import edge
-from app.http.auth import WRITTEN, Actor, May, actor_showing, allowed
-from app.settings import Settings
+from app.http.auth import WRITTEN, Actor, actor_showing
+from app.http.rights import May, allowed
+from app.http.services import Services
 from tenants import logs
-from tenants.shares import TenantShare
-from tenants.signing import Signer
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -34,16 +30,15 @@ SPECIAL = ("HTTP_IDEMPOTENCY_KEY", "HTTP_ORIGIN")
 
 
 class FastLane:
-    def __init__(self, app: Flask, through: Wsgi) -> None:
-        settings: Settings = app.config["SETTINGS"]
+    def __init__(self, services: Services, through: Wsgi) -> None:
         self._through = through
-        self._demo_secret = settings.demo_secret
-        self._signer: Signer = app.extensions["plaudit-signer"]
-        self._group: GroupCommit = app.extensions["plaudit-ingest"]
-        self._threads: TenantShare = app.extensions["plaudit-threads"]
+        self._demo_secret = services.settings.demo_secret
+        self._signer = services.signer
+        self._group = services.ingest
+        self._threads = services.threads
         self._headers = [
             ("Content-Type", "application/json"),
-            *edge.always_headers(https=settings.public_url.startswith("https://")),
+            *edge.always_headers(https=services.settings.public_url.startswith("https://")),
             *edge.DEFAULT_HEADERS,
         ]
 

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
 import orjson
-from flask import current_app, request
+from flask import request
 
-from app.http.auth import NoCredentials, OriginNotAllowed, Reader, signer
-from app.settings import Settings
+from app.http.auth import NoCredentials, OriginNotAllowed, Reader
+from app.http.services import essentials
 from tenants import credentials, registry, tickets
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
@@ -72,12 +72,12 @@ def to_scoreboard() -> Guest:
 def word_for(holder: Holder) -> str:
     """What goes into the ids of a stream's events, and brings its holder back in."""
     said = base64.urlsafe_b64encode(orjson.dumps({**asdict(holder), "at": int(time.time())})).decode().rstrip("=")
-    return f"{said}.{signer().mac(f'resume {said}')}"
+    return f"{said}.{essentials().signer.mac(f'resume {said}')}"
 
 
 def _holder(word: str) -> Holder | None:
     said, _, mac = word.partition(".")
-    if not word.isascii() or not hmac.compare_digest(mac, signer().mac(f"resume {said}")):
+    if not word.isascii() or not hmac.compare_digest(mac, essentials().signer.mac(f"resume {said}")):
         return None
     fields = orjson.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
     if time.time() - fields.pop("at") > RESUMES_FOR_S:
@@ -115,7 +115,7 @@ def _checked(guest: Guest) -> Guest:
 
 def own_origins() -> set[str]:
     """Where our own pages are from, and where the sockets are. A machine is the same by each name it has for itself."""
-    settings: Settings = current_app.config["SETTINGS"]
+    settings = essentials().settings
     found = set()
     for url in (settings.public_url, settings.live_url):
         parts = urlsplit(url)

@@ -13,8 +13,9 @@ from tenants import logs
 def post_worker_init(worker: Any) -> None:
     """Listen from the start; and when the worker is told to go, say so on every connection while there is time."""
     from app.live.hub import RESTARTING
+    from app.live.services import live_services_of
 
-    hub = worker.wsgi.extensions["plaudit-hub"]
+    hub = live_services_of(worker.wsgi).hub
     hub.start()
 
     def watch() -> None:

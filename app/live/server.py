@@ -15,7 +15,7 @@ from typing import Any
 import flask
 import marshmallow as ma
 import orjson
-from flask import Flask, Response, current_app, g, request
+from flask import Flask, Response, g, request
 from flask_sock import Sock
 from simple_websocket import Server
 from sqlalchemy.exc import DBAPIError
@@ -27,12 +27,14 @@ from analytics.metrics import METRICS
 from analytics.windows import Window
 from app.api import docs, health, metrics
 from app.api.blueprint import PlauditApi, Schema, load, metric_field
-from app.http import errors
-from app.http.auth import caller_network, public
+from app.http import errors, services
+from app.http.auth import caller_network
 from app.http.boards import board_for
+from app.http.rights import public
 from app.live import admission, connection
 from app.live.admission import Guest
 from app.live.hub import NO_LONGER_VALID, TOO_MUCH, Followed, Follower, Hub
+from app.live.services import LiveServices, live_services
 from app.live.tops import Top
 from app.settings import Settings
 from app.web import connect, new_flask, secret_key
@@ -62,8 +64,8 @@ def create_live_app(settings: Settings | None = None) -> Flask:
     connect(settings)
     app = new_flask(settings)
     app.config["SOCK_SERVER_OPTIONS"] = {"max_message_size": MOST_MESSAGE_BYTES}
-    app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
-    app.extensions["plaudit-hub"] = Hub()
+    signer = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
+    services.install(app, LiveServices(settings, signer, hub=Hub()))
     app.register_error_handler(RemoteProtocolError, _answer_bad_handshake)
     # One connection may send many requests at once: the others have their turn between them.
     app.before_request(lambda: time.sleep(0))
@@ -111,7 +113,7 @@ def admit() -> None:
         if request.method != "GET":
             raise Malformed("A websocket is opened with GET")
         g.follower = _follower("socket")
-        _hub().join(g.follower)
+        live_services().hub.join(g.follower)
         if request.endpoint == "live.scoreboard":
             g.follower.follow(top10, top=10)
         request.environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)  # compressing would cost memory for each connection
@@ -125,7 +127,7 @@ def part(_error: BaseException | None) -> None:
     """However it ended. (A stream goes on after its request, and sees to it itself.)"""
     follower = g.pop("follower", None)
     if follower is not None:
-        _hub().leave(follower)
+        live_services().hub.leave(follower)
 
 
 @sock.route("/ws/leaderboards", bp=blueprint)
@@ -152,9 +154,9 @@ def stream() -> Response:
     follower = _follower("stream", seq=g.seq)
     wanted = [_board_named(follower, topic) for topic in dict.fromkeys(request.args.getlist("topic"))]
     if not wanted:
-        raise Invalid("topic: name at least one", errors={"topic": ["<scope>:<window>:<metric>, once or more"]})
+        raise Invalid.field("topic", "<scope>:<window>:<metric>, once or more", detail="topic: name at least one")
     top = load(FollowIn(), {"top": request.args.get("top", type=int)}).get("top") if "top" in request.args else None
-    hub = _hub()
+    hub = live_services().hub
     hub.join(follower)
     try:
         for board in wanted:
@@ -221,8 +223,7 @@ class _Conversation:
     def _obey(self, said: dict[str, Any]) -> Iterator[bytes]:
         op = said.get("op")
         if not isinstance(op, str) or op not in self._ops:
-            allowed = " or ".join(sorted(self._ops))
-            raise UnknownOp(f"op: {allowed}", errors={"op": [allowed]})
+            raise UnknownOp.field("op", " or ".join(sorted(self._ops)))
         if op == "ping":
             yield self._follower.frame("pong", timestamp=utcnow())
             return
@@ -288,7 +289,7 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
 
     made = _Scoreboard if request.endpoint == "live.scoreboard" else Follower
     who = (guest.reader, guest.holder, still_counts)
-    return made(_hub(), kind, *who, cut, is_gone, address=caller_network(), seq=seq)
+    return made(live_services().hub, kind, *who, cut, is_gone, address=caller_network(), seq=seq)
 
 
 def _board_named(follower: Follower, topic: str) -> Board:
@@ -297,7 +298,7 @@ def _board_named(follower: Follower, topic: str) -> Board:
     try:
         return board_for(follower.reader, load(FollowIn(), {"scope": scope, "window": window, "metric": rest}))
     except Invalid as error:
-        raise Invalid(f"topic: {error.detail}", errors={"topic": [error.detail]}) from None
+        raise Invalid.field("topic", error.detail) from None
 
 
 def _read(message: str | bytes) -> dict[str, Any]:
@@ -308,11 +309,6 @@ def _read(message: str | bytes) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise Malformed("Send a JSON object")
     return said
-
-
-def _hub() -> Hub:
-    hub: Hub = current_app.extensions["plaudit-hub"]
-    return hub
 
 
 def _answer_bad_handshake(_error: RemoteProtocolError) -> Response:

@@ -18,7 +18,8 @@ from pathlib import Path
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.engine import URL, make_url
 
-from app.run.local_servers import wheel_binaries
+from app.run import environment
+from app.run.server_files import wheel_binaries
 from tenants.errors import Conflict, Invalid, Unavailable
 from tenants.rls import create_roles
 
@@ -183,9 +184,7 @@ def _major_version(tool: Path) -> int:
 def _run(command: list[str], database_url: str) -> None:
     """Run a tool on the database. The password travels in the environment, never on a command line."""
     url = make_url(_plain(database_url))
-    env = {**os.environ, "PGCONNECT_TIMEOUT": "5"}
-    if url.password:
-        env["PGPASSWORD"] = str(url.password)
+    env = environment.inherited(PGCONNECT_TIMEOUT="5", **({"PGPASSWORD": str(url.password)} if url.password else {}))
     address = URL.create(
         "postgresql", url.username, host=url.host, port=url.port, database=url.database, query=url.query
     ).render_as_string()

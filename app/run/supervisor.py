@@ -10,7 +10,6 @@ import os
 import queue
 import re
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,10 +20,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO
 
-from app.run.data_folder import Addresses, EmbeddedError
+from app.run import environment
+from app.run.data_folder import EmbeddedError
 from app.run.local_servers import EmbeddedServers, Server
 
 STOP_WITHIN_S = 9.0
@@ -97,7 +96,7 @@ class Supervisor:
     def add_command(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
         """One of our own processes: `plaudit web` and so on."""
         command = [sys.executable, "-m", "app.cli", *arguments]
-        child_env = {**self.env, **(env or {}), "PLAUDIT_PARENT_PID": str(os.getpid())}
+        child_env = environment.for_child(self.env, **(env or {}))
 
         def start() -> "subprocess.Popen[bytes]":
             return subprocess.Popen(
@@ -318,24 +317,3 @@ def port_is_free(host: str, port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def child_env(addresses: Addresses, *, data_dir: Path, settings_env: dict[str, str], colours: bool) -> dict[str, str]:
-    """The environment our own processes get: everything they need, so that none has to look for it."""
-    metrics = data_dir / "metrics"
-    shutil.rmtree(metrics, ignore_errors=True)
-    metrics.mkdir(mode=0o700)
-    env = {
-        **os.environ,
-        **settings_env,
-        "DATABASE_URL": addresses.database_url,
-        "REDIS_URL": addresses.redis_url,
-        "PLAUDIT_DATA_DIR": str(data_dir),
-        "PROMETHEUS_MULTIPROC_DIR": str(metrics),
-        "PYTHONUNBUFFERED": "1",
-    }
-    if addresses.service_database_url:
-        env["PLAUDIT_SERVICE_DATABASE_URL"] = addresses.service_database_url
-    if colours:
-        env["FORCE_COLOR"] = "1"
-    return env

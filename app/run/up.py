@@ -1,18 +1,17 @@
 """`plaudit up`, step by step: servers, schema, processes, ready line."""
 
 import json
-import os
 import secrets
 import sys
 from pathlib import Path
 
 import click
 
-from app.run import data_folder, supervisor
-from app.run.data_folder import Addresses, EmbeddedError
+from app.run import data_folder, environment, supervisor
+from app.run.data_folder import Addresses
 from app.run.local_servers import EmbeddedServers
 from app.run.supervisor import Supervisor
-from app.settings import Settings, SettingsError
+from app.settings import Settings
 
 HEALTH_HOST = "127.0.0.1"
 DEMO_WITHIN_S = 300.0
@@ -23,11 +22,11 @@ QUIET_WITHIN_S = 10.0
 
 def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, as_json: bool) -> None:
     """Everything, until Ctrl-C or SIGTERM."""
-    settings = Settings.from_env({**os.environ, "PLAUDIT_PORT": str(port)})
+    settings = Settings.from_env(environment.inherited(PLAUDIT_PORT=str(port)))
     supervisor.check_port(settings.host, settings.port, "--port N")
     live_port = _live_port(settings)
     data_dir = data_folder.prepare(data_dir)
-    colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    colours = sys.stdout.isatty() and settings.allows_colours
     # With --json, standard output is for the ready line alone.
     out = supervisor.Printer(sys.stderr if as_json else sys.stdout, colours=colours)
     with data_folder.hold(data_dir, "up") as lock:
@@ -52,33 +51,8 @@ def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, a
                 out.close()
 
 
-def complete_environment(data_dir: Path, *, need_database: bool = True) -> None:
-    """For a process started by hand: what `plaudit up` would have given it, from a running one or from this folder."""
-    if need_database and not os.environ.get("DATABASE_URL") and not os.environ.get("PLAUDIT_SERVICE_DATABASE_URL"):
-        data_dir = data_folder.prepare(data_dir)
-        addresses = data_folder.wait_for_up(data_dir)
-        if addresses is None:
-            raise EmbeddedError(
-                "No database: start `plaudit up` on this data folder, or set DATABASE_URL and REDIS_URL"
-            )
-        os.environ["DATABASE_URL"] = addresses.database_url
-        os.environ["PLAUDIT_SERVICE_DATABASE_URL"] = addresses.service_database_url
-        os.environ.setdefault("REDIS_URL", addresses.redis_url)
-        os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(data_dir / "metrics"))
-    elif need_database and not os.environ.get("PLAUDIT_SECRET_KEY"):
-        raise SettingsError(
-            "PLAUDIT_SECRET_KEY must be set beside DATABASE_URL: at least 32 characters, the same for all processes"
-        )
-    if not os.environ.get("PLAUDIT_SECRET_KEY"):
-        os.environ["PLAUDIT_SECRET_KEY"] = data_folder.read_secrets(data_folder.prepare(data_dir))["secret_key"]
-    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-        metrics = data_folder.prepare(data_dir) / "metrics"
-        metrics.mkdir(mode=0o700, exist_ok=True)
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
-
-
 def _live_port(settings: Settings) -> int:
-    if "PLAUDIT_LIVE_PORT" in os.environ:
+    if settings.has_live_port:
         supervisor.check_port(settings.host, settings.live_port, "PLAUDIT_LIVE_PORT")
         return settings.live_port
     for port in range(settings.port + 1, min(settings.port + 50, 65536)):
@@ -117,18 +91,14 @@ def _start_service(
     traffic: bool,
     as_json: bool,
 ) -> None:
-    live_url = settings.live_url if "PLAUDIT_PUBLIC_URL" in os.environ else f"http://127.0.0.1:{live_port}"
-    watch.env = supervisor.child_env(
+    live_url = settings.live_url if settings.has_public_url else f"http://127.0.0.1:{live_port}"
+    watch.env = environment.for_children(
+        settings,
         addresses,
         data_dir=data_dir,
-        settings_env={
-            "PLAUDIT_PORT": str(settings.port),
-            "PLAUDIT_LIVE_PORT": str(live_port),
-            "PLAUDIT_LIVE_URL": live_url,
-            "PLAUDIT_SECRET_KEY": settings.secret_key or data_folder.read_secrets(data_dir)["secret_key"],
-            "LOG_FORMAT": settings.log_format or ("console" if sys.stdout.isatty() else "json"),
-        },
-        colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+        live_port=live_port,
+        live_url=live_url,
+        is_terminal=sys.stdout.isatty(),
     )
     said = _prepare_database(addresses, data_dir if demo else None)
     # Processes that answer requests get the service's login only, where there is one.

@@ -10,7 +10,8 @@ from importlib.resources.abc import Traversable
 
 from flask import Blueprint, Response, request
 
-from app.http.auth import public
+from app.http.edge import quiet
+from app.http.rights import public
 from tenants.errors import NotFound
 
 blueprint = Blueprint("assets", __name__)
@@ -36,6 +37,7 @@ class Assets:
 
 
 @blueprint.get("/assets/<version>/<path:name>")
+@quiet
 @public
 def asset(version: str, name: str) -> Response:
     return serve(name, cache_control=FOR_EVER if version == assets().version else "no-cache")

@@ -8,12 +8,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Blueprint as FlaskBlueprint
-from flask import Flask, Response, current_app, make_response, redirect, render_template, request
+from flask import Flask, Response, make_response, redirect, render_template, request
 
 from app.api.blueprint import Blueprint, PlauditApi
 from app.api.logins import LoginIn, end_own_session, sign_in
-from app.http.auth import May, cookie_name, public, require_same_origin, requires
-from app.settings import Settings
+from app.http.auth import cookie_name, require_same_origin
+from app.http.edge import quiet
+from app.http.rights import May, public, requires
+from app.http.services import essentials
 from app.ui.assets import assets
 from app.ui.labels import dashboard_names
 from tenants import sessions
@@ -38,6 +40,7 @@ def home() -> Any:
 
 @pages.get("/dashboard")
 @pages.get("/dashboard/<path:_view>")
+@quiet
 @public
 def page(_view: str = "") -> Response:
     """One page for every view: which, its scripts find in the address."""
@@ -77,7 +80,7 @@ def logout() -> Response:
 
 def policy() -> str:
     """Only our own files, and only our own API and sockets."""
-    settings: Settings = current_app.config["SETTINGS"]
+    settings = essentials().settings
     live = urlsplit(settings.live_url)
     secure = live.scheme in {"https", "wss"}
     sockets = f"{'wss' if secure else 'ws'}://{live.netloc} {'https' if secure else 'http'}://{live.netloc}"
@@ -88,6 +91,6 @@ def policy() -> str:
 
 
 def _set(response: Response, value: str, max_age: int) -> None:
-    settings: Settings = current_app.config["SETTINGS"]
+    settings = essentials().settings
     https = settings.public_url.startswith("https://")
     response.set_cookie(cookie_name(), value, max_age=max_age, path="/", secure=https, httponly=True, samesite="Lax")

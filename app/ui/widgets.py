@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import marshmallow as ma
-from flask import Blueprint, Response, current_app, render_template, request
+from flask import Blueprint, Response, render_template, request
 
 from analytics.boards import reading, series
 from analytics.boards.names import Board
@@ -18,10 +18,13 @@ from analytics.windows import Window
 from app.api.blueprint import Schema, load, metric_field
 from app.api.leaderboards import READS_PER_MINUTE, limit_reader
 from app.http import errors
-from app.http.answer_cache import OF_ANY_VERSION, Answer, BoardShelf
-from app.http.auth import current_key, current_reader, public, publishable_key
+from app.http.answer_cache import OF_ANY_VERSION, Answer
+from app.http.auth import current_key, current_reader
 from app.http.boards import board_for, rows_as_json
 from app.http.conditional import if_changed
+from app.http.edge import quiet
+from app.http.rights import public, publishable_key
+from app.http.services import services
 from app.ui.assets import assets, serve
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
@@ -60,6 +63,7 @@ def take_the_key_from_the_address() -> None:
 
 
 @blueprint.get("/popular")
+@quiet
 @publishable_key
 def popular() -> Response:
     """A list of the most popular public pages, to be shown in a frame."""
@@ -68,19 +72,20 @@ def popular() -> Response:
     board = board_for(reader, {"scope": scope, "window": query["window"], "metric": query["metric"]})
     base = query.get("base")
     if base is not None and base not in current_key().origins:
-        raise Invalid("base: one of the key's origins", errors={"base": ["one of the key's origins"]})
+        raise Invalid.field("base", "one of the key's origins")
 
     def make() -> Answer:
         limit_reader(reader, "boards", READS_PER_MINUTE)
         return Answer.of(_list(board, query, base).encode(), version=OF_ANY_VERSION)
 
-    shelf: BoardShelf = current_app.extensions["plaudit-boards"]
+    shelf = services().boards
     what = ("embed", current_key().key_id, *(query.get(name) for name in ("limit", "title", "base", "theme")))
     response = if_changed(shelf.get(board, what, make))
     return _page(response, ancestors=" ".join(sorted(current_key().origins)))
 
 
 @blueprint.get("/popular.js")
+@quiet
 @public
 def popular_script() -> Response:
     """Puts the list where its script tag stands."""
@@ -88,14 +93,14 @@ def popular_script() -> Response:
 
 
 @blueprint.get("/badge/<external_id>.svg")
+@quiet
 @publishable_key
 def badge(external_id: str) -> Response:
     """How often a public page was viewed or liked, as a small picture."""
     query, now = load(BadgeIn(), request.args), utcnow()
     limit_reader(current_reader(), "boards", READS_PER_MINUTE)
     if METRICS[query["metric"]].is_of_users:
-        message = names_of(page_metrics())
-        raise Invalid(f"metric: {message}", errors={"metric": [message]})
+        raise Invalid.field("metric", names_of(page_metrics()))
     with tenant_tx(current_key().tenant_id) as tx:
         page = pages.get(tx, external_id, public_only=True)
         value = series.stats(tx, page.id, now=now)[query["metric"]][query["window"].value]

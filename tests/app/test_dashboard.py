@@ -18,6 +18,7 @@ from analytics.metrics import VIEWS
 from analytics.windows import Window
 from app.api import overview
 from app.http.answer_cache import Answer
+from app.http.services import services_of
 from app.settings import Settings
 from app.web import create_app
 from tenants.db import owner_tx, utcnow
@@ -89,7 +90,7 @@ def test_over_https_the_cookie_is_for_https_and_this_host_only(
     cookie = sign_in(secure.test_client(), user_of(client, tenant)).headers["Set-Cookie"]
     assert cookie.startswith("__Host-plaudit_session=ds_")
     assert "Secure" in cookie
-    secure.extensions["plaudit-boards"].close()
+    services_of(secure).boards.close()
 
 
 def test_with_the_cookie_the_api_answers(browser: FlaskClient, tenant: str) -> None:

@@ -8,7 +8,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 from openapi_spec_validator import validate
 
-from app.http.auth import caller_address, public
+from app.http.auth import caller_address
+from app.http.edge import quiet
+from app.http.rights import public
 from app.settings import Settings
 from app.web import create_app
 
@@ -176,3 +178,14 @@ def test_an_error_of_ours_is_logged_whoever_sent_the_request(
     client.application.add_url_rule("/broken", view_func=public(broken))
     assert client.get("/broken", headers={"X-Plaudit-Demo": DEMO}).status_code == 500
     assert "GET '/broken' 500" in [line["message"] for line in logged()]
+
+
+def test_a_quiet_route_is_logged_only_when_it_fails(
+    app: Flask, client: FlaskClient, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    app.add_url_rule("/busy/<int:status>", view_func=quiet(public(lambda status: ("", status))), endpoint="busy")
+    app.add_url_rule("/seldom/<int:status>", view_func=public(lambda status: ("", status)), endpoint="seldom")
+    for path in ("/busy/200", "/busy/404", "/seldom/200"):
+        client.get(path)
+    requests = [line["message"] for line in logged() if line["action"] == "request"]
+    assert requests == ["GET '/busy/<int:status>' 404", "GET '/seldom/<int:status>' 200"]

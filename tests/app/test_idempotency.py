@@ -8,7 +8,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from app.http.auth import Access, declared
+from app.http.rights import Access, declared
 from tenants import credentials, idempotency, retention
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.people import Caller, client_of

@@ -10,6 +10,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from app.http.services import services_of
 from app.settings import Settings
 from app.web import create_app
 from tenants import passwords, sessions, users
@@ -290,7 +291,7 @@ def test_a_session_that_has_run_out_cannot_be_refreshed(client: FlaskClient, ten
     user = user_of(client, tenant)
     later = utcnow() + sessions.SESSION_LIVES + timedelta(seconds=1)
     with app.app_context(), pytest.raises(sessions.BadRefreshToken):
-        sessions.refresh(user.refresh_token, signer=app.extensions["plaudit-signer"], now=later)
+        sessions.refresh(user.refresh_token, signer=services_of(app).signer, now=later)
 
 
 def test_a_reset_token_is_good_once_and_for_an_hour(client: FlaskClient, tenant: str) -> None:

@@ -20,6 +20,7 @@ from analytics.boards import checking, projection, recomputing
 from analytics.scores import ledger, limits
 from analytics.scores.limits import Breaker
 from analytics.scores.tokens import ActionTokens
+from app.http.services import services_of
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -147,8 +148,7 @@ def test_a_token_is_bound_to_everything_it_says(
     above = player("PATCH", CLAIM, json={"action_token": token, "score_delta": 51})
     assert (above.status_code, above.get_json()["code"]) == (422, "score_above_catalog")
     assert entries(tenant, player.id) == []
-    action_tokens: ActionTokens = app.extensions["plaudit-mint"]
-    late = action_tokens.issue(
+    late = services_of(app).action_tokens.issue(
         tenant_id=tenant,
         user_id=player.id,
         action="answer",

@@ -10,8 +10,8 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import public
 from app.http.body import MAX_BODY_BYTES
+from app.http.rights import public
 from tests.people import client_of
 
 

@@ -10,7 +10,8 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from app.api import leaderboards, live, logins, oauth
-from app.http.auth import Reader, caller_address, caller_network, public
+from app.http.auth import Reader, caller_address, caller_network
+from app.http.rights import public
 from app.live.admission import Guest
 from app.live.server import _follower, create_live_app
 from app.settings import Settings

@@ -10,6 +10,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
+from app.http.services import services_of
 from app.settings import Settings
 from app.web import create_app
 from tenants import db
@@ -25,8 +26,8 @@ def app(settings: Settings) -> Iterator[Flask]:
     """An application whose pool has one connection."""
     flask = create_app(replace(settings, web_threads=1))
     yield flask
-    flask.extensions["plaudit-boards"].close()
-    create_app(settings).extensions["plaudit-boards"].close()  # the pool that other tests expect
+    services_of(flask).boards.close()
+    services_of(create_app(settings)).boards.close()  # the pool that other tests expect
 
 
 def requests_of_every_kind(app: Caller, member: Caller, admin: Caller) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from app.http.auth import Access, declared
+from app.http.rights import Access, declared
 from tenants.db import owner_tx
 from tenants.users import Role
 from tests.people import Caller, client_of, user_of

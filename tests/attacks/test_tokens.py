@@ -15,6 +15,7 @@ from flask.testing import FlaskClient
 from joserfc.jwk import ECKey
 from sqlalchemy import text
 
+from app.http.services import services_of
 from app.settings import Settings
 from tenants.db import owner_tx, platform_tx, utcnow
 from tenants.signing import Signer, rotate_if_due
@@ -44,7 +45,7 @@ def b64(value: Any) -> str:
 
 def signed(app: Flask, claims: Claims, **header: Any) -> str:
     """A token with our own, right signature: only its claims are wrong."""
-    signer: Signer = app.extensions["plaudit-signer"]
+    signer = services_of(app).signer
     key = signer._keys().signer
     from joserfc import jwt
 
@@ -64,7 +65,7 @@ def hs_with_public_key(app: Flask, head: Claims, claims: Claims) -> str:
     import hashlib
     import hmac
 
-    public = ECKey.import_key(app.extensions["plaudit-signer"].jwks()[0]).as_pem(private=False)
+    public = ECKey.import_key(services_of(app).signer.jwks()[0]).as_pem(private=False)
     message = f"{b64({**head, 'alg': 'HS256'})}.{b64(claims)}"
     digest = hmac.new(public, message.encode(), hashlib.sha256).digest()
     return f"{message}.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
@@ -177,7 +178,7 @@ def test_too_little_scope_is_403_and_says_which(caller: Caller) -> None:
 def test_rotation_breaks_no_valid_token_and_both_keys_are_published(
     app: Flask, settings: Settings, caller: Caller
 ) -> None:
-    signer: Signer = app.extensions["plaudit-signer"]
+    signer = services_of(app).signer
     before = {key["kid"] for key in caller.http.get("/.well-known/jwks.json").get_json()["keys"]}
     kid = signer.rotate(now=utcnow())
     published = {key["kid"] for key in caller.http.get("/.well-known/jwks.json").get_json()["keys"]}
@@ -202,7 +203,7 @@ def test_rotation_breaks_no_valid_token_and_both_keys_are_published(
 
 
 def test_private_keys_are_sealed_and_a_lost_secret_makes_a_new_key(app: Flask, settings: Settings) -> None:
-    signer: Signer = app.extensions["plaudit-signer"]
+    signer = services_of(app).signer
     signer.jwks()
     with platform_tx() as tx:
         stored = list(tx.execute(text("SELECT private_key FROM signing_keys")).scalars())

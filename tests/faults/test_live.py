@@ -17,13 +17,13 @@ from flask.testing import FlaskClient
 from analytics.boards import projection
 from app.run.data_folder import Addresses
 from app.settings import Settings
+from loadtests.watchers import Watcher, Watchers
 from tenants import tickets
 from tenants.db import tenant_tx, utcnow
 from tests.conftest import reachable_folder
 from tests.live import Live, ticket_for
 from tests.people import Caller, client_of
 from tests.service import PLAUDIT, ROOT, Service, eventually, free_port, own_servers_env, running_service
-from tests.watchers import Watcher, Watchers
 
 BOARD = {"op": "subscribe", "scope": "tenant", "window": "7d", "metric": "likes"}
 CLIENTS = 1_000

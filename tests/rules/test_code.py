@@ -1,5 +1,6 @@
 """Rules of the code."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from app.http.auth import declared, public
+from app.http.rights import declared, public
 from app.live.server import create_live_app
 from app.settings import Settings
 from workers import schedule
@@ -57,3 +58,14 @@ def test_nothing_happens_at_import() -> None:
     code = "import app.web, app.live, app.cli, workers.run, workers.jobs; print('imported')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={}, capture_output=True, text=True, check=False)
     assert done.stdout == "imported\n", done.stderr
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    """Settings are read in `app/settings.py`; what our processes start with is assembled in `app/run/environment.py`.
+
+    `tenants/logs.py` asks for colours by itself: it stands below the settings.
+    """
+    packages = ("app", "analytics", "tenants", "workers", "migrations")
+    files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
+    reading = {str(file.relative_to(ROOT)) for file in files if re.search(r"os\.(environ|getenv)", file.read_text())}
+    assert reading == {"app/settings.py", "app/run/environment.py", "tenants/logs.py"}

@@ -132,7 +132,7 @@ def test_no_regular_expression_takes_more_than_linear_time() -> None:
     slow = {(pattern.pattern, method): found for pattern, method in uses if (found := slow_input(pattern, method))}
     assert slow == {}
     assert len(uses.found) > 25, "they were found"
-    assert uses.unreadable == {"app/supervisor.py: re.compile(server.noise)"}, "read as `noise=` instead"
+    assert uses.unreadable == {"app/run/supervisor.py: re.compile(server.noise)"}, "read as `noise=` instead"
 
 
 OLD_MASK = (

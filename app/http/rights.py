@@ -1,0 +1,204 @@
+"""Who may do what. Every route declares it, `tests/rules` fails for one that does not, and the table is here.
+
+`@requires` finds out who calls (`app.http.auth`), checks the table, and leaves the `Actor` for the route. What belongs
+to another tenant is never looked at here: inside `tenant_tx` it does not exist.
+"""
+
+import hmac
+from collections.abc import Callable
+from enum import Enum
+from functools import wraps
+from ipaddress import ip_address
+from typing import Any, TypeVar
+
+from flask import g, request
+
+from app.http import body
+from app.http.auth import WRITTEN, Actor, NoCredentials, OriginNotAllowed, authenticate, caller_address
+from app.http.services import essentials, services
+from tenants import credentials, logs
+from tenants.credentials import KeyInUse, Scope
+from tenants.errors import Forbidden, TooLarge, Unauthenticated
+from tenants.users import Role
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+class Access(Enum):
+    """The routes that ask for no tenant's credentials."""
+
+    PUBLIC = "anyone"
+    KEY = "a publishable key, from one of its origins"
+    OPERATOR = "loopback, or the metrics token"
+
+
+class May(Enum):
+    """What a route may ask of its caller: the client scopes and user roles that allow it, and whether a key does."""
+
+    SEE_ONESELF = ("see who one is", set(Scope), {Role.MEMBER, Role.ADMIN})
+    KEEP_OWN_SESSIONS = ("list and end one's own sessions", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    MANAGE_CREDENTIALS = ("make and revoke clients and keys", {Scope.ADMIN}, {Role.ADMIN})
+    MANAGE_SETTINGS = ("read and change the tenant's settings", {Scope.ADMIN}, {Role.ADMIN})
+    MANAGE_USERS = ("list users, set roles, suspend", {Scope.ADMIN}, {Role.ADMIN})
+    RESET_PASSWORDS = ("get a reset token for a user", {Scope.USERS_WRITE, Scope.ADMIN}, {Role.ADMIN})
+    WRITE_PAGES = ("make, change and delete pages", {Scope.PAGES_WRITE}, {Role.ADMIN})
+    READ_PAGES = ("read pages", {Scope.STATS_READ, Scope.PAGES_WRITE}, {Role.MEMBER, Role.ADMIN})
+    SEND_EVENTS = ("send views, likes and events", {Scope.EVENTS_WRITE}, {Role.ADMIN})
+    LIKE = ("like pages for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    SEE_REJECTIONS = ("see how many events were refused", {Scope.ADMIN, Scope.EVENTS_WRITE}, {Role.ADMIN})
+    MANAGE_CATALOG = ("change the action catalog", {Scope.ADMIN}, {Role.ADMIN})
+    MAKE_ACTION_TOKENS = ("make action tokens", {Scope.ACTIONS_WRITE}, {Role.ADMIN})
+    ACT = ("claim actions for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    REVIEW_INTEGRITY = ("review suspicious scores", {Scope.ADMIN}, {Role.ADMIN})
+    SEE_SCORES = ("see a user's ledger", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
+    HANDLE_PERSONAL_DATA = (
+        "see all that is held of a user, or erase it",
+        {Scope.USERS_WRITE, Scope.ADMIN},
+        {Role.MEMBER, Role.ADMIN},
+    )
+    READ_BOARDS = ("read boards", {Scope.STATS_READ}, {Role.MEMBER, Role.ADMIN})
+    READ_USERS = ("read one user", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
+
+    def __init__(self, what: str, scopes: set[Scope], roles: set[Role]) -> None:
+        self.what = what
+        self.scopes = frozenset(scopes)
+        self.roles = frozenset(roles)
+
+
+class BadKey(Unauthenticated):
+    code = "invalid_key"
+    title = "The publishable key is not valid"
+
+
+class InsufficientScope(Forbidden):
+    code = "insufficient_scope"
+
+    def __init__(self, may: May) -> None:
+        needed = " or ".join(sorted(may.scopes)) or "a user's token"
+        super().__init__(f"These credentials may not {may.what}; a client needs {needed}")
+        scope = " ".join(sorted(may.scopes))
+        self.headers = {"WWW-Authenticate": f'Bearer realm="plaudit", error="insufficient_scope", scope="{scope}"'}
+
+
+def public(view: View) -> View:
+    """Anyone may call this route, with a small body."""
+
+    @wraps(view)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        request.environ[body.MAX_BYTES] = body.MAX_PUBLIC_BODY_BYTES
+        if (request.content_length or 0) > body.MAX_PUBLIC_BODY_BYTES:  # forms too, which Werkzeug reads
+            raise TooLarge(f"A body may have at most {body.MAX_PUBLIC_BODY_BYTES} bytes here")
+        return view(*args, **kwargs)
+
+    return _declare(limited, Access.PUBLIC)  # type: ignore[return-value]
+
+
+def operator(view: View) -> View:
+    """Only the machine itself, or who holds PLAUDIT_METRICS_TOKEN."""
+
+    @wraps(view)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if not _is_operator():
+            raise Forbidden("Only from this machine, or with the metrics token as a bearer token")
+        return view(*args, **kwargs)
+
+    return _declare(guarded, Access.OPERATOR)  # type: ignore[return-value]
+
+
+def publishable_key(view: View) -> View:
+    """Only with a publishable key (`X-Plaudit-Key` or `?key=`), from one of the key's origins."""
+
+    @wraps(view)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        given = request.headers.get("X-Plaudit-Key") or request.args.get("key", "")
+        if not given:
+            raise NoCredentials("Send a publishable key: X-Plaudit-Key, or ?key=")
+        key = credentials.find_key(given)
+        if key is None:
+            raise BadKey
+        _check_origin(key)
+        g.publishable_key = key
+        logs.bind(tenant_id=key.tenant_id)
+        request.environ[body.MAX_BYTES] = body.MAX_PUBLIC_BODY_BYTES
+        body.receive(request.environ)  # a slow body takes nothing of the tenant's share
+        with services().threads.of(key.tenant_id):
+            return view(*args, **kwargs)
+
+    return _declare(guarded, Access.KEY)  # type: ignore[return-value]
+
+
+def requires_or_key(may: May) -> Callable[[View], View]:
+    """Callers whom the table allows this; or a publishable key, for what is public."""
+
+    def decorate(view: View) -> View:
+        by_token, by_key = requires(may)(view), publishable_key(view)
+
+        @wraps(view)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            shows_key = "X-Plaudit-Key" in request.headers or "key" in request.args
+            return (by_key if shows_key and "Authorization" not in request.headers else by_token)(*args, **kwargs)
+
+        return _declare(guarded, may)  # type: ignore[return-value]
+
+    return decorate
+
+
+def requires(may: May, *, checks_token: bool = False) -> Callable[[View], View]:
+    """Only callers whom the table allows this.
+
+    A route that `checks_token` does so in its own transaction (`app.ingest.write`), which spares the busiest routes a
+    look-up. With an Idempotency-Key the token is checked here all the same: a replay has no transaction of its own.
+    """
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            actor = authenticate(check_token=not checks_token or "Idempotency-Key" in request.headers)
+            if not allowed(actor, may):
+                raise InsufficientScope(may)
+            if WRITTEN in request.environ:  # the fast lane has waited for its turn
+                return view(*args, **kwargs)
+            body.receive(request.environ)  # a slow body takes nothing of the tenant's share
+            with services().threads.of(actor.tenant_id):
+                return view(*args, **kwargs)
+
+        return _declare(guarded, may)  # type: ignore[return-value]
+
+    return decorate
+
+
+def declared(view: Callable[..., Any]) -> Access | May | None:
+    return getattr(view, "plaudit_access", None)
+
+
+def _check_origin(key: KeyInUse) -> None:
+    """Browsers say where a page that sends something is from; a page that only reads may come without."""
+    origin = request.headers.get("Origin")
+    if origin is None and request.method in {"GET", "HEAD"}:
+        return
+    if origin not in key.origins:
+        raise OriginNotAllowed
+
+
+def allowed(actor: Actor, may: May) -> bool:
+    if actor.kind == "user":
+        return actor.role in may.roles
+    return bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))
+
+
+def _declare(view: View, access: Access | May) -> View:
+    view.plaudit_access = access  # type: ignore[attr-defined]
+    return view
+
+
+def _is_operator() -> bool:
+    settings = essentials().settings
+    if settings.metrics_token is not None:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if hmac.compare_digest(given.encode(), settings.metrics_token.encode()):
+            return True
+    # Where a proxy stands before it, whatever it forwards comes from loopback, and not every proxy says for whom.
+    if settings.proxy_hops or settings.has_public_url or "HTTP_X_FORWARDED_FOR" in request.environ:
+        return False
+    address = caller_address()
+    return address is not None and ip_address(address).is_loopback

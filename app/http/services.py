@@ -1,0 +1,58 @@
+"""What a process creates once and its routes share: made by `create_app`, read by `services()`."""
+
+from dataclasses import dataclass
+
+from authlib.integrations.flask_oauth2 import AuthorizationServer
+from flask import Flask, current_app
+
+from analytics.ingest.group_commit import GroupCommit
+from analytics.ingest.visitors import Visitors
+from analytics.scores.tokens import ActionTokens
+from app.http.answer_cache import BoardShelf
+from app.http.exports import Exports
+from app.settings import Settings
+from tenants.shares import TenantShare
+from tenants.signing import Signer
+
+KEY = "plaudit"
+
+
+@dataclass(frozen=True)
+class Essentials:
+    """What every process that answers requests has."""
+
+    settings: Settings
+    signer: Signer
+
+
+@dataclass(frozen=True)
+class Services(Essentials):
+    """What the API and the dashboard have."""
+
+    ingest: GroupCommit
+    # How many of this process's threads one tenant may use at once.
+    threads: TenantShare
+    action_tokens: ActionTokens
+    boards: BoardShelf
+    exports: Exports
+    visitors: Visitors
+    oauth: AuthorizationServer
+
+
+def install(app: Flask, services: Essentials) -> None:
+    app.extensions[KEY] = services
+
+
+def services_of(app: Flask) -> Services:
+    found: Services = app.extensions[KEY]
+    return found
+
+
+def services() -> Services:
+    return services_of(current_app)
+
+
+def essentials() -> Essentials:
+    """What the routes that both the API and the live process have may use."""
+    found: Essentials = current_app.extensions[KEY]
+    return found

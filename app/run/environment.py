@@ -1,0 +1,93 @@
+"""The environment of the processes that we start, assembled in one place. `app/settings.py` reads it."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.run import data_folder
+from app.run.data_folder import Addresses, EmbeddedError
+from app.settings import Settings, SettingsError
+
+PARENT_PID = "PLAUDIT_PARENT_PID"
+
+
+def inherited(**changes: str) -> dict[str, str]:
+    """This process's environment with these changes: for any program that it starts."""
+    return {**os.environ, **changes}
+
+
+def with_addresses(addresses: Addresses, **changes: str) -> dict[str, str]:
+    """The same, with the addresses of these servers. A Redis that the operator named stays."""
+    env = inherited(**changes, DATABASE_URL=addresses.database_url)
+    if addresses.service_database_url:
+        env["PLAUDIT_SERVICE_DATABASE_URL"] = addresses.service_database_url
+    if not env.get("REDIS_URL"):
+        env["REDIS_URL"] = addresses.redis_url
+    return env
+
+
+def for_children(
+    settings: Settings, addresses: Addresses, *, data_dir: Path, live_port: int, live_url: str, is_terminal: bool
+) -> dict[str, str]:
+    """What `plaudit up` gives its processes: everything they need, so that none has to look for it."""
+    metrics = data_dir / "metrics"
+    shutil.rmtree(metrics, ignore_errors=True)
+    metrics.mkdir(mode=0o700)
+    colours = {"FORCE_COLOR": "1"} if is_terminal and settings.allows_colours else {}
+    return with_addresses(
+        addresses,
+        PLAUDIT_PORT=str(settings.port),
+        PLAUDIT_LIVE_PORT=str(live_port),
+        PLAUDIT_LIVE_URL=live_url,
+        PLAUDIT_SECRET_KEY=secret_key(settings, data_dir),
+        PLAUDIT_DATA_DIR=str(data_dir),
+        LOG_FORMAT=settings.log_format or ("console" if is_terminal else "json"),
+        PROMETHEUS_MULTIPROC_DIR=str(metrics),
+        PYTHONUNBUFFERED="1",
+        **colours,
+    )
+
+
+def for_child(env: Mapping[str, str], **changes: str) -> dict[str, str]:
+    """For one of our own processes, which ends with this one (`take_parent_pid`)."""
+    return {**env, **changes, PARENT_PID: str(os.getpid())}
+
+
+def take_parent_pid() -> int | None:
+    """The process that this one shall end with. Taken out, so that no program that we start reads it."""
+    pid = os.environ.pop(PARENT_PID, None)
+    return None if pid is None else int(pid)
+
+
+def complete(data_dir: Path, **changes: str) -> Settings:
+    """For a process started by hand: what `plaudit up` would have given it, from a running one or from this folder.
+
+    It is put into this process's own environment, where the programs that it becomes and the metrics library find it.
+    """
+    os.environ.update(changes)
+    settings = Settings.from_env()
+    if settings.database_url is None and settings.service_database_url is None:
+        data_dir = data_folder.prepare(data_dir)
+        addresses = data_folder.wait_for_up(data_dir)
+        if addresses is None:
+            raise EmbeddedError(
+                "No database: start `plaudit up` on this data folder, or set DATABASE_URL and REDIS_URL"
+            )
+        os.environ.update(with_addresses(addresses))
+        os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(data_dir / "metrics"))
+    elif settings.secret_key is None:
+        raise SettingsError(
+            "PLAUDIT_SECRET_KEY must be set beside DATABASE_URL: at least 32 characters, the same for all processes"
+        )
+    os.environ["PLAUDIT_SECRET_KEY"] = secret_key(settings, data_dir)
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        metrics = data_folder.prepare(data_dir) / "metrics"
+        metrics.mkdir(mode=0o700, exist_ok=True)
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+    return Settings.from_env()
+
+
+def secret_key(settings: Settings, data_dir: Path) -> str:
+    """The operator's, or the data folder's own."""
+    return settings.secret_key or data_folder.read_secrets(data_folder.prepare(data_dir))["secret_key"]

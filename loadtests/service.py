@@ -1,0 +1,87 @@
+"""A whole Plaudit to measure: `plaudit up` as a real process, on servers and ports of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+
+ROOT = Path(__file__).parents[1]
+# A service that is measured is one with embedded servers.
+NAMED_SERVERS = ("DATABASE_URL", "REDIS_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_QUEUE_REDIS_URL")
+STOP_WITHIN_S = 30
+
+
+class Service:
+    """`plaudit up --json`, started and ready. Its log is in `up.log` beside the data folder."""
+
+    def __init__(self, data_dir: Path, *options: str) -> None:
+        self.data_dir = data_dir
+        command = [sys.executable, "-m", "app.cli", "up", "--json", "--data-dir", str(data_dir)]
+        command += ["--port", str(free_port()), *options]
+        env = {name: value for name, value in os.environ.items() if name not in NAMED_SERVERS}
+        log = data_dir.parent / "up.log"
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT, env=env, text=True
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, log.read_text(errors="replace")
+        self.ready: dict[str, Any] = json.loads(line)
+        self.url = str(self.ready["url"])
+
+    def post(self, path: str, **options: Any) -> requests.Response:
+        return requests.post(self.url + path, timeout=10, **options)
+
+    def token(self) -> str:
+        """An access token of the demo's client."""
+        auth = (self.ready["client_id"], self.ready["client_secret"])
+        answer = self.post("/oauth/token", data={"grant_type": "client_credentials"}, auth=auth)
+        return str(answer.json()["access_token"])
+
+    def live_process(self) -> psutil.Process:
+        """The process that serves the sockets."""
+        children = psutil.Process(self._process.pid).children()
+        return next(child for child in children if "gunicorn" in " ".join(child.cmdline()))
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=STOP_WITHIN_S)
+
+
+@contextmanager
+def running_service(data_dir: Path, *options: str) -> Iterator[Service]:
+    service = Service(data_dir, *options)
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+def wait_until(condition: Callable[[], Any], *, within_s: float = 20, every_s: float = 0.05) -> None:
+    """Wait until the condition is true. A server that cannot be reached yet means: not yet."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            if condition():
+                return
+        except (requests.RequestException, OSError):
+            pass
+        assert time.monotonic() < deadline, f"not within {within_s} s"
+        time.sleep(every_s)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,19 @@
+"""What our opaque tokens have in common: `<prefix>_<tenant>_…`, random, and kept as a hash."""
+
+import hashlib
+
+from tenants.db import TENANT_ID
+from tenants.errors import Unauthenticated
+
+
+def tenant_part(token: str, prefix: str, wrong: type[Unauthenticated]) -> str:
+    """The tenant that a token names (ids hold no underscore), so that it can be looked up inside that tenant."""
+    parts = token.split("_", 2)
+    if not token.startswith(prefix) or len(parts) < 3 or TENANT_ID.fullmatch(parts[1]) is None:
+        raise wrong
+    return parts[1]
+
+
+def hash_token(token: str) -> str:
+    """Tokens are random and long: a plain hash is enough."""
+    return hashlib.sha256(token.encode()).hexdigest()
