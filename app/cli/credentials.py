@@ -284,8 +284,8 @@ def signing_key() -> None:
 @click.pass_obj
 def signing_key_rotate(data_dir: Path, as_json: bool) -> None:
     """Publish a new key, which signs in a quarter of an hour. No valid token breaks."""
+    from app.environment import complete_environment
     from app.settings import Settings
-    from app.up import complete_environment
     from app.web import secret_key
     from tenants.db import utcnow
     from tenants.signing import Signer

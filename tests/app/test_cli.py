@@ -27,7 +27,7 @@ from app.settings import Settings
 from tenants import registry, users
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.conftest import reachable_folder
-from tests.service import plaudit
+from tests.service import PLAUDIT, ROOT, own_servers_env, plaudit
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,26 @@ def test_every_command_has_help() -> None:
             told = CliRunner().invoke(cli, [*words, "--help"])
             assert told.exit_code == 0
             assert len(told.stdout.splitlines()) > 4
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["worker"], ["live"]])
+def test_a_command_that_needs_no_library_loads_none(arguments: list[str], tmp_path: Path) -> None:
+    """`plaudit --help` is quick, and a process that becomes another program does not load everything twice."""
+    until_it_becomes_another = "import os, sys, app.cli as c\nos.execv = lambda *_: sys.exit()\n"
+    shown = "try: c.main()\nexcept SystemExit: print('loaded', *sorted({name.split('.')[0] for name in sys.modules}))"
+    done = subprocess.run(
+        [*PLAUDIT[:-2], "-c", until_it_becomes_another + shown, "--data-dir", str(tmp_path), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=own_servers_env() | {"DATABASE_URL": "postgresql://u@h/d", "PLAUDIT_SECRET_KEY": "x" * 32},
+    )
+    *_, loaded = done.stdout.splitlines()
+    assert loaded.split()[0] == "loaded", done.stderr
+    heavy = {"sqlalchemy", "psycopg", "redis", "flask", "structlog", "rich", "rq", "gunicorn", "granian", "alembic"}
+    assert heavy & {*loaded.split()} == set()
+    assert "click" in loaded.split()
 
 
 def test_servers_are_started_for_the_moment_and_only_where_there_is_a_plaudit() -> None:
