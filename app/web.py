@@ -1,6 +1,7 @@
 """The API and dashboard as a WSGI application."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -45,6 +46,18 @@ def create_app(settings: Settings) -> Flask:
     """The application for these settings. Connects to nothing until the first request."""
     connect(settings)
     app = new_flask(settings)
+    dashboard.install(app, api.install(app))
+    app.register_blueprint(assets.blueprint)
+    app.register_blueprint(embed.blueprint)
+    install_services(app, settings)
+    return app
+
+
+def install_services(app: Flask, settings: Settings) -> None:
+    """What the routes share and what remembers something: keys, open batches, shares, cached answers.
+
+    Called again, it replaces all of them, and the application is as new.
+    """
     app.extensions["plaudit-signer"] = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
     app.extensions["plaudit-ingest"] = GroupCommit(after=Waker())
     app.extensions["plaudit-threads"] = share_of_threads(settings)
@@ -52,11 +65,7 @@ def create_app(settings: Settings) -> Flask:
     app.extensions["plaudit-boards"] = BoardShelf()
     app.extensions["plaudit-exports"] = Exports(port=settings.port)
     app.extensions["plaudit-visitors"] = Visitors(secret_key=secret_key(settings))
-    dashboard.install(app, api.install(app))
-    app.register_blueprint(assets.blueprint)
-    app.register_blueprint(embed.blueprint)
-    app.wsgi_app = FastLane(app, app.wsgi_app)  # type: ignore[method-assign]
-    return app
+    app.wsgi_app = FastLane(app, partial(Flask.wsgi_app, app))  # type: ignore[method-assign]
 
 
 def share_of_threads(settings: Settings) -> TenantShare:

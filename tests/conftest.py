@@ -15,18 +15,20 @@ from typing import Any
 
 import psycopg
 import pytest
+from argon2 import PasswordHasher
 from flask import Flask
 from flask.testing import FlaskClient
 from psycopg import sql
+from sqlalchemy import Engine
 from sqlalchemy.engine import make_url
 
 from app import datadir
 from app.datadir import Addresses
 from app.embedded import EmbeddedServers, started
 from app.settings import Settings
-from app.web import create_app
+from app.web import connect, create_app, install_services
 from migrations.run import migrate
-from tenants import db, logs, registry
+from tenants import db, logs, passwords, registry
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
 from tests import secrets_seen
@@ -154,15 +156,69 @@ def settings(addresses: Addresses) -> Settings:
     )
 
 
-@pytest.fixture
-def app(settings: Settings) -> Iterator[Flask]:
+@pytest.fixture(scope="session", autouse=True)
+def quick_passwords() -> Iterator[None]:
+    """argon2id with its least parameters: hundreds of tests log somebody in. (Whole services use the real ones.)"""
+    least = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "_hasher", least)
+        yield
+
+
+@pytest.fixture(scope="session")
+def built_app(settings: Settings) -> Flask:
+    """One application for all tests: its routes and its contract take long to build and remember nothing."""
+    flask = create_watched_app(settings)
+    flask.test_client().get("/health/live")  # from now on Flask refuses new routes, which other tests would see
+    return flask
+
+
+def create_watched_app(settings: Settings) -> Flask:
     flask = create_app(settings)
-    with contextlib.suppress(tenants_redis.RedisUnavailable), tenants_redis.boards().client() as redis:
-        for key in redis.scan_iter("lim*"):  # what another test tried is not held against this one
-            redis.delete(key)
     flask.after_request(secrets_seen.watch)
+    return flask
+
+
+@pytest.fixture
+def app(built_app: Flask, settings: Settings) -> Iterator[Flask]:
+    """The application, as new: with keys, caches and a Redis client of this test's own. (Routes: see `own_app`.)"""
+    connect_anew(settings)
+    install_services(built_app, settings)
+    forget_tries()
+    yield built_app
+    built_app.extensions["plaudit-boards"].close()
+
+
+@pytest.fixture
+def own_app(settings: Settings) -> Iterator[Flask]:
+    """An application of this test's own, to put routes on."""
+    flask = create_watched_app(settings)
+    forget_tries()
     yield flask
     flask.extensions["plaudit-boards"].close()
+
+
+_engine_of_tests: list[Engine] = []
+
+
+def connect_anew(settings: Settings) -> None:
+    """Point this process at the tests' servers, whatever the test before did.
+
+    Where that one left the database's engine in place, it stays: its pool and its compiled statements are costly and
+    carry nothing over. Redis gets a new client, whose breaker is closed.
+    """
+    if _engine_of_tests and db.owner_engine() is _engine_of_tests[0]:
+        tenants_redis.configure(boards_url=settings.redis_url or "", queue_url=settings.queue_redis_url or "")
+        return
+    connect(settings)
+    _engine_of_tests[:] = [db.owner_engine()]
+
+
+def forget_tries() -> None:
+    """What another test tried is not held against this one."""
+    with contextlib.suppress(tenants_redis.RedisUnavailable), tenants_redis.boards().client() as redis:
+        for key in redis.scan_iter("lim*", count=10_000):
+            redis.delete(key)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from app.settings import Settings
-from app.web import create_app
+from app.web import connect, create_app
 from tenants import db
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, platform_tx, tenant_tx
@@ -26,7 +26,7 @@ def app(settings: Settings) -> Iterator[Flask]:
     flask = create_app(replace(settings, web_threads=1))
     yield flask
     flask.extensions["plaudit-boards"].close()
-    create_app(settings).extensions["plaudit-boards"].close()  # the pool that other tests expect
+    connect(settings)  # the pool that other tests expect
 
 
 def requests_of_every_kind(app: Caller, member: Caller, admin: Caller) -> Iterator[Any]:
