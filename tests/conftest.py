@@ -33,17 +33,20 @@ from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
 from tests import secrets_seen
 from tests.secrets_seen import LOG_FOLDER, LOGS
-from tests.service import Service, running_service
+from tests.service import PREPARED_IN, Service, copy_prepared, running_service
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     if is_first_process():
         shutil.rmtree(LOGS, ignore_errors=True)
+        os.environ[PREPARED_IN] = str(make_reachable_folder())  # the other processes inherit it
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """No password, secret, token or key stands in any log line of the whole run."""
     secrets_seen.keep()
+    if is_first_process():
+        shutil.rmtree(os.environ.pop(PREPARED_IN), ignore_errors=True)
     if is_first_process() and (found := secrets_seen.leaks(LOGS)):
         sys.stderr.write(
             f"\n{len(found)} secrets stand in the logs below {LOGS}: {[secret[:12] + '…' for secret in found]}\n"
@@ -108,8 +111,8 @@ def servers() -> Iterator[Addresses]:
     if database_url and redis_url:
         yield Addresses(database_url, "", redis_url)
         return
-    with reachable_folder() as folder, datadir.hold(datadir.prepare(folder), "command") as lock:
-        embedded = EmbeddedServers(folder, lock, durable=False)
+    with reachable_folder() as folder, datadir.hold(copy_prepared(folder / "data"), "command") as lock:
+        embedded = EmbeddedServers(folder / "data", lock, durable=False)
         with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             own = embedded.addresses
             with psycopg.connect(embedded.logins.superuser_url) as server:
@@ -256,11 +259,16 @@ def make_tenant() -> str:
     return tenant_id
 
 
+def make_reachable_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="plaudit-test-"))
+    folder.chmod(0o711)
+    return folder
+
+
 @contextlib.contextmanager
 def reachable_folder() -> Iterator[Path]:
     """A folder the servers' user can reach even when root runs the tests (pytest's own are closed to others)."""
-    folder = Path(tempfile.mkdtemp(prefix="plaudit-test-"))
-    folder.chmod(0o711)
+    folder = make_reachable_folder()
     try:
         yield folder
     finally:

@@ -27,14 +27,14 @@ from app.settings import Settings
 from tenants import registry, users
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.conftest import reachable_folder
-from tests.service import PLAUDIT, ROOT, own_servers_env, plaudit
+from tests.service import PLAUDIT, ROOT, copy_prepared, own_servers_env, plaudit
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """A data folder whose servers are up."""
     with reachable_folder() as path:
-        data = datadir.prepare(path / "data")
+        data = copy_prepared(path / "data")
         with datadir.hold(data, "up") as lock:
             servers = EmbeddedServers(data, lock, durable=False)
             with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):

@@ -22,7 +22,16 @@ from tenants.db import tenant_tx, utcnow
 from tests.conftest import reachable_folder
 from tests.live import Live, ticket_for
 from tests.people import Caller, client_of
-from tests.service import PLAUDIT, ROOT, Service, eventually, free_port, own_servers_env, running_service
+from tests.service import (
+    PLAUDIT,
+    ROOT,
+    Service,
+    boards_are_right,
+    eventually,
+    free_port,
+    own_servers_env,
+    running_service,
+)
 from tests.watchers import Watcher, Watchers
 
 BOARD = {"op": "subscribe", "scope": "tenant", "window": "7d", "metric": "likes"}
@@ -217,7 +226,7 @@ def test_two_processes_and_a_restart_of_redis_leave_everybody_with_the_newest(se
                 if (seen := newest(watcher, f"{scope}:7d:likes")) != now[scope]
             ]
 
-        eventually(lambda: quiet(service) and not behind(), within_s=60)
+        eventually(lambda: boards_are_right(service) and not behind(), within_s=60)
         assert all(any(message["type"] == "resync" for message in watcher.messages()) for watcher in watchers.all), (
             "everybody was told that something may have been missed"
         )
@@ -236,13 +245,3 @@ def newest(watcher: Watcher, topic: str) -> int:
 def version(service: Service, headers: dict[str, str], scope: str) -> int:
     path = f"/api/v1/leaderboards?scope={scope}&window=7d&metric=likes"
     return int(service.get(path, headers=headers).json()["version"])
-
-
-def quiet(service: Service) -> bool:
-    """Nothing is left to be projected."""
-    import json
-
-    from tests.service import plaudit
-
-    report = json.loads(plaudit("check", "--json", data_dir=service.data_dir).stdout)
-    return bool(report["ok"]) and report["due"] == 0

@@ -1,7 +1,6 @@
 """P2 and P6 under kills: whatever dies, every user's ledger adds up to their score and to their place on the board."""
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -19,7 +18,7 @@ import requests
 
 from app.datadir import read_state
 from tests.conftest import reachable_folder
-from tests.service import Service, eventually, plaudit, running_service
+from tests.service import Service, boards_are_right, eventually, running_service
 
 # The promise is about ten thousand; a few thousand find the same mistakes in a third of the time.
 USERS, ACTIONS, THREADS = 100, int(os.environ.get("PLAUDIT_TEST_ACTIONS", "1200")), 16
@@ -98,12 +97,7 @@ def test_thousands_of_actions_through_kills_add_up(service: Service) -> None:
         ).fetchall()
     assert {name: int(total) for name, _, total in rows} == paid
     assert {name: score for name, score, _ in rows} == paid
-
-    def clean() -> bool:
-        report = json.loads(plaudit("check", "--json", data_dir=service.data_dir).stdout)
-        return bool(report["ok"]) and report["due"] == 0
-
-    eventually(clean, within_s=60)
+    eventually(lambda: boards_are_right(service))
     headers = {"Authorization": f"Bearer {service.token()}"}
     board = service.get("/api/v1/leaderboards?scope=users&window=all&limit=1000", headers=headers).json()
     assert board["source"] == "redis"
