@@ -56,24 +56,40 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 # Those that take longest begin first, so that none of pytest's processes is left alone with one at the end.
 SLOW = [
-    "tests/app/test_cli.py",
-    "tests/faults/test_up.py",
-    "tests/faults/test_scores.py",
-    "tests/faults/test_boards.py",
     "tests/faults/test_live.py",
     "tests/browser/test_dashboard.py",
+    "tests/faults/test_scores.py",
+    "tests/faults/test_boards.py",
+    "tests/faults/test_up.py",
+    "tests/app/test_cli.py",
     "tests/analytics/test_boards_model.py",
+    "tests/faults/test_neighbours.py",
     "tests/faults/test_ingest.py",
-    "tests/analytics/test_imports.py",
+    "tests/app/test_embedded.py",
+    "tests/analytics/test_group_commit.py",
     "tests/app/test_live.py",
+    "tests/analytics/test_imports.py",
     "tests/workers/test_workers.py",
     "tests/browser/test_nginx.py",
 ]
+# Each test has a service of its own, or none: they need not run in one process.
+EACH_BY_ITSELF = "tests/faults/test_up.py"
+# What a module imports to start processes of Plaudit's or a browser.
+STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(SLOW)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(SLOW)))
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        if STARTERS & vars(item.module).keys() or {"processes", "web"} & {*item.fixturenames}:
+            item.add_marker("processes")
+        file = item.nodeid.partition("::")[0]
+        if "demo_service" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("demo_service"))  # in one process, which starts it once
+        elif file != EACH_BY_ITSELF:
+            item.add_marker(pytest.mark.xdist_group(file))
 
 
 def is_first_process() -> bool:

@@ -209,13 +209,15 @@ def test_two_processes_and_a_restart_of_redis_leave_everybody_with_the_newest(se
             watchers.add(watcher)
         liking = threading.Thread(target=keep_liking)
         liking.start()
-        time.sleep(1)
-        valkey = service.processes()["valkey"]
-        os.kill(valkey.pid, signal.SIGKILL)
-        time.sleep(3)
-        stop.set()
-        liking.join()
-        eventually(lambda: service.processes()["valkey"].pid != valkey.pid)
+        try:
+            assert watchers.wait_for(len(SCOPES) + 3, within_s=60), "greeted, and told of some changes"
+            valkey = service.processes()["valkey"]
+            os.kill(valkey.pid, signal.SIGKILL)
+            eventually(lambda: all(was_told(watcher, "resync") for watcher in watchers.all))
+        finally:
+            stop.set()
+            liking.join()
+        assert service.processes()["valkey"].pid != valkey.pid
 
         def behind() -> list[tuple[str, int, int]]:
             now = {scope: version(service, headers, scope) for scope in SCOPES}
@@ -227,15 +229,16 @@ def test_two_processes_and_a_restart_of_redis_leave_everybody_with_the_newest(se
             ]
 
         eventually(lambda: boards_are_right(service) and not behind(), within_s=60)
-        assert all(any(message["type"] == "resync" for message in watcher.messages()) for watcher in watchers.all), (
-            "everybody was told that something may have been missed"
-        )
         for watcher in watchers.all:
             messages = watcher.messages()
             assert [message["seq"] for message in messages] == list(range(1, len(messages) + 1))
             for scope in SCOPES:
                 told = [int(str(one["version"])) for one in messages if one.get("topic") == f"{scope}:7d:likes"]
                 assert told == sorted(told), "a version never goes back"
+
+
+def was_told(watcher: Watcher, kind: str) -> bool:
+    return any(message["type"] == kind for message in watcher.messages())
 
 
 def newest(watcher: Watcher, topic: str) -> int:
