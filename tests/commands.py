@@ -23,6 +23,7 @@ TIMEOUT_S = 300
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ("app.cli", "app.up", "app.dumps", "app.demo", "migrations.run", "analytics.checking", "analytics.imports")
 
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _forking: list["subprocess.Popen[str]"] = []
 _one_at_a_time = threading.Lock()
 
@@ -98,8 +99,6 @@ def _become(order: dict[str, Any]) -> None:
             sys.stderr.flush()
         os._exit(status)
 
-
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 if __name__ == "__main__":
     _fork_for_each_order()
