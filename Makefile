@@ -4,6 +4,11 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 RUNTIME := .venv/.installed-runtime
 DEV := .venv/.installed-dev
+# Servers that are named are shared by all tests, which then run one after the other.
+PARALLEL = $(if $(REDIS_URL),,-n 3 --dist loadgroup --no-loadscope-reorder)
+
+# Where it is set, each of the processes that a test or `make up` starts would compile all of the code again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Deno only formats and lints the browser's scripts and styles; nothing runs on it. Its cache stays in .venv.
 STATIC := app/ui/static
@@ -13,7 +18,7 @@ JS_FORMAT := --no-config --quiet --line-width 120
 JS_RULES := --no-config --quiet --rules-exclude=no-window,no-window-prefix --rules-include=eqeqeq,guard-for-in,no-eval,no-throw-literal
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint format bench loadtest lock clean
+.PHONY: help up test quick lint format bench loadtest lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -23,7 +28,11 @@ up: $(RUNTIME) ## Run the whole service with a demo tenant (Ctrl-C stops it); AR
 
 test: $(DEV) ## Lint, type-check and run every test on real, embedded servers
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/pytest $(if $(REDIS_URL),,-n 3 --dist loadfile --no-loadscope-reorder) $(ARGS)
+	@$(BIN)/pytest $(PARALLEL) $(ARGS)
+
+quick: $(DEV) ## Lint, type-check and run the tests that start neither processes of Plaudit's nor a browser
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/pytest $(PARALLEL) -m "not processes" $(ARGS)
 
 lint: $(DEV) ## Check style, types and import directions
 	@$(BIN)/ruff check .

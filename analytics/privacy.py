@@ -12,8 +12,8 @@ from uuid import UUID
 
 from sqlalchemy import delete, select, text, update
 
-from analytics import outbox, redaction
-from analytics.ingest import counters, likes
+from analytics import counters, outbox, redaction
+from analytics.ingest import likes
 from analytics.ingest.likes import PageLike
 from analytics.ingest.pages import Page
 from analytics.outbox import Kind

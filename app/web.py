@@ -1,6 +1,7 @@
 """The API and dashboard as a WSGI application."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -49,6 +50,18 @@ def create_app(settings: Settings) -> Flask:
     """The application for these settings. Connects to nothing until the first request."""
     connect(settings)
     app = new_flask(settings)
+    dashboard.install(app, api.install(app))
+    app.register_blueprint(assets.blueprint)
+    app.register_blueprint(widgets.blueprint)
+    install_services(app, settings)
+    return app
+
+
+def install_services(app: Flask, settings: Settings) -> None:
+    """What the routes share and what keeps state: keys, open writes, shares, kept answers.
+
+    Called again, it replaces all of it, and the application is as new.
+    """
     created = Services(
         settings=settings,
         signer=Signer(issuer=settings.public_url, secret_key=secret_key(settings)),
@@ -61,11 +74,7 @@ def create_app(settings: Settings) -> Flask:
         oauth=oauth.authorization_server(app),
     )
     services.install(app, created)
-    dashboard.install(app, api.install(app))
-    app.register_blueprint(assets.blueprint)
-    app.register_blueprint(widgets.blueprint)
-    app.wsgi_app = FastLane(created, app.wsgi_app)  # type: ignore[method-assign]
-    return app
+    app.wsgi_app = FastLane(created, partial(Flask.wsgi_app, app))  # type: ignore[method-assign]
 
 
 def share_of_threads(settings: Settings) -> TenantShare:

@@ -15,9 +15,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from argon2 import PasswordHasher
 from flask import Flask
 from flask.testing import FlaskClient
 from psycopg import sql
+from sqlalchemy import Engine
 from sqlalchemy.engine import make_url
 
 from app.http.services import services_of
@@ -25,24 +27,27 @@ from app.run import data_folder
 from app.run.data_folder import Addresses
 from app.run.local_servers import EmbeddedServers, started
 from app.settings import Settings
-from app.web import create_app
+from app.web import connect, create_app, install_services
 from migrations.run import migrate
-from tenants import db, logs, registry
+from tenants import db, logs, passwords, registry
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
 from tests import secrets_seen
 from tests.secrets_seen import LOG_FOLDER, LOGS
-from tests.service import Service, running_service
+from tests.service import PREPARED_IN, Service, copy_prepared, running_service
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     if is_first_process():
         shutil.rmtree(LOGS, ignore_errors=True)
+        os.environ[PREPARED_IN] = str(make_reachable_folder())  # the other processes inherit it
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """No password, secret, token or key stands in any log line of the whole run."""
     secrets_seen.keep()
+    if is_first_process():
+        shutil.rmtree(os.environ.pop(PREPARED_IN), ignore_errors=True)
     if is_first_process() and (found := secrets_seen.leaks(LOGS)):
         sys.stderr.write(
             f"\n{len(found)} secrets stand in the logs below {LOGS}: {[secret[:12] + '…' for secret in found]}\n"
@@ -52,24 +57,40 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 # Those that take longest begin first, so that none of pytest's processes is left alone with one at the end.
 SLOW = [
-    "tests/app/test_cli.py",
-    "tests/faults/test_up.py",
-    "tests/faults/test_scores.py",
-    "tests/faults/test_boards.py",
     "tests/faults/test_live.py",
     "tests/browser/test_dashboard.py",
+    "tests/faults/test_scores.py",
+    "tests/faults/test_boards.py",
+    "tests/faults/test_up.py",
+    "tests/app/test_cli.py",
     "tests/analytics/test_boards_model.py",
+    "tests/faults/test_neighbours.py",
     "tests/faults/test_ingest.py",
-    "tests/analytics/test_imports.py",
+    "tests/app/test_embedded.py",
+    "tests/analytics/test_group_commit.py",
     "tests/app/test_live.py",
+    "tests/analytics/test_imports.py",
     "tests/workers/test_workers.py",
     "tests/browser/test_nginx.py",
 ]
+# Each test has a service of its own, or none: they need not run in one process.
+EACH_BY_ITSELF = "tests/faults/test_up.py"
+# What a module imports to start processes of Plaudit's or a browser.
+STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(SLOW)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(SLOW)))
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        if STARTERS & vars(item.module).keys() or {"processes", "web"} & {*item.fixturenames}:
+            item.add_marker("processes")
+        file = item.nodeid.partition("::")[0]
+        if "demo_service" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("demo_service"))  # in one process, which starts it once
+        elif file != EACH_BY_ITSELF:
+            item.add_marker(pytest.mark.xdist_group(file))
 
 
 def is_first_process() -> bool:
@@ -107,8 +128,8 @@ def servers() -> Iterator[Addresses]:
     if database_url and redis_url:
         yield Addresses(database_url, "", redis_url)
         return
-    with reachable_folder() as folder, data_folder.hold(data_folder.prepare(folder), "command") as lock:
-        embedded = EmbeddedServers(folder, lock, durable=False)
+    with reachable_folder() as folder, data_folder.hold(copy_prepared(folder / "data"), "command") as lock:
+        embedded = EmbeddedServers(folder / "data", lock, durable=False)
         with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             own = embedded.addresses
             with psycopg.connect(embedded.logins.superuser_url) as server:
@@ -155,15 +176,69 @@ def settings(addresses: Addresses) -> Settings:
     )
 
 
-@pytest.fixture
-def app(settings: Settings) -> Iterator[Flask]:
+@pytest.fixture(scope="session", autouse=True)
+def quick_passwords() -> Iterator[None]:
+    """argon2id with its least parameters: hundreds of tests log somebody in. (Whole services use the real ones.)"""
+    least = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "_hasher", least)
+        yield
+
+
+@pytest.fixture(scope="session")
+def built_app(settings: Settings) -> Flask:
+    """One application for all tests: its routes and its contract take long to build and remember nothing."""
+    flask = create_watched_app(settings)
+    flask.test_client().get("/health/live")  # from now on Flask refuses new routes, which other tests would see
+    return flask
+
+
+def create_watched_app(settings: Settings) -> Flask:
     flask = create_app(settings)
-    with contextlib.suppress(tenants_redis.RedisUnavailable), tenants_redis.boards().client() as redis:
-        for key in redis.scan_iter("lim*"):  # what another test tried is not held against this one
-            redis.delete(key)
     flask.after_request(secrets_seen.watch)
+    return flask
+
+
+@pytest.fixture
+def app(built_app: Flask, settings: Settings) -> Iterator[Flask]:
+    """The application, as new: with keys, caches and a Redis client of this test's own. (Routes: see `own_app`.)"""
+    connect_anew(settings)
+    install_services(built_app, settings)
+    forget_tries()
+    yield built_app
+    services_of(built_app).boards.close()
+
+
+@pytest.fixture
+def own_app(settings: Settings) -> Iterator[Flask]:
+    """An application of this test's own, to put routes on."""
+    flask = create_watched_app(settings)
+    forget_tries()
     yield flask
     services_of(flask).boards.close()
+
+
+_engine_of_tests: list[Engine] = []
+
+
+def connect_anew(settings: Settings) -> None:
+    """Point this process at the tests' servers, whatever the test before did.
+
+    Where that one left the database's engine in place, it stays: its pool and its compiled statements are costly and
+    carry nothing over. Redis gets a new client, whose breaker is closed.
+    """
+    if _engine_of_tests and db.owner_engine() is _engine_of_tests[0]:
+        tenants_redis.configure(boards_url=settings.redis_url or "", queue_url=settings.queue_redis_url or "")
+        return
+    connect(settings)
+    _engine_of_tests[:] = [db.owner_engine()]
+
+
+def forget_tries() -> None:
+    """What another test tried is not held against this one."""
+    with contextlib.suppress(tenants_redis.RedisUnavailable), tenants_redis.boards().client() as redis:
+        for key in redis.scan_iter("lim*", count=10_000):
+            redis.delete(key)
 
 
 @pytest.fixture
@@ -201,11 +276,16 @@ def make_tenant() -> str:
     return tenant_id
 
 
+def make_reachable_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="plaudit-test-"))
+    folder.chmod(0o711)
+    return folder
+
+
 @contextlib.contextmanager
 def reachable_folder() -> Iterator[Path]:
     """A folder the servers' user can reach even when root runs the tests (pytest's own are closed to others)."""
-    folder = Path(tempfile.mkdtemp(prefix="plaudit-test-"))
-    folder.chmod(0o711)
+    folder = make_reachable_folder()
     try:
         yield folder
     finally:

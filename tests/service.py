@@ -1,6 +1,7 @@
 """A whole Plaudit for a test: `plaudit up` as a real process, on servers and ports of its own."""
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -13,27 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import requests
 from redis.exceptions import RedisError
 
-from tests import secrets_seen
+from app.run.data_folder import read_state
+from tests import commands, secrets_seen
 from tests.secrets_seen import LOG_FOLDER
 
 PLAUDIT = [sys.executable, "-m", "app.cli"]
 ROOT = Path(__file__).parents[1]
+# The environment variable with the folder where all of pytest's processes find one data folder to copy.
+PREPARED_IN = "PLAUDIT_TEST_PREPARED_IN"
 
 
 def plaudit(*arguments: str, data_dir: Path, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
     """Run one command to its end."""
-    done = subprocess.run(
-        [*PLAUDIT, "--data-dir", str(data_dir), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        timeout=120,
-        env=own_servers_env() | (env or {}),
-    )
+    done = commands.run(["--data-dir", str(data_dir), *arguments], env=own_servers_env() | (env or {}))
     LOG_FOLDER.mkdir(parents=True, exist_ok=True)
     with (LOG_FOLDER / "commands.txt").open("a") as said:
         said.write(done.stderr)
@@ -47,6 +44,23 @@ def plaudit_json(*arguments: str, data_dir: Path) -> Any:
     return json.loads(done.stdout)
 
 
+def copy_prepared(data_dir: Path) -> Path:
+    """Make this data folder as `plaudit migrate` does, from a copy: with the cluster, the roles and the schema.
+
+    Whichever of pytest's processes comes first has `plaudit` make the one that is copied.
+    """
+    shared = Path(os.environ[PREPARED_IN])
+    with (shared / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "whole").exists():
+            made = plaudit("migrate", data_dir=shared / "data")
+            assert made.returncode == 0, made.stderr
+            (shared / "whole").touch()
+    # With owners and modes: started by root, the servers run as another user.
+    subprocess.run(["cp", "--archive", str(shared / "data"), str(data_dir)], check=True)  # noqa: S607  any cp does
+    return data_dir
+
+
 def own_servers_env() -> dict[str, str]:
     """Our environment without any server named: embedded ones are meant here."""
     named = ("DATABASE_URL", "REDIS_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_QUEUE_REDIS_URL")
@@ -54,10 +68,12 @@ def own_servers_env() -> dict[str, str]:
 
 
 class Service:
-    """`plaudit up --json`, started and ready."""
+    """`plaudit up --json`, started and ready. In a folder that is not there, on a prepared cluster."""
 
-    def __init__(self, data_dir: Path, *options: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, data_dir: Path, *options: str, env: dict[str, str] | None = None, prepared: bool = True) -> None:
         self.data_dir = data_dir
+        if prepared and not data_dir.exists():
+            copy_prepared(data_dir)
         LOG_FOLDER.mkdir(parents=True, exist_ok=True)
         self.log = (LOG_FOLDER / f"up-{data_dir.parent.name}-{data_dir.name}.log").open("ab")
         command = [*PLAUDIT, "up", "--json", "--data-dir", str(data_dir), "--port", str(free_port()), *options]
@@ -102,7 +118,7 @@ class Service:
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(how)
-        status = self.process.wait(15)
+        status = self.process.wait(60)
         self.close()
         return status
 
@@ -116,8 +132,10 @@ class Service:
 
 
 @contextlib.contextmanager
-def running_service(data_dir: Path, *options: str, env: dict[str, str] | None = None) -> Iterator[Service]:
-    service = Service(data_dir, *options, env=env)
+def running_service(
+    data_dir: Path, *options: str, env: dict[str, str] | None = None, prepared: bool = True
+) -> Iterator[Service]:
+    service = Service(data_dir, *options, env=env, prepared=prepared)
     try:
         yield service
     finally:
@@ -126,13 +144,25 @@ def running_service(data_dir: Path, *options: str, env: dict[str, str] | None = 
         service.close()
 
 
-def eventually(what: Callable[[], Any], *, within_s: float = 20, every_s: float = 0.05) -> Any:
+def boards_are_right(service: Service) -> bool:
+    """`plaudit check` finds no difference, and nothing is due."""
+    state = read_state(service.data_dir)
+    if state is None or "addresses" not in state:
+        return False
+    with psycopg.connect(state["addresses"]["database_url"]) as owner:  # cheaper to ask, again and again
+        if owner.execute("SELECT FROM outbox LIMIT 1").fetchone() is not None:
+            return False
+    report = json.loads(plaudit("check", "--json", data_dir=service.data_dir).stdout)
+    return bool(report["ok"]) and report["due"] == 0
+
+
+def eventually(what: Callable[[], Any], *, within_s: float = 60, every_s: float = 0.05) -> Any:
     """Wait until `what` is true (an error of a server that is down counts as not yet); the last answer."""
     deadline = time.monotonic() + within_s
     while True:
         try:
             answer = what()
-        except (requests.RequestException, RedisError, OSError, psutil.Error):
+        except (requests.RequestException, RedisError, OSError, psutil.Error, psycopg.OperationalError):
             answer = None
         if answer or time.monotonic() > deadline:
             assert answer, f"not within {within_s} s"

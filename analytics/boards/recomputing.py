@@ -5,11 +5,10 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from analytics import outbox
+from analytics import counters, outbox
 from analytics.boards import rebuilding, redis_store
 from analytics.boards.names import boards_in
 from analytics.boards.projection import MAX_ROWS_PER_STEP, Projected, project_all
-from analytics.ingest import counters
 from analytics.locks import lock_boards
 from analytics.outbox import Kind
 from tenants import redis

@@ -8,8 +8,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics import outbox
-from analytics.ingest import counters
+from analytics import counters, outbox
 from analytics.outbox import Kind
 from tenants.db import Base, TenantOwned, Tx, array
 

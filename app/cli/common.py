@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+# SQLSTATEs of a database without our tables, columns, roles or rights.
+NOT_MIGRATED = {"42P01", "42501", "42703", "42704"}
+
 
 def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
@@ -123,6 +126,23 @@ def show_table(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Seq
 @contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
     """Say what went wrong in one line, and exit with 1. A bug still shows its traceback."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  whoever read our output has what they want
+        sys.exit(1)
+    except Exception as error:
+        message = _message_for(error)
+        if message is None:
+            raise
+        fail(message)
+
+
+def _message_for(error: Exception) -> str | None:
+    """The line for an error that a user can act on; None for a bug.
+
+    The classes are imported here, after the error: `plaudit --help` must not wait for SQLAlchemy.
+    """
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
     from app.run.data_folder import EmbeddedError
@@ -130,25 +150,19 @@ def clear_errors() -> Iterator[None]:
     from app.settings import SettingsError
     from tenants.errors import DomainError
 
-    try:
-        yield
-    except (DomainError, EmbeddedError, SettingsError, UpError) as error:
-        fail(str(error))
-    except OperationalError as error:
-        fail(
+    if isinstance(error, DomainError | EmbeddedError | SettingsError | UpError):
+        return str(error)
+    if isinstance(error, OperationalError):
+        return (
             f"The database cannot be reached ({_first_line(error)}): "
             "check DATABASE_URL, or unset it to use the embedded one"
         )
-    except ProgrammingError as error:
-        if getattr(error.orig, "sqlstate", None) not in {"42P01", "42501", "42703", "42704"}:
-            raise
-        fail(
+    if isinstance(error, ProgrammingError) and getattr(error.orig, "sqlstate", None) in NOT_MIGRATED:
+        return (
             f"The database is not ready for this ({_first_line(error)}): "
             "run plaudit migrate, as the owner of the database"
         )
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  whoever read our output has what they want
-        sys.exit(1)
+    return None
 
 
 def fail(message: str) -> NoReturn:

@@ -51,7 +51,7 @@ def web(data_dir: Path, port: int) -> None:
     """Serve the API."""
     from app.run.http_servers import serve_web
 
-    serve_web(prepare_process(data_dir, "web", PLAUDIT_PORT=str(port)))
+    serve_web(prepare_process(data_dir, PLAUDIT_PORT=str(port)))
 
 
 @click.command()
@@ -61,7 +61,7 @@ def live(data_dir: Path, port: int) -> None:
     """Serve the sockets and Server-Sent Events."""
     from app.run.http_servers import serve_live
 
-    serve_live(prepare_process(data_dir, "live", PLAUDIT_LIVE_PORT=str(port)))
+    serve_live(prepare_process(data_dir, PLAUDIT_LIVE_PORT=str(port)))
 
 
 @click.command()
@@ -113,17 +113,18 @@ def migrate(data_dir: Path, as_json: bool) -> None:
     show({"before": before, "after": after}, as_json=as_json, text=text)
 
 
-def prepare_process(data_dir: Path, name: str, **env: str) -> "Settings":
-    """One process of the service: its environment complete, its logging set up, its settings read."""
-    from app.run import environment
-    from tenants import logs
+def prepare_process(data_dir: Path, **env: str) -> "Settings":
+    """One process of the service: its environment complete, its settings read.
 
-    settings = environment.complete(data_dir, **env)
-    logs.configure(service=name, log_format=settings.log_format)
-    return settings
+    Whatever it becomes sets up its own logging. Nothing more is imported here: most of them become another program,
+    which would import it again.
+    """
+    from app.run import environment
+
+    return environment.complete(data_dir, **env)
 
 
 def become_workers_process(data_dir: Path, name: str) -> None:
     """The workers are a package of their own, which this one does not import."""
-    prepare_process(data_dir, name)
+    prepare_process(data_dir)
     os.execv(sys.executable, [sys.executable, "-m", "workers", name])

@@ -216,7 +216,7 @@ class Hub:
         self._newest: dict[Key, int] = {}
         self.tops = Tops()
         self._reminders: list[tuple[float, Follower, Key, int]] = []
-        handlers = {redis_store.CHANNEL: self._heard, liveness.CHANNEL: self._revoked}
+        handlers = {redis_store.CHANNEL: self.on_invalidation, liveness.CHANNEL: self._revoked}
         self._listener = Listener(handlers, self._missed)
         self._look = threading.Event()
         self._resync = False
@@ -292,7 +292,7 @@ class Hub:
             number = versions.read(tx, [board], now=utcnow())[board].number
         with suppress(RedisUnavailable), redis.boards().client() as client:  # which is told before PostgreSQL commits
             number = max(number, redis_store.published_version(client, board))
-        self._moved(key, number)
+        self.notify_followers(key, number)
         return self._newest.get(key, number)
 
     def remind(self, follower: Follower, key: Key, version: int, *, in_s: float) -> None:
@@ -307,12 +307,14 @@ class Hub:
 
     # --- What is heard, and what is looked up --------------------------------------------------------------------
 
-    def _heard(self, said: dict[str, Any]) -> None:
-        tenant_id: str = said["tenant"]
-        for topic, version in said["versions"].items():
-            self._moved((tenant_id, topic), version)
+    def on_invalidation(self, message: dict[str, Any]) -> None:
+        """A message of Redis: these boards of a tenant have new versions."""
+        tenant_id: str = message["tenant"]
+        for topic, version in message["versions"].items():
+            self.notify_followers((tenant_id, topic), version)
 
-    def _moved(self, key: Key, version: int, kind: str = "invalidated") -> None:
+    def notify_followers(self, key: Key, version: int, kind: str = "invalidated") -> None:
+        """Have every follower of a board sent its newest version, which is at least this one."""
         followers = self._followers.get(key)
         if followers is None:
             return
@@ -360,7 +362,7 @@ class Hub:
             self._resync = self._resync or kind == "resync"
             return
         for board, version in found.items():
-            self._moved((board.tenant_id, board.topic), version.number, kind)
+            self.notify_followers((board.tenant_id, board.topic), version.number, kind)
 
     def _keep_checking(self) -> None:
         """Whether everybody still counts, one after the other: a revocation is heard of at once, or found here."""

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from app.run.launcher import die_with_parent
 from app.settings import Settings
-from tenants import logs
 
 LIVE_CONNECTIONS = 10_000
 
@@ -24,7 +23,9 @@ def serve_web(settings: Settings) -> None:
     from granian.server import MPServer as Granian
 
     import app.web  # noqa: F401  imported before the fork, so that the processes share it
+    from tenants import logs
 
+    logs.configure(service="web", log_format=settings.log_format)
     server = Granian(
         "wsgi:application",
         address=settings.host,
@@ -45,10 +46,11 @@ def serve_web(settings: Settings) -> None:
 def _load(settings: Settings, parent: int) -> Any:
     """Runs in each of granian's processes."""
     die_with_parent(parent)
-    logs.configure(service="web", log_format=settings.log_format)
     from app.http import stalled_readers
     from app.web import create_app
+    from tenants import logs
 
+    logs.configure(service="web", log_format=settings.log_format)
     stalled_readers.cut_off_from_the_start(settings.port)
     return create_app(settings)
 

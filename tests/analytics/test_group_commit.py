@@ -364,7 +364,7 @@ def hammer(n):
             items.append(Item(kind, f"p{rng.randrange(50)}", now, user=f"u{rng.randrange(30)}"))
         rng.shuffle(items)
         group.write(WriteRequest(tenant, items, now))
-        sent[n] += sum(item.does is EventKind.VIEW for item in items)
+        sent[n] += sum(item.kind is EventKind.VIEW for item in items)
 threads = [threading.Thread(target=hammer, args=(n,)) for n in range(4)]
 [t.start() for t in threads]; [t.join() for t in threads]
 print(sum(sent))

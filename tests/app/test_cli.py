@@ -27,14 +27,14 @@ from app.settings import Settings
 from tenants import registry, users
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.conftest import reachable_folder
-from tests.service import plaudit
+from tests.service import PLAUDIT, ROOT, copy_prepared, own_servers_env, plaudit
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """A data folder whose servers are up."""
     with reachable_folder() as path:
-        data = data_folder.prepare(path / "data")
+        data = copy_prepared(path / "data")
         with data_folder.hold(data, "up") as lock:
             servers = EmbeddedServers(data, lock, durable=False)
             with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
@@ -52,6 +52,26 @@ def test_every_command_has_help() -> None:
             told = CliRunner().invoke(cli, [*words, "--help"])
             assert told.exit_code == 0
             assert len(told.stdout.splitlines()) > 4
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["worker"], ["live"]])
+def test_a_command_that_needs_no_library_loads_none(arguments: list[str], tmp_path: Path) -> None:
+    """`plaudit --help` is quick, and a process that becomes another program does not load everything twice."""
+    until_it_becomes_another = "import os, sys, app.cli as c\nos.execv = lambda *_: sys.exit()\n"
+    shown = "try: c.main()\nexcept SystemExit: print('loaded', *sorted({name.split('.')[0] for name in sys.modules}))"
+    done = subprocess.run(
+        [*PLAUDIT[:-2], "-c", until_it_becomes_another + shown, "--data-dir", str(tmp_path), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=own_servers_env() | {"DATABASE_URL": "postgresql://u@h/d", "PLAUDIT_SECRET_KEY": "x" * 32},
+    )
+    *_, loaded = done.stdout.splitlines()
+    assert loaded.split()[0] == "loaded", done.stderr
+    heavy = {"sqlalchemy", "psycopg", "redis", "flask", "structlog", "rich", "rq", "gunicorn", "granian", "alembic"}
+    assert heavy & {*loaded.split()} == set()
+    assert "click" in loaded.split()
 
 
 def test_servers_are_started_for_the_moment_and_only_where_there_is_a_plaudit() -> None:
@@ -292,33 +312,39 @@ def on_ours(settings: Settings, tmp_path: Path) -> Callable[..., CompletedProces
     return lambda *arguments: plaudit(*arguments, data_dir=tmp_path, env=env)
 
 
-def test_clients_keys_and_users_from_the_command_line(
-    connected: None, on_ours: Callable[..., CompletedProcess[str]]
-) -> None:
-    assert on_ours("tenant", "create", "crew", "--name", "Crew").returncode == 0
-    made = json.loads(on_ours("client", "create", "crew", "--scopes", "stats:read,events:write", "--json").stdout)
+def test_clients_from_the_command_line(tenant: str, on_ours: Callable[..., CompletedProcess[str]]) -> None:
+    made = json.loads(on_ours("client", "create", tenant, "--scopes", "stats:read,events:write", "--json").stdout)
     assert made["client_secret"].startswith("sk_")
-    listed = on_ours("client", "list", "crew", "--json").stdout
+    listed = on_ours("client", "list", tenant, "--json").stdout
     assert made["client_id"] in listed
     assert made["client_secret"] not in listed
-    rotated = json.loads(on_ours("client", "rotate", "crew", made["client_id"], "--json").stdout)
+    rotated = json.loads(on_ours("client", "rotate", tenant, made["client_id"], "--json").stdout)
     assert rotated["client_secret"] != made["client_secret"]
-    assert on_ours("client", "revoke", "crew", made["client_id"]).returncode == 0
-    assert "no client yet" in on_ours("client", "list", "crew").stdout
+    assert on_ours("client", "revoke", tenant, made["client_id"]).returncode == 0
+    assert "no client yet" in on_ours("client", "list", tenant).stdout
 
-    key = json.loads(on_ours("key", "create", "crew", "--origin", "https://w.example", "--json").stdout)
-    assert key["key"].startswith("pk_crew_")
-    assert on_ours("key", "revoke", "crew", key["key"]).returncode == 0
 
-    admin = on_ours("user", "create", "crew", "boss", "--role", "admin")
+def test_keys_from_the_command_line(tenant: str, on_ours: Callable[..., CompletedProcess[str]]) -> None:
+    key = json.loads(on_ours("key", "create", tenant, "--origin", "https://w.example", "--json").stdout)
+    assert key["key"].startswith(f"pk_{tenant}_")
+    assert on_ours("key", "revoke", tenant, key["key"]).returncode == 0
+
+
+def test_users_from_the_command_line(tenant: str, on_ours: Callable[..., CompletedProcess[str]]) -> None:
+    admin = on_ours("user", "create", tenant, "boss", "--role", "admin")
     assert "Password: " in admin.stdout, admin.stderr
     assert "audit.user.created" in admin.stderr
-    with tenant_tx("crew") as tx:
+    with tenant_tx(tenant) as tx:
         assert tx.scalars(select(users.User.sees_private)).all() == [True], "who is made here sees private pages"
-    assert "suspended" in on_ours("user", "suspend", "crew", "boss").stdout
-    assert "admin" in on_ours("user", "suspend", "crew", "boss", "--lift").stdout
-    assert "member" in on_ours("user", "role", "crew", "boss", "member").stdout
-    assert json.loads(on_ours("user", "list", "crew", "--json").stdout)[0]["username"] == "boss"
+    assert "suspended" in on_ours("user", "suspend", tenant, "boss").stdout
+    assert "admin" in on_ours("user", "suspend", tenant, "boss", "--lift").stdout
+    assert "member" in on_ours("user", "role", tenant, "boss", "member").stdout
+    assert json.loads(on_ours("user", "list", tenant, "--json").stdout)[0]["username"] == "boss"
+
+
+def test_the_signing_key_is_rotated_from_the_command_line(
+    connected: None, on_ours: Callable[..., CompletedProcess[str]]
+) -> None:
     assert "published" in on_ours("signing-key", "rotate").stdout
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
+from prometheus_client import REGISTRY
 
 from analytics.boards.names import Board
 from analytics.metrics import LIKES
@@ -38,7 +39,7 @@ def told(follower: Follower) -> list[tuple[str, int]]:
 
 
 def heard(hub: Hub, version: int) -> None:
-    hub._heard({"tenant": BOARD.tenant_id, "versions": {BOARD.topic: version, "tenant:1d:views": 99}})
+    hub.on_invalidation({"tenant": BOARD.tenant_id, "versions": {BOARD.topic: version, "tenant:1d:views": 99}})
 
 
 def test_many_changes_are_told_as_one_and_none_twice(hub: Hub) -> None:
@@ -56,9 +57,9 @@ def test_a_resync_never_tells_an_older_version_than_was_told(hub: Hub) -> None:
     follower = follower_of(hub)
     heard(hub, 6)
     assert told(follower) == [("invalidated", 6)]
-    hub._moved(KEY, 5, "resync")
+    hub.notify_followers(KEY, 5, "resync")
     assert told(follower) == [("resync", 6)]
-    hub._moved(KEY, 5, "resync")
+    hub.notify_followers(KEY, 5, "resync")
     heard(hub, 7)
     assert told(follower) == [("resync", 7)]
 
@@ -66,14 +67,20 @@ def test_a_resync_never_tells_an_older_version_than_was_told(hub: Hub) -> None:
 def test_who_comes_while_the_process_goes_is_sent_elsewhere(hub: Hub, tenant: str) -> None:
     follower = follower_of(hub)
     follower.reader = Reader(tenant, public_only=False, is_anonymous=False)
+    before = open_sockets()
     hub.join(follower)
+    assert open_sockets() == before + 1
     hub.end_all(RESTARTING)
     assert follower.close_code == RESTARTING
     with pytest.raises(Restarting):
         hub.join(follower)
     hub.leave(follower)
     hub.leave(follower)
-    assert not hub._open
+    assert open_sockets() == before, "who leaves twice is counted once"
+
+
+def open_sockets() -> float:
+    return REGISTRY.get_sample_value("plaudit_live_connections", {"kind": "socket"}) or 0
 
 
 def test_rows_are_read_once_however_many_ask_also_where_they_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ from werkzeug.test import TestResponse
 from app.api.blueprint import Blueprint, Schema
 from app.http.body import MAX_BODY_BYTES
 from app.http.rights import public
+from app.settings import Settings
+from tests.conftest import create_watched_app
 from tests.people import client_of
 
 
@@ -21,8 +23,9 @@ class EchoIn(Schema):
     inner = ma.fields.Raw()
 
 
-@pytest.fixture
-def client(app: Flask) -> FlaskClient:
+@pytest.fixture(scope="module")
+def built_app(settings: Settings) -> Flask:
+    """The application, with a route that answers what it was sent and one that has a bug."""
     echo = Blueprint("echo", __name__)
 
     @echo.post("/api/v1/echo")
@@ -32,8 +35,14 @@ def client(app: Flask) -> FlaskClient:
     def post(body: dict[str, Any]) -> dict[str, Any]:
         return body
 
+    @echo.get("/broken")
+    @public
+    def broken() -> str:
+        raise RuntimeError("the password is hunter2")
+
+    app = create_watched_app(settings)
     app.register_blueprint(echo)
-    return app.test_client()
+    return app
 
 
 def assert_problem(answer: TestResponse, status: int, code: str) -> dict[str, Any]:
@@ -163,10 +172,6 @@ def test_a_strange_address_is_4xx(client: FlaskClient, path: str) -> None:
     assert answer.content_type == "application/problem+json"
 
 
-def test_a_bug_is_a_500_that_tells_nothing(app: Flask, client: FlaskClient, capsys: pytest.CaptureFixture[str]) -> None:
-    def broken() -> str:
-        raise RuntimeError("the password is hunter2")
-
-    app.add_url_rule("/broken", view_func=public(broken))
+def test_a_bug_is_a_500_that_tells_nothing(client: FlaskClient, capsys: pytest.CaptureFixture[str]) -> None:
     body = assert_problem(client.get("/broken"), 500, "internal_error")
     assert "hunter2" not in str(body)

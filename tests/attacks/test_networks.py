@@ -46,9 +46,11 @@ def elsewhere(number: int) -> str:
         ("nonsense", "None", ""),
     ],
 )
-def test_an_ipv6_caller_is_its_64_and_a_mapped_one_is_ipv4(app: Flask, remote: str, address: str, network: str) -> None:
-    app.add_url_rule("/who", view_func=public(lambda: f"{caller_address()} {caller_network()}"), endpoint="who")
-    assert app.test_client().get("/who", environ_base={"REMOTE_ADDR": remote}).text == f"{address} {network}"
+def test_an_ipv6_caller_is_its_64_and_a_mapped_one_is_ipv4(
+    own_app: Flask, remote: str, address: str, network: str
+) -> None:
+    own_app.add_url_rule("/who", view_func=public(lambda: f"{caller_address()} {caller_network()}"), endpoint="who")
+    assert own_app.test_client().get("/who", environ_base={"REMOTE_ADDR": remote}).text == f"{address} {network}"
 
 
 @pytest.fixture

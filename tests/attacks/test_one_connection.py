@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from app.http.services import services_of
 from app.settings import Settings
-from app.web import create_app
+from app.web import connect, create_app
 from tenants import db
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, platform_tx, tenant_tx
@@ -27,7 +27,7 @@ def app(settings: Settings) -> Iterator[Flask]:
     flask = create_app(replace(settings, web_threads=1))
     yield flask
     services_of(flask).boards.close()
-    services_of(create_app(settings)).boards.close()  # the pool that other tests expect
+    connect(settings)  # the pool that other tests expect
 
 
 def requests_of_every_kind(app: Caller, member: Caller, admin: Caller) -> Iterator[Any]:

@@ -17,8 +17,8 @@ from tests.conftest import reachable_folder
 from tests.service import Service, eventually, running_service
 
 
-@pytest.fixture
-def service() -> Iterator[Service]:
+@pytest.fixture(scope="module")
+def whole_service() -> Iterator[Service]:
     with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
         headers = {"Authorization": f"Bearer {running.token()}"}
         for number in range(10):
@@ -26,6 +26,14 @@ def service() -> Iterator[Service]:
             put = requests.put(f"{running.url}/api/v1/pages/p{number}", json=body, headers=headers, timeout=10)
             assert put.status_code == 201
         yield running
+
+
+@pytest.fixture
+def service(whole_service: Service) -> Service:
+    """What the test before took away is back."""
+    eventually(lambda: whole_service.get("/health/ready").json()["status"] == "ok")
+    eventually(lambda: {"valkey", "postgres", "web"} <= set(whole_service.processes()))
+    return whole_service
 
 
 def counted(service: Service) -> int:
@@ -50,6 +58,7 @@ def test_a_thousand_views_through_three_kills_are_a_thousand(service: Service) -
     """32 connections, the web process killed three times, clients that retry with the same ids."""
     rng = random.Random(20261116)
     headers = {"Authorization": f"Bearer {service.token()}"}
+    before = counted(service)
     done = threading.Semaphore(0)
     progress = [0]
 
@@ -84,7 +93,7 @@ def test_a_thousand_views_through_three_kills_are_a_thousand(service: Service) -
         tries = list(pool.map(send, range(1000)))
     killer.join()
     assert sum(tries) > 1000, "something was cut off and sent again"
-    assert counted(service) == 1000
+    assert counted(service) - before == 1000
 
 
 def test_without_postgres_it_says_so_quickly_and_comes_back_quickly(service: Service) -> None:

@@ -36,7 +36,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path) -> None:
-    with running_service(folder, "--demo", "--no-traffic") as service:
+    with running_service(folder, "--demo", "--no-traffic", prepared=False) as service:
         first = service.ready
         assert first["tenant"] == "demo"
         login = {"tenant": "demo", "username": first["admin_username"], "password": first["admin_password"]}
@@ -50,7 +50,7 @@ def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path
         assert len(everything) > 8
         began = time.monotonic()
         assert service.stop(signal.SIGINT) == 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30, "it waits nine seconds at most; slack for a busy machine"
         assert gone(everything)
     with running_service(folder, "--demo", "--no-traffic") as service:
         for name in ("client_id", "client_secret", "admin_username", "admin_password"):
@@ -176,11 +176,11 @@ def marked_with(mark: str) -> Iterator[psutil.Process]:
                 yield process
 
 
-def test_two_run_beside_each_other(folder: Path) -> None:
-    with running_service(folder) as one, running_service(folder.with_name("other")) as two:
-        assert is_ready(one)
-        assert is_ready(two)
-        assert one.url != two.url
+def test_two_run_beside_each_other(folder: Path, demo_service: Service) -> None:
+    with running_service(folder) as another:
+        assert is_ready(another)
+        assert is_ready(demo_service)
+        assert another.url != demo_service.url
 
 
 def test_nobody_has_to_read_what_it_says(folder: Path) -> None:
@@ -217,9 +217,9 @@ def test_a_taken_port_is_said(folder: Path) -> None:
         one_clear_line(plaudit("up", "--port", port, data_dir=folder), port, "--port")
 
 
-def test_a_folder_in_use_is_said(folder: Path) -> None:
-    with running_service(folder):
-        one_clear_line(plaudit("up", "--port", str(free_port()), data_dir=folder), "running", "--data-dir")
+def test_a_folder_in_use_is_said(demo_service: Service) -> None:
+    said = plaudit("up", "--port", str(free_port()), data_dir=demo_service.data_dir)
+    one_clear_line(said, "running", "--data-dir")
 
 
 def test_data_of_another_server_version_is_said(folder: Path) -> None:

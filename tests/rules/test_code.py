@@ -27,10 +27,10 @@ def test_no_route_without_a_declared_auth(app: Flask, settings: Settings) -> Non
     assert undeclared(create_live_app(settings)) == []
 
 
-def test_the_auth_rule_notices_a_bare_route(app: Flask) -> None:
-    app.add_url_rule("/bare", view_func=lambda: "", endpoint="bare")
-    app.add_url_rule("/open", view_func=public(lambda: ""), endpoint="open")
-    assert undeclared(app) == ["/bare"]
+def test_the_auth_rule_notices_a_bare_route(own_app: Flask) -> None:
+    own_app.add_url_rule("/bare", view_func=lambda: "", endpoint="bare")
+    own_app.add_url_rule("/open", view_func=public(lambda: ""), endpoint="open")
+    assert undeclared(own_app) == ["/bare"]
 
 
 def test_scheduled_jobs_exist() -> None:

@@ -1,0 +1,112 @@
+"""Runs `plaudit` commands for tests, each in a process of its own that is forked from one with their libraries loaded.
+
+Most of a command's time is importing SQLAlchemy, psycopg and the rest, and the tests run a hundred commands. Nothing
+happens at import (tests/rules/test_code.py), so that a command finds everything as in a new process. `plaudit up` and
+what it starts are started as users start them: see tests/service.py.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+TIMEOUT_S = 300
+ROOT = Path(__file__).parents[1]
+LIBRARIES = (
+    "app.cli",
+    "app.run.up",
+    "app.run.backups",
+    "app.run.demo",
+    "migrations.run",
+    "analytics.boards.checking",
+    "analytics.ingest.imports",
+)
+
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_forking: list["subprocess.Popen[str]"] = []
+_one_at_a_time = threading.Lock()
+
+
+def run(arguments: Sequence[str], *, env: Mapping[str, str]) -> "CompletedProcess[str]":
+    """One command to its end, as `subprocess.run([plaudit, *arguments], capture_output=True)` runs it."""
+    with tempfile.TemporaryDirectory() as folder, _one_at_a_time, _timeout():
+        process = _forking[0] if _forking else _start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"arguments": arguments, "env": dict(env), "folder": folder}) + "\n")
+        process.stdin.flush()
+        status = process.stdout.readline()
+        assert status, "the process that forks commands has ended"
+        said = {name: (Path(folder) / name).read_text(errors="replace") for name in ("stdout", "stderr")}
+        return CompletedProcess(["plaudit", *arguments], int(status), **said)
+
+
+def _start() -> "subprocess.Popen[str]":
+    """It ends when this process does: its standard input is closed then."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.commands"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    _forking.append(process)
+    return process
+
+
+@contextlib.contextmanager
+def _timeout() -> Iterator[None]:
+    def give_up() -> None:
+        for process in _forking:
+            process.kill()
+
+    timer = threading.Timer(TIMEOUT_S, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _fork_for_each_order() -> None:
+    for name in LIBRARIES:
+        import_module(name)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _become(json.loads(line))
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+def _become(order: dict[str, Any]) -> None:
+    """The command, with streams and an environment of its own."""
+    folder = Path(order["folder"])
+    for number, (name, flags) in enumerate([(os.devnull, os.O_RDONLY), ("stdout", _WRITE), ("stderr", _WRITE)]):
+        os.dup2(os.open(folder / name, flags), number)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.argv = ["plaudit", *order["arguments"]]
+    status = 1
+    try:
+        import_module("app.cli").main()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except BaseException:  # noqa: BLE001  as the interpreter does at its end
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _fork_for_each_order()
