@@ -1,18 +1,14 @@
-"""The pure parts, by their properties."""
+"""Windows, by their properties."""
 
-import math
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.scoring import Weights, explain, score
 from analytics.windows import HOUR, SLIDING, Window, crossed, hour_of
 
 moments = st.integers(1_577_836_800, 2_051_222_400).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
 days = st.integers(0, 40 * 24 * 60).map(lambda minutes: timedelta(minutes=minutes))
-counts = st.integers(0, 2**53)
-weights = st.builds(Weights, likes=st.floats(0, 1000), views=st.floats(0, 1000))
 
 
 @given(moments, days)
@@ -49,24 +45,3 @@ def test_what_is_crossed_follows_how_far_time_went_and_not_what_there_is(now: da
     spans = crossed(hour_of(now), hour_of(now) + hours * HOUR)
     assert len(spans) == 1 + len(SLIDING)
     assert all(span.end - span.start <= hours * HOUR for span in spans)
-
-
-@given(weights, counts, counts, counts)
-def test_more_likes_or_views_never_lower_a_score(weighed: Weights, likes: int, views: int, more: int) -> None:
-    base = score(weighed, likes=likes, views=views)
-    assert score(weighed, likes=likes + more, views=views) >= base
-    assert score(weighed, likes=likes, views=views + more) >= base
-
-
-@given(weights, counts, counts)
-def test_a_score_has_six_decimals_and_its_explanation_says_the_same(weighed: Weights, likes: int, views: int) -> None:
-    value = score(weighed, likes=likes, views=views)
-    assert value == round(value, 6)
-    assert math.isfinite(value)
-    said = explain(weighed, likes=likes, views=views)
-    assert said["score"] == value
-    assert math.isclose(said["likes"]["points"] + said["views"]["points"], value, rel_tol=1e-9, abs_tol=1e-5)
-
-
-def test_nothing_scores_nothing() -> None:
-    assert score(Weights(), likes=0, views=0) == 0
