@@ -4,6 +4,7 @@ from flask import Flask
 
 from app.api import (
     actions,
+    beacon,
     credentials,
     docs,
     events,
@@ -37,6 +38,7 @@ MODULES = (
     spaces,
     likes,
     events,
+    beacon,
     leaderboards,
     overview,
     actions,

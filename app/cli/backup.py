@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from analytics.boards import redis_store
 from app.cli.common import connect_redis, database, json_option, show
 
 
@@ -42,7 +41,7 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
     backup of Plaudit has (other functions, triggers, views, schemas) is refused without --trust; a skilled forgery is
     not found that way.
     """
-    from analytics.boards import versions
+    from analytics.boards import redis_store, versions
     from app.run import backups
     from migrations.run import migrate
     from tenants import db, redis
