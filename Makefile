@@ -5,7 +5,7 @@ BIN := .venv/bin
 RUNTIME := .venv/.installed-runtime
 DEV := .venv/.installed-dev
 # Servers that are named are shared by all tests, which then run one after the other.
-PARALLEL = $(if $(REDIS_URL),,-n 3 --dist loadgroup --no-loadscope-reorder)
+PARALLEL = $(if $(REDIS_URL),,-n 3 --dist loadscope --no-loadscope-reorder)
 
 # Where it is set, each of the processes that a test or `make up` starts would compile all of the code again.
 unexport PYTHONDONTWRITEBYTECODE

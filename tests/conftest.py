@@ -21,6 +21,8 @@ from flask.testing import FlaskClient
 from psycopg import sql
 from sqlalchemy import Engine
 from sqlalchemy.engine import make_url
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from app.http.services import services_of
 from app.run import data_folder
@@ -73,10 +75,34 @@ SLOW = [
     "tests/workers/test_workers.py",
     "tests/browser/test_nginx.py",
 ]
+# Whose tests use `demo_service`: in one of pytest's processes, which starts it once.
+ON_DEMO_SERVICE = {
+    "tests/app/test_oauth.py",
+    "tests/attacks/test_raw_requests.py",
+    "tests/browser/test_dashboard.py",
+    "tests/browser/test_script.py",
+    "tests/faults/test_revocation.py",
+    "tests/faults/test_up.py::test_a_folder_in_use_is_said",
+    "tests/faults/test_up.py::test_two_run_beside_each_other",
+}
 # Each test has a service of its own, or none: they need not run in one process.
-EACH_BY_ITSELF = "tests/faults/test_up.py"
+EACH_BY_ITSELF = {"tests/faults/test_up.py"}
 # What a module imports to start processes of Plaudit's or a browser.
 STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service"}
+
+
+class ByService(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Which tests run in one of pytest's processes, one after the other: those that share something costly."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if {file, nodeid} & ON_DEMO_SERVICE:
+            return "demo_service"
+        return nodeid if file in EACH_BY_ITSELF else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByService:
+    return ByService(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -86,11 +112,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert isinstance(item, pytest.Function)
         if STARTERS & vars(item.module).keys() or {"processes", "web"} & {*item.fixturenames}:
             item.add_marker("processes")
-        file = item.nodeid.partition("::")[0]
         if "demo_service" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("demo_service"))  # in one process, which starts it once
-        elif file != EACH_BY_ITSELF:
-            item.add_marker(pytest.mark.xdist_group(file))
+            assert {item.nodeid, item.nodeid.partition("::")[0]} & ON_DEMO_SERVICE, f"{item.nodeid} belongs there"
 
 
 def is_first_process() -> bool:

@@ -199,7 +199,8 @@ def test_a_file_that_is_no_backup_changes_nothing(folder: Path, tmp_path: Path) 
 
 def test_restore_asks_before_it_replaces(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "b"
-    plaudit("backup", str(file), data_dir=folder)
+    assert plaudit("tenant", "create", "replaced", "--name", "Replaced", data_dir=folder).returncode == 0
+    assert plaudit("backup", str(file), data_dir=folder).returncode == 0
     asked = plaudit("restore", str(file), data_dir=folder)
     assert asked.returncode == 1
     for said in (asked.stderr, " ".join(CliRunner().invoke(cli, ["restore", "--help"]).stdout.split())):
