@@ -77,7 +77,7 @@ SLOW = [
 ]
 # Whose tests use `demo_service`: in one of pytest's processes, which starts it once.
 ON_DEMO_SERVICE = {
-    "tests/app/test_oauth.py",
+    "tests/app/api/test_oauth.py",
     "tests/attacks/test_raw_requests.py",
     "tests/browser/test_dashboard.py",
     "tests/browser/test_script.py",
