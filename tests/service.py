@@ -77,9 +77,9 @@ class Service:
         LOG_FOLDER.mkdir(parents=True, exist_ok=True)
         self.log = (LOG_FOLDER / f"up-{data_dir.parent.name}-{data_dir.name}.log").open("ab")
         command = [*PLAUDIT, "up", "--json", "--data-dir", str(data_dir), "--port", str(free_port()), *options]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=self.log, cwd=ROOT, env=own_servers_env() | (env or {}), text=True
-        )
+        # Tests that are interrupted leave no service behind.
+        env = own_servers_env() | {"PLAUDIT_PARENT_PID": str(os.getpid())} | (env or {})
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, cwd=ROOT, env=env, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.said()
