@@ -69,6 +69,7 @@ SLOW = [
     "tests/app/run/test_local_servers.py",
     "tests/analytics/ingest/test_group_commit.py",
     "tests/app/live/test_server.py",
+    "tests/app/live/test_admission.py",
     "tests/analytics/ingest/test_imports.py",
     "tests/workers/test_workers.py",
     "tests/browser/test_nginx.py",
