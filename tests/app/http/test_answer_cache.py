@@ -12,7 +12,7 @@ from app.http.answer_cache import MOST_BOARDS, MOST_BYTES, Answer, BoardShelf
 
 def a_shelf() -> BoardShelf:
     shelf = BoardShelf()
-    shelf._listener.is_hearing = True
+    shelf._listener.is_connected = True
     shelf._listener.start = lambda: None  # type: ignore[method-assign]
     return shelf
 

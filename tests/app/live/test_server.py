@@ -130,7 +130,7 @@ def test_a_process_that_goes_says_so(settings: Settings, addresses: Addresses, w
         began = time.monotonic()
         going.process.wait(10)
         assert time.monotonic() - began < 5
-        assert "Traceback" not in going.said()
+        assert "Traceback" not in going.log_text()
 
 
 @pytest.mark.parametrize(
