@@ -1,4 +1,4 @@
-"""Scores that look forged: flagged by a rule, then reviewed by an admin, who dismisses, suspends or reverses."""
+"""Suspicious scores: flagged by a rule, then reviewed by an admin, who dismisses, suspends or reverses."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -34,22 +34,22 @@ def wiki(demo_service: Service) -> Wiki:
 
 @pytest.fixture(scope="module")
 def signed_in(browser: Browser, demo_service: Service) -> StorageState:
-    one = Watched(browser, demo_service)
-    one.sign_in()
-    state = one.context.storage_state()
-    one.context.close()
+    user = Watched(browser, demo_service)
+    user.sign_in()
+    state = user.context.storage_state()
+    user.context.close()
     return state
 
 
 @pytest.fixture
 def watched(browser: Browser, demo_service: Service, signed_in: StorageState) -> Iterator[Watched]:
-    one = Watched(browser, demo_service, storage_state=signed_in)
-    yield one
-    one.context.close()
+    user = Watched(browser, demo_service, storage_state=signed_in)
+    yield user
+    user.context.close()
 
 
 @pytest.fixture
 def stranger(browser: Browser, demo_service: Service) -> Iterator[Watched]:
-    one = Watched(browser, demo_service)
-    yield one
-    one.context.close()
+    user = Watched(browser, demo_service)
+    yield user
+    user.context.close()

@@ -15,7 +15,7 @@ SHOTS = Path(__file__).parents[2] / ".build" / "screenshots"
 
 
 class Wiki:
-    """The tenant's side."""
+    """The tenant's app, over HTTP."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -38,7 +38,7 @@ class Wiki:
         return [row["value"] for row in answer["items"]]
 
     def pay(self, user: str, points: int) -> None:
-        """By an action of its own."""
+        """Pay points by an action that is created for it."""
         catalog = f"{self.service.url}/api/v1/actions/catalog/pays-{points}"
         assert requests.put(catalog, json={"points": points}, headers=self.headers, timeout=10).ok
         event = {"type": "action", "action_type": f"pays-{points}", "user": user}
@@ -52,26 +52,26 @@ class Wiki:
 
 
 class Watched:
-    """A browser of which everything that goes wrong is kept."""
+    """A browser that records every error, dialog and host."""
 
     def __init__(self, browser: Browser, service: Service, **options: Any) -> None:
         self.service = service
         self.context: BrowserContext = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        self.wrong: list[str] = []
+        self.errors: list[str] = []
         self.hosts: set[str] = set()
-        self.context.on("console", self._look_at)
-        self.context.on("weberror", lambda error: self.wrong.append(str(error.error)))
+        self.context.on("console", self._record)
+        self.context.on("weberror", lambda error: self.errors.append(str(error.error)))
         self.context.on("dialog", self._dismiss)
         self.context.on("request", lambda request: self.hosts.add(origin_of(request.url)))
         self.page: Page = self.context.new_page()
         self.page.on("websocket", lambda socket: self.hosts.add(origin_of(socket.url)))
 
-    def _look_at(self, message: ConsoleMessage) -> None:
+    def _record(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.wrong.append(message.text)
+            self.errors.append(message.text)
 
     def _dismiss(self, dialog: Dialog) -> None:
-        self.wrong.append(dialog.message)
+        self.errors.append(dialog.message)
         dialog.dismiss()
 
     def open(self, path: str = "/dashboard") -> Page:
@@ -95,7 +95,7 @@ class Watched:
         self.page.screenshot(path=SHOTS / f"{name}.png")
 
     def all_is_well(self) -> None:
-        assert self.wrong == []
+        assert self.errors == []
         assert self.hosts <= {self.service.url, self.service.ready["live_url"]}
 
 

@@ -90,7 +90,7 @@ def test_a_page_opens_with_its_series_and_has_an_address_of_its_own(watched: Wat
     expect(sheet.get_by_role("heading")).to_have_text("Title of seen")
     page.goto(f"{watched.service.url}/dashboard?page=nosuch")
     expect(sheet.get_by_text("There is no such page")).to_be_visible()
-    watched.wrong = [text for text in watched.wrong if "404" not in text]
+    watched.errors = [text for text in watched.errors if "404" not in text]
     watched.all_is_well()
 
 
@@ -203,7 +203,7 @@ def test_titles_and_addresses_are_words_and_nothing_more(watched: Watched, wiki:
     )
     assert refused == 422
     watched.shoot("nasty")
-    watched.wrong = [text for text in watched.wrong if "422" not in text]
+    watched.errors = [text for text in watched.errors if "422" not in text]
     watched.all_is_well()
 
 
@@ -277,7 +277,7 @@ def test_signing_out_and_a_session_that_ends(stranger: Watched) -> None:
     stranger.context.clear_cookies()
     page.get_by_role("button", name="7 days").click()
     expect(page.get_by_text("Your session has ended")).to_be_visible()
-    stranger.wrong = [text for text in stranger.wrong if "401" not in text]
+    stranger.errors = [text for text in stranger.errors if "401" not in text]
     stranger.all_is_well()
 
 
@@ -344,7 +344,7 @@ def test_the_admins_corner(watched: Watched, wiki: Wiki) -> None:
     expect(page.get_by_text("Nothing suspicious")).to_be_visible()
     page.get_by_role("button", name="Refused events").click()
     expect(page.locator(".list code", has_text="unknown_page")).to_be_visible()
-    watched.wrong = [text for text in watched.wrong if "422" not in text]
+    watched.errors = [text for text in watched.errors if "422" not in text]
     watched.all_is_well()
 
 

@@ -78,7 +78,7 @@ def test_nothing_happens_at_import() -> None:
 def test_the_environment_is_read_in_one_place() -> None:
     """Settings are read in `app/settings.py`; what our processes start with is assembled in `app/run/environment.py`.
 
-    `tenants/logs.py` asks for colours by itself: it stands below the settings.
+    `tenants/logs.py` reads whether colours are wanted: it is below the settings and cannot import them.
     """
     packages = ("app", "analytics", "tenants", "workers", "migrations")
     files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
