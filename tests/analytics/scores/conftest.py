@@ -13,6 +13,7 @@ from analytics.scores import ledger
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tests.people import Caller
+from tests.service import eventually
 
 UPDATE, CLAIM = "/api/v1/scores/update", "/api/v1/scores"
 
@@ -40,6 +41,18 @@ def entries(tenant: str, user: str) -> list[tuple[int, int, int]]:
             text("SELECT previous, delta, score FROM score_ledger WHERE user_id = :u ORDER BY id"), {"u": user}
         )
         return [(row.previous, row.delta, row.score) for row in rows]
+
+
+def send_until_admitted(caller: Caller, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """The status and body of the answer. On a busy machine fifty threads may get 429 `tenant_busy`: send again."""
+
+    def send() -> tuple[int, Any] | None:
+        answer = caller(method, path, json=body)
+        is_busy = answer.status_code == 429 and answer.get_json()["code"] == "tenant_busy"
+        return None if is_busy else (answer.status_code, answer.get_json())
+
+    status, answered = eventually(send)
+    return int(status), answered
 
 
 def at_once(times: int, what: Callable[[], Any]) -> list[Any]:
