@@ -1,4 +1,4 @@
-"""Page counters: a page's totals of all time, exact at any moment. Locked first by everybody who writes to a page."""
+"""Page counters: a page's totals of all time, always exact. Whatever writes to a page locks its counter first."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,12 +18,12 @@ class PageCounter(TenantOwned, Base):
     page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     likes: Mapped[int] = mapped_column(BigInteger, server_default="0")
     views: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    # Of the views, how many were in buckets that are no longer kept.
+    # How many of the views were in buckets that have been deleted.
     views_purged: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 def lock(tx: Tx, page_ids: Iterable[int]) -> dict[int, int]:
-    """Lock these pages' counters in the order of their ids, so that no two commits deadlock; the likes of each."""
+    """Lock these pages' counters by page id, so that no two transactions deadlock. Returns the likes of each."""
     rows = tx.execute(
         text("""
             SELECT page_id, likes FROM page_counters
@@ -36,7 +36,7 @@ def lock(tx: Tx, page_ids: Iterable[int]) -> dict[int, int]:
 
 
 def recount(tx: Tx, page_ids: Sequence[int]) -> None:
-    """Set these pages' counters to what their rows add up to."""
+    """Set these pages' counters to the sums of their rows."""
     lock(tx, page_ids)
     tx.execute(_RECOUNT, {"tenant": tx.tenant, "pages": array(page_ids)})
 

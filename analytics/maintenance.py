@@ -1,4 +1,4 @@
-"""What the owner does by the hour: the audit's partitions, and what is older than each tenant keeps it (PRODUCT 29)."""
+"""Hourly maintenance by the database's owner: partitions of the audit, and rows older than each tenant's retention."""
 
 import time
 from collections import Counter
@@ -15,13 +15,13 @@ from tenants import settings as tenant_settings
 from tenants.db import Tx, owner_tx, platform_tx, tenant_tx
 
 MONTHS_AHEAD = 2
-CHUNK = 10_000
+MAX_ROWS_PER_CHUNK = 10_000
 
 log = structlog.get_logger()
 
 
 def keep_months(*, now: datetime) -> None:
-    """Make this month's partition of the audit and the next ones; drop those that are over for every tenant."""
+    """Create the audit's partitions of this month and the next ones; drop those past every tenant's retention."""
     with platform_tx() as tx:
         tenant_ids = [tenant.id for tenant in registry.live(tx)]
     longest = tenant_settings.Retention().action_events_days
@@ -38,42 +38,43 @@ def keep_months(*, now: datetime) -> None:
 
 
 def purge_history(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
-    """Each tenant's event ids, buckets and audit that are older than it keeps them, a chunk and a commit at a time."""
+    """Delete each tenant's event ids, buckets and audit rows past their retention, a chunk and a commit at a time."""
     deadline = time.monotonic() + within_s
     with platform_tx() as tx:
         tenant_ids = [tenant.id for tenant in registry.live(tx)]
     purged: Counter[str] = Counter()
     for tenant_id in tenant_ids:
         try:
-            for table, gone in _purge_tenant(tenant_id, now=now, deadline=deadline):
-                purged[table] += gone
-        except OperationalError as error:  # a row that is locked for long keeps nobody else's history
+            for table, deleted in _purge_tenant(tenant_id, now=now, deadline=deadline):
+                purged[table] += deleted
+        except OperationalError as error:  # a row that is locked for long delays no other tenant's purge
             data = {"error": type(error.orig).__name__}
-            log.warning("a tenant's history is purged later", action="retention.late", tenantId=tenant_id, data=data)
+            log.warning("a tenant's purge failed", action="retention.late", tenantId=tenant_id, data=data)
     return dict(purged)
 
 
 def _purge_tenant(tenant_id: str, *, now: datetime, deadline: float) -> Iterator[tuple[str, int]]:
     with tenant_tx(tenant_id) as tx:
-        kept = tenant_settings.read(tx)[0].retention
+        retention = tenant_settings.read(tx)[0].retention
     days = {
-        "seen_events": kept.event_ids_days,
-        "action_events": kept.action_events_days,
-        "page_views_hour": kept.hourly_buckets_days,
-        "user_points_hour": max(kept.hourly_buckets_days, LONGEST.days + 1),
+        "seen_events": retention.event_ids_days,
+        "action_events": retention.action_events_days,
+        "page_views_hour": retention.hourly_buckets_days,
+        "user_points_hour": max(retention.hourly_buckets_days, LONGEST.days + 1),
     }
     for table, statement in _PURGES.items():
         before = now - timedelta(days=days[table])
         while time.monotonic() < deadline:
             with owner_tx() as tx:
-                gone = int(tx.scalar(statement, {"tenant": tenant_id, "before": before, "limit": CHUNK}) or 0)
-            yield table, gone
-            if gone < CHUNK:
+                parameters = {"tenant": tenant_id, "before": before, "limit": MAX_ROWS_PER_CHUNK}
+                deleted = int(tx.scalar(statement, parameters) or 0)
+            yield table, deleted
+            if deleted < MAX_ROWS_PER_CHUNK:
                 break
 
 
 def _months(tx: Tx) -> list[tuple[str, date]]:
-    """The partitions there are, and the first day of each."""
+    """The existing partitions, and the first day of each."""
     names = tx.scalars(
         text(
             "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
@@ -90,42 +91,42 @@ def _month(day: date, ahead: int) -> date:
 
 _PURGES = {
     "seen_events": text("""
-        WITH gone AS (DELETE FROM seen_events WHERE ctid = ANY(ARRAY(
+        WITH deleted AS (DELETE FROM seen_events WHERE ctid = ANY(ARRAY(
             SELECT ctid FROM seen_events WHERE tenant_id = :tenant AND seen_on < CAST(:before AS date)
             LIMIT :limit FOR UPDATE SKIP LOCKED)) RETURNING 1)
-        SELECT count(*) FROM gone
+        SELECT count(*) FROM deleted
     """),
     "action_events": text("""
-        WITH gone AS (DELETE FROM action_events WHERE (tenant_id, received_at, id) IN (
+        WITH deleted AS (DELETE FROM action_events WHERE (tenant_id, received_at, id) IN (
             SELECT tenant_id, received_at, id FROM action_events
             WHERE tenant_id = :tenant AND received_at < :before LIMIT :limit) RETURNING 1)
-        SELECT count(*) FROM gone
+        SELECT count(*) FROM deleted
     """),
-    # What they counted stays in the page's total of all time.
+    # Their views stay in the page's total of all time.
     "page_views_hour": text("""
         WITH old AS MATERIALIZED (
             SELECT ctid, page_id, views FROM page_views_hour
             WHERE tenant_id = :tenant
               AND bucket_hour AT TIME ZONE 'UTC' < CAST(:before AS timestamptz) AT TIME ZONE 'UTC'
             LIMIT :limit
-        ), held AS MATERIALIZED (
+        ), locked AS MATERIALIZED (
             SELECT page_id FROM page_counters
             WHERE tenant_id = :tenant AND page_id IN (SELECT page_id FROM old) ORDER BY page_id FOR UPDATE
-        ), gone AS (
+        ), deleted AS (
             DELETE FROM page_views_hour b WHERE b.ctid = ANY(ARRAY(SELECT ctid FROM old))
-            AND b.page_id IN (SELECT page_id FROM held) RETURNING b.page_id, b.views
+            AND b.page_id IN (SELECT page_id FROM locked) RETURNING b.page_id, b.views
         ), summed AS (
             UPDATE page_counters c SET views_purged = c.views_purged + g.views
-            FROM (SELECT page_id, sum(views) AS views FROM gone GROUP BY page_id) g
+            FROM (SELECT page_id, sum(views) AS views FROM deleted GROUP BY page_id) g
             WHERE c.tenant_id = :tenant AND c.page_id = g.page_id
         )
-        SELECT count(*) FROM gone
+        SELECT count(*) FROM deleted
     """),
     "user_points_hour": text("""
-        WITH gone AS (DELETE FROM user_points_hour WHERE ctid = ANY(ARRAY(
+        WITH deleted AS (DELETE FROM user_points_hour WHERE ctid = ANY(ARRAY(
             SELECT ctid FROM user_points_hour WHERE tenant_id = :tenant
             AND bucket_hour AT TIME ZONE 'UTC' < CAST(:before AS timestamptz) AT TIME ZONE 'UTC'
             LIMIT :limit)) RETURNING 1)
-        SELECT count(*) FROM gone
+        SELECT count(*) FROM deleted
     """),
 }

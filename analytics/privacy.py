@@ -1,7 +1,8 @@
-"""What is held of a person: all of it for them to see, and the way to be forgotten.
+"""Exporting and erasing all data of a user.
 
-Erasing blanks who they were, everywhere, and takes their likes away; the ledger stays, under an id that is nobody's, so
-that it still adds up. Answers that are kept for `Idempotency-Key` follow after the commit: see `analytics.redaction`.
+Erasing blanks every personal field and deletes their likes. The ledger stays, under an id that no longer identifies
+anybody, so that it still adds up. Answers stored for `Idempotency-Key` are redacted after the commit: see
+`analytics.redaction`.
 """
 
 from collections.abc import Callable
@@ -40,7 +41,7 @@ FLAG = "id rule details state created_at"
 
 @dataclass(frozen=True)
 class Erased:
-    """What was done, for the receipt."""
+    """What was erased, for the receipt."""
 
     user_id: UUID
     at: datetime
@@ -48,12 +49,12 @@ class Erased:
     sessions: int
     pages_owned: int
     audit_rows: int
-    # To be called after the commit.
-    tell: Callable[[], None]
+    # Announces the ended sessions; to be called after the commit.
+    announce: Callable[[], None]
 
 
 def export(tx: Tx, user: User) -> dict[str, Any]:
-    """Everything that is held of this user."""
+    """All data of this user."""
     own = {"tenant": tx.tenant, "user": user.id}
     liked = tx.execute(
         text("""
@@ -81,19 +82,19 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
 
 
 def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
-    """Forget who this was. Counts and boards that contained them follow."""
+    """Erase a user's personal data. Counts and boards that contained them are projected again."""
     liked = select(PageLike.page_id).where(PageLike.user_id == user.id).order_by(PageLike.page_id)
     counters.lock(tx, tx.scalars(liked).all())  # counters before users, as in every other transaction
     users.lock(tx, user)
     if user.role == Role.ADMIN and not by_admin:
         raise Forbidden("Only an admin may erase an admin")
-    taken = likes.remove_all(tx, user.id)
+    removed_likes = likes.remove_all(tx, user.id)
     owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
     ended = list(tx.scalars(delete(Session).where(Session.user_id == user.id).returning(Session.id)))
     tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user.id))
     redaction.mark(tx, user.id, now=now)
-    settled = {"state": State.DISMISSED.value, "resolved_at": now, "resolved_by": "erasure"}
-    tx.execute(update(Flag).where(Flag.user_id == user.id, Flag.resolved_at.is_(None)).values(**settled))
+    dismissed = {"state": State.DISMISSED.value, "resolved_at": now, "resolved_by": "erasure"}
+    tx.execute(update(Flag).where(Flag.user_id == user.id, Flag.resolved_at.is_(None)).values(**dismissed))
     tx.execute(update(Flag).where(Flag.user_id == user.id).values(note=None))
     blank = {**dict.fromkeys(PERSONAL), "email_verified": False, "role": "member"}
     tx.execute(update(User).where(User.id == user.id).values(**blank, erased_at=now, updated_at=now))
@@ -103,11 +104,11 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     return Erased(
         user.id,
         now,
-        likes=taken,
+        likes=removed_likes,
         sessions=len(ended),
         pages_owned=len(owned),
         audit_rows=int(blanked or 0),
-        tell=lambda: sessions.announce(tenant_id, ended),
+        announce=lambda: sessions.announce(tenant_id, ended),
     )
 
 

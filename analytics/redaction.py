@@ -1,10 +1,10 @@
-"""Taking an erased user out of the answers that are kept for `Idempotency-Key`.
+"""Removing an erased user from the answers that are stored for `Idempotency-Key`.
 
-The erasure's own transaction only leaves a row that says so (`mark`): reading every kept answer while the user's
-counters are locked would stop others. After its commit the answers are redacted in steps (`redact`), each a short
-transaction of bounded rows and bytes that also moves the row's position. A scheduled job finishes what a crash left.
+The erasure's own transaction only inserts a pending redaction (`mark`): reading every stored answer while the user's
+counters are locked would block others. After its commit the answers are redacted in steps (`redact`), each a short
+transaction of bounded rows and bytes that also moves the position. A scheduled job finishes what a crash left.
 
-An answer is redacted where it names the user by our id. The keys stay, so that nothing is done twice.
+An answer is redacted where it contains the user's id. The keys stay, so that nothing is done twice.
 """
 
 import time
@@ -21,10 +21,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 from tenants.db import Base, TenantOwned, Tx, platform_tx, tenant_tx
 from tenants.idempotency import MAX_KEPT_BYTES
 
-MAX_ROWS_A_STEP = 200
-MAX_BYTES_A_STEP = 1024 * 1024
-# How long a request goes on with it: the rest is the scheduled job's.
-IN_A_REQUEST_S = 0.5
+MAX_ROWS_PER_STEP = 200
+MAX_BYTES_PER_STEP = 1024 * 1024
+# How long a request spends on it; the scheduled job does the rest.
+MAX_REQUEST_S = 0.5
 
 PERSONAL = ("external_id", "username", "email", "password_hash", "segment", "avatar_url", "bio", "wallet")
 REDACTED = frozenset({*PERSONAL, "note"})
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class PendingRedaction(TenantOwned, Base):
-    """An erased user whom kept answers may still name: those after `redacted_to`, by their request."""
+    """An erased user whose data stored answers may still contain: those after `redacted_to`, ordered by request."""
 
     __tablename__ = "pending_redactions"
 
@@ -46,7 +46,7 @@ class PendingRedaction(TenantOwned, Base):
 
 
 def mark(tx: Tx, user_id: UUID, *, now: datetime) -> None:
-    """Say that this user is to be taken out of the kept answers."""
+    """Record that this user is to be removed from the stored answers."""
     values = {"redacted_to": "", "erased_at": now}
     tx.execute(
         insert(PendingRedaction)
@@ -58,7 +58,7 @@ def mark(tx: Tx, user_id: UUID, *, now: datetime) -> None:
 def begin(tenant_id: str, user_id: UUID) -> None:
     """Redact as much as a request has time for, after the commit of the erasure. Never fails: the job does the rest."""
     try:
-        redact(tenant_id, user_id, within_s=IN_A_REQUEST_S)
+        redact(tenant_id, user_id, within_s=MAX_REQUEST_S)
     except Exception:
         log.exception("a redaction is left to the scheduled job", action="redaction.left", tenantId=tenant_id)
 
@@ -71,30 +71,30 @@ def redact(tenant_id: str, user_id: UUID, *, within_s: float) -> None:
 
 
 def step(tenant_id: str, user_id: UUID) -> bool:
-    """Redact the next answers in a transaction of their own; whether there are more."""
+    """Redact the next answers in a transaction of their own. Returns whether there are more."""
     with tenant_tx(tenant_id) as tx:
-        mine = select(PendingRedaction).where(PendingRedaction.user_id == user_id)
-        row = tx.scalar(mine.with_for_update(skip_locked=True))
-        if row is None:  # it is done, or another process is doing it
+        pending_row = select(PendingRedaction).where(PendingRedaction.user_id == user_id)
+        row = tx.scalar(pending_row.with_for_update(skip_locked=True))
+        if row is None:  # redacted already, or another process is at it
             return False
         position = {"tenant": tx.tenant, "user": str(user_id), "after": row.redacted_to}
-        answers = tx.execute(_NEXT, {**position, "limit": MAX_ROWS_A_STEP}).all()
+        answers = tx.execute(_NEXT, {**position, "limit": MAX_ROWS_PER_STEP}).all()
         size = 0
         for answer in answers:
-            if answer.names_them:
+            if answer.has_user:
                 size += answer.size
-                if size > MAX_BYTES_A_STEP and size > answer.size:
+                if size > MAX_BYTES_PER_STEP and size > answer.size:
                     return True
-                _redact_one(tx, answer.request, str(user_id), is_large=answer.size > MAX_KEPT_BYTES)
+                _redact_answer(tx, answer.request, str(user_id), is_large=answer.size > MAX_KEPT_BYTES)
             row.redacted_to = answer.request
-        if len(answers) == MAX_ROWS_A_STEP:
+        if len(answers) == MAX_ROWS_PER_STEP:
             return True
         tx.delete(row)
         return False
 
 
 def pending() -> list[tuple[str, UUID]]:
-    """Whom kept answers may still name, of all tenants: the longest waiting first."""
+    """The pending redactions of all tenants (tenant, user), oldest first."""
     with platform_tx() as tx:
         rows = tx.execute(
             select(PendingRedaction.tenant_id, PendingRedaction.user_id).order_by(PendingRedaction.erased_at)
@@ -102,8 +102,8 @@ def pending() -> list[tuple[str, UUID]]:
         return [(row.tenant_id, row.user_id) for row in rows]
 
 
-def _redact_one(tx: Tx, request: str, user_id: str, *, is_large: bool) -> None:
-    """Without the user; one that is too large to be read, or no JSON, without its body."""
+def _redact_answer(tx: Tx, request: str, user_id: str, *, is_large: bool) -> None:
+    """Remove the user from an answer. One that is too large to be read, or not JSON, loses its body."""
     named = {"tenant": tx.tenant, "request": request}
     body = tx.scalar(_BODY, named) if not is_large else None
     try:
@@ -122,12 +122,12 @@ def _without(value: Any, user_id: str) -> Any:
         return value
     user = value.get("user")
     ids = (value.get("id"), value.get("user_id"), user.get("id") if isinstance(user, dict) else None)
-    is_them = user_id in ids
-    return {name: None if is_them and name in REDACTED else _without(inner, user_id) for name, inner in value.items()}
+    is_user = user_id in ids
+    return {name: None if is_user and name in REDACTED else _without(inner, user_id) for name, inner in value.items()}
 
 
 _NEXT = text("""
-    SELECT request, octet_length(body) AS size, position(convert_to(:user, 'UTF8') IN body) > 0 AS names_them
+    SELECT request, octet_length(body) AS size, position(convert_to(:user, 'UTF8') IN body) > 0 AS has_user
     FROM idempotency_keys WHERE tenant_id = :tenant AND request > :after ORDER BY request LIMIT :limit
 """)
 _BODY = text("SELECT body FROM idempotency_keys WHERE tenant_id = :tenant AND request = :request")

@@ -1,7 +1,7 @@
-"""Runs `plaudit` commands for tests, each in a process of its own that is forked from one with their libraries loaded.
+"""Runs `plaudit` commands for tests, each in a process that is forked from one with their libraries loaded.
 
 Most of a command's time is importing SQLAlchemy, psycopg and the rest, and the tests run a hundred commands. Nothing
-happens at import (tests/rules/test_code.py), so that a command finds everything as in a new process. `plaudit up` and
+happens at import (tests/rules/test_code.py), so a forked command behaves as in a new process. `plaudit up` and
 what it starts are started as users start them: see tests/service.py.
 """
 
@@ -37,7 +37,7 @@ _one_at_a_time = threading.Lock()
 
 
 def run(arguments: Sequence[str], *, env: Mapping[str, str]) -> "CompletedProcess[str]":
-    """One command to its end, as `subprocess.run([plaudit, *arguments], capture_output=True)` runs it."""
+    """Run one command to its end, as `subprocess.run([plaudit, *arguments], capture_output=True)` runs it."""
     with tempfile.TemporaryDirectory() as folder, _one_at_a_time, _timeout():
         process = _forking[0] if _forking else _start()
         assert process.stdin is not None
@@ -46,12 +46,12 @@ def run(arguments: Sequence[str], *, env: Mapping[str, str]) -> "CompletedProces
         process.stdin.flush()
         status = process.stdout.readline()
         assert status, "the process that forks commands has ended"
-        said = {name: (Path(folder) / name).read_text(errors="replace") for name in ("stdout", "stderr")}
-        return CompletedProcess(["plaudit", *arguments], int(status), **said)
+        output = {name: (Path(folder) / name).read_text(errors="replace") for name in ("stdout", "stderr")}
+        return CompletedProcess(["plaudit", *arguments], int(status), **output)
 
 
 def _start() -> "subprocess.Popen[str]":
-    """It ends when this process does: its standard input is closed then."""
+    """Start the process that forks commands. It ends with this one, which closes its standard input."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.commands"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
@@ -61,11 +61,11 @@ def _start() -> "subprocess.Popen[str]":
 
 @contextlib.contextmanager
 def _timeout() -> Iterator[None]:
-    def give_up() -> None:
+    def kill_all() -> None:
         for process in _forking:
             process.kill()
 
-    timer = threading.Timer(TIMEOUT_S, give_up)
+    timer = threading.Timer(TIMEOUT_S, kill_all)
     timer.daemon = True
     timer.start()
     try:
@@ -74,26 +74,26 @@ def _timeout() -> Iterator[None]:
         timer.cancel()
 
 
-def _fork_for_each_order() -> None:
+def _fork_for_each_request() -> None:
     for name in LIBRARIES:
         import_module(name)
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            _become(json.loads(line))
+            _run_command(json.loads(line))
         _, status = os.waitpid(child, 0)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
         sys.stdout.flush()
 
 
-def _become(order: dict[str, Any]) -> None:
-    """The command, with streams and an environment of its own."""
-    folder = Path(order["folder"])
+def _run_command(request: dict[str, Any]) -> None:
+    """Run the command in this process, with streams and an environment of its own."""
+    folder = Path(request["folder"])
     for number, (name, flags) in enumerate([(os.devnull, os.O_RDONLY), ("stdout", _WRITE), ("stderr", _WRITE)]):
         os.dup2(os.open(folder / name, flags), number)
     os.environ.clear()
-    os.environ.update(order["env"])
-    sys.argv = ["plaudit", *order["arguments"]]
+    os.environ.update(request["env"])
+    sys.argv = ["plaudit", *request["arguments"]]
     status = 1
     try:
         import_module("app.cli").main()
@@ -109,4 +109,4 @@ def _become(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _fork_for_each_order()
+    _fork_for_each_request()

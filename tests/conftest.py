@@ -46,18 +46,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """No password, secret, token or key stands in any log line of the whole run."""
-    secrets_seen.keep()
+    """No password, secret, token or key is in any log line of the whole run."""
+    secrets_seen.save()
     if is_first_process():
         shutil.rmtree(os.environ.pop(PREPARED_IN), ignore_errors=True)
-    if is_first_process() and (found := secrets_seen.leaks(LOGS)):
+    if is_first_process() and (leaked := secrets_seen.leaks(LOGS)):
         sys.stderr.write(
-            f"\n{len(found)} secrets stand in the logs below {LOGS}: {[secret[:12] + '…' for secret in found]}\n"
+            f"\n{len(leaked)} secrets are in the logs below {LOGS}: {[secret[:12] + '…' for secret in leaked]}\n"
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-# Those that take longest begin first, so that none of pytest's processes is left alone with one at the end.
+# The slowest files start first, so that no pytest process is still busy with one when the others are done.
 SLOW = [
     "tests/faults/test_live.py",
     "tests/browser/test_dashboard.py",
@@ -71,11 +71,12 @@ SLOW = [
     "tests/app/run/test_local_servers.py",
     "tests/analytics/ingest/test_group_commit.py",
     "tests/app/live/test_server.py",
+    "tests/app/live/test_admission.py",
     "tests/analytics/ingest/test_imports.py",
     "tests/workers/test_workers.py",
     "tests/browser/test_nginx.py",
 ]
-# Whose tests use `demo_service`: in one of pytest's processes, which starts it once.
+# Tests that use `demo_service` run in one pytest process, which starts it once.
 ON_DEMO_SERVICE = {
     "tests/app/api/test_oauth.py",
     "tests/attacks/test_raw_requests.py",
@@ -85,9 +86,9 @@ ON_DEMO_SERVICE = {
     "tests/faults/test_up.py::test_a_folder_in_use_is_said",
     "tests/faults/test_up.py::test_two_run_beside_each_other",
 }
-# Each test has a service of its own, or none: they need not run in one process.
-EACH_BY_ITSELF = {"tests/faults/test_up.py"}
-# What a module imports to start processes of Plaudit's or a browser.
+# Their tests share no service, so they may run in several pytest processes.
+INDEPENDENT_TESTS = {"tests/faults/test_up.py"}
+# Names that a module imports to start Plaudit's processes or a browser.
 STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service"}
 
 
@@ -98,7 +99,7 @@ class ByService(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no type
         file = nodeid.partition("::")[0]
         if {file, nodeid} & ON_DEMO_SERVICE:
             return "demo_service"
-        return nodeid if file in EACH_BY_ITSELF else file
+        return nodeid if file in INDEPENDENT_TESTS else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByService:
@@ -117,7 +118,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def is_first_process() -> bool:
-    """The only one, or the one that the others report to."""
+    """Whether this is the only pytest process, or the one that controls the others."""
     return "PYTEST_XDIST_WORKER" not in os.environ
 
 
@@ -156,7 +157,7 @@ def servers() -> Iterator[Addresses]:
         with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             own = embedded.addresses
             with psycopg.connect(embedded.logins.superuser_url) as server:
-                # A database for this run, dropped at its end whoever is still connected.
+                # Each run creates a database, and drops it even while sessions are connected.
                 server.execute("ALTER ROLE plaudit CREATEDB; GRANT pg_signal_backend TO plaudit")
             yield Addresses(
                 database_url=database_url or own.database_url,
@@ -201,18 +202,18 @@ def settings(addresses: Addresses) -> Settings:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_passwords() -> Iterator[None]:
-    """argon2id with its least parameters: hundreds of tests log somebody in. (Whole services use the real ones.)"""
-    least = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    """argon2id with its smallest parameters: hundreds of tests log a user in. (Whole services use the real ones.)"""
+    cheapest = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passwords, "_hasher", least)
+        patch.setattr(passwords, "_hasher", cheapest)
         yield
 
 
 @pytest.fixture(scope="session")
 def built_app(settings: Settings) -> Flask:
-    """One application for all tests: its routes and its contract take long to build and remember nothing."""
+    """One application for all tests: its routes and its contract take long to build, and have no state."""
     flask = create_watched_app(settings)
-    flask.test_client().get("/health/live")  # from now on Flask refuses new routes, which other tests would see
+    flask.test_client().get("/health/live")  # from now on Flask refuses new routes, which would affect other tests
     return flask
 
 
@@ -224,19 +225,19 @@ def create_watched_app(settings: Settings) -> Flask:
 
 @pytest.fixture
 def app(built_app: Flask, settings: Settings) -> Iterator[Flask]:
-    """The application, as new: with keys, caches and a Redis client of this test's own. (Routes: see `own_app`.)"""
-    connect_anew(settings)
+    """The application, with keys, caches and a Redis client of this test's own. (For new routes: `own_app`.)"""
+    reconnect(settings)
     install_services(built_app, settings)
-    forget_tries()
+    clear_rate_limits()
     yield built_app
     services_of(built_app).boards.close()
 
 
 @pytest.fixture
 def own_app(settings: Settings) -> Iterator[Flask]:
-    """An application of this test's own, to put routes on."""
+    """An application of this test's own, to which it can add routes."""
     flask = create_watched_app(settings)
-    forget_tries()
+    clear_rate_limits()
     yield flask
     services_of(flask).boards.close()
 
@@ -244,11 +245,11 @@ def own_app(settings: Settings) -> Iterator[Flask]:
 _engine_of_tests: list[Engine] = []
 
 
-def connect_anew(settings: Settings) -> None:
-    """Point this process at the tests' servers, whatever the test before did.
+def reconnect(settings: Settings) -> None:
+    """Connect this process to the tests' servers, whatever the test before did.
 
-    Where that one left the database's engine in place, it stays: its pool and its compiled statements are costly and
-    carry nothing over. Redis gets a new client, whose breaker is closed.
+    The database's engine stays if the test before did not replace it: its pool and its compiled statements are costly
+    and have no state. Redis gets a new client, whose breaker is closed.
     """
     if _engine_of_tests and db.owner_engine() is _engine_of_tests[0]:
         tenants_redis.configure(boards_url=settings.redis_url or "", queue_url=settings.queue_redis_url or "")
@@ -257,8 +258,8 @@ def connect_anew(settings: Settings) -> None:
     _engine_of_tests[:] = [db.owner_engine()]
 
 
-def forget_tries() -> None:
-    """What another test tried is not held against this one."""
+def clear_rate_limits() -> None:
+    """Attempts of another test must not limit this one."""
     with contextlib.suppress(tenants_redis.RedisUnavailable), tenants_redis.boards().client() as redis:
         for key in redis.scan_iter("lim*", count=10_000):
             redis.delete(key)
@@ -287,7 +288,7 @@ def other_tenant(connected: None) -> str:
 
 @pytest.fixture(scope="session")
 def demo_service() -> Iterator[Service]:
-    """A whole Plaudit with the demo tenant, shared by tests that leave it as they found it."""
+    """A whole Plaudit with the demo tenant, shared by tests that undo what they change."""
     with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
         yield running
 

@@ -56,7 +56,7 @@ class Live:
             self.process.wait(10)
         self.log.close()
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         with open(self.log.name) as log:  # noqa: PTH123
             return log.read()
 
@@ -92,7 +92,7 @@ class Socket:
         return message
 
     def read_until(self, kind: str, within_s: float = 10, **fields: Any) -> dict[str, Any]:
-        """The next message of this kind with these fields; those before are read over."""
+        """The next message of this kind with these fields; earlier ones are skipped."""
         deadline = time.monotonic() + within_s
         while True:
             message = self.read(max(0.01, deadline - time.monotonic()))
@@ -101,13 +101,13 @@ class Socket:
 
     def silent_for(self, seconds: float) -> bool:
         try:
-            said = self.read(seconds)
+            message = self.read(seconds)
         except websocket.WebSocketTimeoutException:
             return True
-        raise AssertionError(said)
+        raise AssertionError(message)
 
     def close_code(self, within_s: float = 5) -> int:
-        """With which code the other side ends it."""
+        """The code with which the server closes the socket."""
         self.raw.settimeout(within_s)
         while True:
             opcode, data = self.raw.recv_data(control_frame=True)
@@ -123,12 +123,12 @@ def ticket_for(caller: Caller) -> str:
     answer = caller("POST", "/api/v1/live/tickets")
     assert answer.status_code == 201, answer.text
     ticket = str(answer.get_json()["ticket"])
-    secrets_seen.look_at({"ticket": ticket})
+    secrets_seen.collect({"ticket": ticket})
     return ticket
 
 
 def events(answer: requests.Response) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Server-Sent Events as they come: id and message."""
+    """Server-Sent Events as they arrive: id and message."""
     event_id = ""
     for line in answer.iter_lines(chunk_size=1, decode_unicode=True):
         if line.startswith("id: "):

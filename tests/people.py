@@ -1,4 +1,4 @@
-"""Clients and users for tests, through the domain, with tokens as the API gives them."""
+"""Clients and users for tests: created by the domain, with tokens from the API."""
 
 from dataclasses import dataclass
 from secrets import token_hex
@@ -19,7 +19,7 @@ _hash: list[str] = []
 
 @dataclass
 class Caller:
-    """A test client with somebody's token."""
+    """A test client with the token of a client or user."""
 
     http: FlaskClient
     tenant: str
@@ -35,9 +35,10 @@ class Caller:
 
 def client_of(http: FlaskClient, tenant: str, *scopes: str) -> Caller:
     with tenant_tx(tenant) as tx:
-        made = credentials.create_client(tx, name="Test app", scopes=scopes or ["admin"], now=utcnow())
-    SEEN.add(made.secret)
-    return Caller(http, tenant, token_of(http, made.client.id, made.secret), made.client.id, made.secret)
+        created = credentials.create_client(tx, name="Test app", scopes=scopes or ["admin"], now=utcnow())
+    SEEN.add(created.secret)
+    token = token_of(http, created.client.id, created.secret)
+    return Caller(http, tenant, token, created.client.id, created.secret)
 
 
 def token_of(http: FlaskClient, client_id: str, secret: str, **extra: str) -> str:
@@ -54,12 +55,12 @@ def user_of(
     username: str | None = None,
     sees_private: bool = True,
 ) -> Caller:
-    """A user with a login. One who registered alone has `sees_private` false."""
+    """A user with a login. A self-registered user has `sees_private` false."""
     username = username or f"user_{token_hex(4)}"
     if not _hash:
         _hash.append(passwords.hash_password(PASSWORD))
     with tenant_tx(tenant) as tx:
-        made = users.register(
+        user = users.register(
             tx,
             username=username,
             email=f"{username}@example.org",
@@ -69,7 +70,7 @@ def user_of(
             now=utcnow(),
         )
     tokens = log_in(http, tenant, username)
-    return Caller(http, tenant, tokens["access_token"], str(made.id), refresh_token=tokens["refresh_token"])
+    return Caller(http, tenant, tokens["access_token"], str(user.id), refresh_token=tokens["refresh_token"])
 
 
 def open_signup(tenant: str) -> str:

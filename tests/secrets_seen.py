@@ -1,4 +1,4 @@
-"""Every secret that passes through the tests, so that the last of them can look for it in the logs."""
+"""Every secret that the tests send or receive, so that the logs can be searched for it at the end of the run."""
 
 import contextlib
 import json
@@ -25,43 +25,44 @@ NAMES = {
 LOGS = Path(__file__).parents[1] / ".build" / "test-logs"
 # Each of pytest's processes has a folder of its own.
 LOG_FOLDER = LOGS / os.environ.get("PYTEST_XDIST_WORKER", "main")
-KEPT = "secrets-seen.json"
+SAVED_AS = "secrets-seen.json"
 SEEN: set[str] = set()
 
 
-def keep() -> None:
-    """For whoever looks through all logs when every process is done."""
+def save() -> None:
+    """Write this process's secrets to a file, for the search when all processes are done."""
     LOG_FOLDER.mkdir(parents=True, exist_ok=True)
-    (LOG_FOLDER / KEPT).write_text(json.dumps(sorted(SEEN)))
+    (LOG_FOLDER / SAVED_AS).write_text(json.dumps(sorted(SEEN)))
 
 
 def leaks(folder: Path) -> list[str]:
-    """The secrets of the run that stand in any log below this folder."""
+    """The secrets of the run that any log below this folder contains."""
     files = [file for file in folder.rglob("*") if file.is_file()]
-    seen = {secret for file in files if file.name == KEPT for secret in json.loads(file.read_text())}
-    text = "\n".join(file.read_text(errors="replace") for file in files if file.name != KEPT)
+    seen = {secret for file in files if file.name == SAVED_AS for secret in json.loads(file.read_text())}
+    text = "\n".join(file.read_text(errors="replace") for file in files if file.name != SAVED_AS)
     return sorted(secret for secret in seen if secret in text)
 
 
 def watch(response: Response) -> Response:
-    """After each request of a test client: what was sent, and what was answered."""
+    """After each request of a test client: collect the secrets of its body and answer, and log errors."""
     with contextlib.suppress(ValueError, RecursionError):
         body = request.environ.get("plaudit.body")
-        look_at(json.loads(body) if isinstance(body, bytes) and body else None)
+        collect(json.loads(body) if isinstance(body, bytes) and body else None)
     if response.is_json:
-        look_at(response.get_json(silent=True))
+        collect(response.get_json(silent=True))
     if response.status_code >= 400:
-        with (LOG_FOLDER / "errors-told.txt").open("a") as told:
-            told.write(response.get_data(as_text=True) + "\n")
+        with (LOG_FOLDER / "errors.txt").open("a") as file:
+            file.write(response.get_data(as_text=True) + "\n")
     return response
 
 
-def look_at(value: Any) -> None:
+def collect(value: Any) -> None:
+    """Add the secrets in a JSON value to those seen."""
     if isinstance(value, list):
         for item in value:
-            look_at(item)
+            collect(item)
     if isinstance(value, dict):
         for name, inner in value.items():
             if name in NAMES and isinstance(inner, str) and len(inner) >= 10:
                 SEEN.add(inner)
-            look_at(inner)
+            collect(inner)

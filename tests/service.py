@@ -24,7 +24,7 @@ from tests.secrets_seen import LOG_FOLDER
 
 PLAUDIT = [sys.executable, "-m", "app.cli"]
 ROOT = Path(__file__).parents[1]
-# The environment variable with the folder where all of pytest's processes find one data folder to copy.
+# The environment variable with the folder of the data folder that all pytest processes copy.
 PREPARED_IN = "PLAUDIT_TEST_PREPARED_IN"
 
 
@@ -32,43 +32,43 @@ def plaudit(*arguments: str, data_dir: Path, env: dict[str, str] | None = None) 
     """Run one command to its end."""
     done = commands.run(["--data-dir", str(data_dir), *arguments], env=own_servers_env() | (env or {}))
     LOG_FOLDER.mkdir(parents=True, exist_ok=True)
-    with (LOG_FOLDER / "commands.txt").open("a") as said:
-        said.write(done.stderr)
+    with (LOG_FOLDER / "commands.txt").open("a") as log:
+        log.write(done.stderr)
     return done
 
 
 def plaudit_json(*arguments: str, data_dir: Path) -> Any:
-    """What one command says with --json."""
+    """The JSON that one command prints with --json."""
     done = plaudit(*arguments, "--json", data_dir=data_dir)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def copy_prepared(data_dir: Path) -> Path:
-    """Make this data folder as `plaudit migrate` does, from a copy: with the cluster, the roles and the schema.
+    """Create this data folder as `plaudit migrate` does, from a copy: with the cluster, the roles and the schema.
 
-    Whichever of pytest's processes comes first has `plaudit` make the one that is copied.
+    The first pytest process that needs it runs `plaudit migrate` to create the original.
     """
     shared = Path(os.environ[PREPARED_IN])
     with (shared / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (shared / "whole").exists():
-            made = plaudit("migrate", data_dir=shared / "data")
-            assert made.returncode == 0, made.stderr
-            (shared / "whole").touch()
+        if not (shared / "complete").exists():
+            migrated = plaudit("migrate", data_dir=shared / "data")
+            assert migrated.returncode == 0, migrated.stderr
+            (shared / "complete").touch()
     # With owners and modes: started by root, the servers run as another user.
     subprocess.run(["cp", "--archive", str(shared / "data"), str(data_dir)], check=True)  # noqa: S607  any cp does
     return data_dir
 
 
 def own_servers_env() -> dict[str, str]:
-    """Our environment without any server named: embedded ones are meant here."""
+    """Our environment without the addresses of servers, so that embedded ones are started."""
     named = ("DATABASE_URL", "REDIS_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_QUEUE_REDIS_URL")
     return {name: value for name, value in os.environ.items() if name not in named}
 
 
 class Service:
-    """`plaudit up --json`, started and ready. In a folder that is not there, on a prepared cluster."""
+    """`plaudit up --json`, started and ready. A data folder that does not exist is copied from the prepared one."""
 
     def __init__(self, data_dir: Path, *options: str, env: dict[str, str] | None = None, prepared: bool = True) -> None:
         self.data_dir = data_dir
@@ -82,11 +82,11 @@ class Service:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, cwd=ROOT, env=env, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, self.said()
+        assert line, self.log_text()
         self.ready: dict[str, Any] = json.loads(line)
         self.url = str(self.ready["url"])
-        secrets_seen.look_at(self.ready)
-        secrets_seen.look_at(json.loads((data_dir / "secrets.json").read_text()))
+        secrets_seen.collect(self.ready)
+        secrets_seen.collect(json.loads((data_dir / "secrets.json").read_text()))
 
     def get(self, path: str, **options: Any) -> requests.Response:
         return requests.get(self.url + path, timeout=10, **options)
@@ -94,7 +94,7 @@ class Service:
     def post(self, path: str, **options: Any) -> requests.Response:
         answer = requests.post(self.url + path, timeout=10, **options)
         if answer.headers.get("Content-Type") == "application/json":
-            secrets_seen.look_at(answer.json())
+            secrets_seen.collect(answer.json())
         return answer
 
     def token(self) -> str:
@@ -105,12 +105,12 @@ class Service:
 
     def processes(self) -> dict[str, psutil.Process]:
         """The direct children, by name."""
-        found = {}
+        by_name = {}
         for child in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if command := child.cmdline():  # a process that is just starting has none yet
-                    found[_name(command)] = child
-        return found
+                    by_name[_name(command)] = child
+        return by_name
 
     def everything(self) -> list[psutil.Process]:
         me = psutil.Process(self.process.pid)
@@ -127,7 +127,7 @@ class Service:
             self.process.stdout.close()
         self.log.close()
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return Path(self.log.name).read_text(errors="replace")
 
 
@@ -149,7 +149,7 @@ def boards_are_right(service: Service) -> bool:
     state = read_state(service.data_dir)
     if state is None or "addresses" not in state:
         return False
-    with psycopg.connect(state["addresses"]["database_url"]) as owner:  # cheaper to ask, again and again
+    with psycopg.connect(state["addresses"]["database_url"]) as owner:  # cheaper than the command, which callers repeat
         if owner.execute("SELECT FROM outbox LIMIT 1").fetchone() is not None:
             return False
     report = json.loads(plaudit("check", "--json", data_dir=service.data_dir).stdout)
@@ -157,7 +157,7 @@ def boards_are_right(service: Service) -> bool:
 
 
 def eventually(what: Callable[[], Any], *, within_s: float = 60, every_s: float = 0.05) -> Any:
-    """Wait until `what` is true (an error of a server that is down counts as not yet); the last answer."""
+    """Wait until `what` returns something true, and return that. Errors of a server that is down mean: not yet."""
     deadline = time.monotonic() + within_s
     while True:
         try:

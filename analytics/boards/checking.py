@@ -1,7 +1,7 @@
 """`plaudit check`: every number and every board against a recomputation that shares no query with the projection.
 
-For a tenant it takes the projection's lock and reads everything in one snapshot of the database, so nothing moves while
-it compares. Pages and users whose projection is still due are left out: they are late, not wrong.
+For a tenant it takes the projection's lock and reads everything in one snapshot of the database, so nothing changes
+while it compares. Stale pages and users are left out: they are late, not wrong.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ LATE_AFTER = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class Difference:
-    """A value that is not what it should be."""
+    """A value that differs from the expected one."""
 
     tenant_id: str
     where: str
@@ -52,7 +52,7 @@ class Expected:
     is_shared: bool
 
     def on_global(self, window: str, metric: str) -> float | None:
-        """Its value on a global board; None: it is not on it."""
+        """The page's value on a global board; None if it is not on it."""
         return (self.is_shared and self.numbers[f"{metric}_{window}"]) or None
 
 
@@ -68,28 +68,30 @@ def check(tenant_id: str, *, now: datetime) -> Report:
     """Compare everything of one tenant: numbers, ledgers, and boards of pages and users."""
     with tenant_tx(tenant_id, separate=True) as locking, tenant_tx(tenant_id) as tx:
         lock_boards(locking, tenant_id)
-        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))  # from its first query, which is below
-        for one in (locking, tx):
-            one.execute(text("SET LOCAL statement_timeout = 0"))
-            one.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))  # from its first query, below
+        for transaction in (locking, tx):
+            transaction.execute(text("SET LOCAL statement_timeout = 0"))
+            transaction.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         due, hour = _due(tx), _hour(tx)
-        found: list[Difference] = []
+        differences: list[Difference] = []
         if hour is not None and now - hour > timedelta(hours=1) + LATE_AFTER:
-            found.append(Difference(tenant_id, "projections", "windows", f"slid to {hour:%F %H:%M}", f"{now:%F %H:00}"))
+            differences.append(
+                Difference(tenant_id, "projections", "windows", f"slid to {hour:%F %H:%M}", f"{now:%F %H:00}")
+            )
         expected = {page_id: page for page_id, page in _expected(tx, hour or now) if page_id not in due}
-        found += _wrong_stats(tx, expected, due)
+        differences += _wrong_stats(tx, expected, due)
         for source in user_metrics().values():
-            found += _wrong_ledgers(tx, source)
+            differences += _wrong_ledgers(tx, source)
         late_users = _late_users(tx)
         user_boards: dict[str, list[tuple[str, int]]] = {}
         for metric, source in user_metrics().items():
             user_boards |= _user_boards(tx, metric.name, source, hour or now, late_users)
         with redis.boards().client() as client:
             boards = _boards(expected)
-            found += _wrong_boards(client, tenant_id, boards, expected, due)
-            found += _wrong_on_global(client, tenant_id, expected)
-            found += _wrong_user_boards(client, tenant_id, user_boards, late_users)
-    return Report(len(expected), len(boards) + len(user_boards), len(due) + len(late_users), found)
+            differences += _wrong_boards(client, tenant_id, boards, expected, due)
+            differences += _wrong_on_global(client, tenant_id, expected)
+            differences += _wrong_user_boards(client, tenant_id, user_boards, late_users)
+    return Report(len(expected), len(boards) + len(user_boards), len(due) + len(late_users), differences)
 
 
 def _wrong_ledgers(tx: Tx, source: Ledger) -> Iterator[Difference]:
@@ -128,7 +130,7 @@ def _late_users(tx: Tx) -> set[str]:
 def _user_boards(
     tx: Tx, metric: str, source: Ledger, hour: datetime, late: set[str]
 ) -> dict[str, list[tuple[str, int]]]:
-    """Topic → users and their values in the right order, from the ledger entry by entry."""
+    """Topic → users and their values in order of rank, computed from the entries of the ledger."""
     sums = ", ".join(
         f"sum(delta) FILTER (WHERE dated >= :after - interval '{d} days' AND dated < :after) AS sum_{w},"
         f" max(at) FILTER (WHERE dated >= :after - interval '{d} days' AND dated < :after) AS at_{w}"
@@ -180,7 +182,7 @@ def _wrong_user_boards(
 
 
 def check_global(expected: dict[int, Expected]) -> list[Difference]:
-    """The global boards against what every tenant shares."""
+    """Compare the global boards with the pages that all tenants share."""
     boards = {
         f"global:{window}:{metric}": {
             str(page_id): value
@@ -201,7 +203,7 @@ def shared_pages(tenant_id: str, *, now: datetime) -> dict[int, Expected]:
 
 
 def _due(tx: Tx) -> set[int]:
-    """The pages that are still to be projected: each for itself, or because sharing has begun or stopped."""
+    """The stale pages: marked one by one, or because the tenant began or stopped sharing."""
     rows = tx.scalars(
         text("""
             SELECT member FROM outbox WHERE tenant_id = :tenant AND kind = 'page'
@@ -221,7 +223,7 @@ def _is_shared(tx: Tx) -> bool:
 
 
 def _hour(tx: Tx) -> datetime | None:
-    """The hour that every window ends with; None: nothing was projected yet."""
+    """The hour with which every window ends; None if nothing was projected yet."""
     hour: datetime | None = tx.scalar(
         text("SELECT slid_to FROM projections WHERE tenant_id = :tenant"), {"tenant": tx.tenant}
     )
@@ -229,7 +231,7 @@ def _hour(tx: Tx) -> datetime | None:
 
 
 def _expected(tx: Tx, hour: datetime) -> Iterator[tuple[int, Expected]]:
-    """Every page's numbers, from the counted rows of each metric one by one."""
+    """Every page's expected numbers, from the counted rows of each metric."""
     shared, weights = _is_shared(tx), _weights(tx)
     counted = {metric.name: source for metric, source in counted_metrics().items()}
     rows = tx.execute(
@@ -271,7 +273,7 @@ def _recounted(name: str, source: Counted) -> str:
 
 
 def _weights(tx: Tx) -> Weights:
-    """The weights that the projection has come to."""
+    """The weights that the projection uses."""
     row = tx.execute(
         text("""
             SELECT w.likes, w.views FROM score_weights w JOIN projections p ON p.tenant_id = w.tenant_id
@@ -338,7 +340,7 @@ def _shown(value: Any) -> str:
 
 
 def _boards(expected: dict[int, Expected]) -> dict[str, dict[str, float]]:
-    """Topic → member → value, as it should be."""
+    """Topic → member → expected value."""
     boards: dict[str, dict[str, float]] = {}
     for page_id, page in expected.items():
         for scope in page.scopes:

@@ -1,7 +1,7 @@
-"""How far each tenant's projection has come: in time, and through its pages when they must all be computed again.
+"""The progress of each tenant's projection: in time, and through its pages when all must be computed again.
 
-The cost of a projection follows what changed. A page is computed again when something of it was counted or edited (the
-outbox says so), when hours of it left a window (`slide`), when the weights changed (`to_reweigh`), or when the tenant
+The cost of a projection follows what changed. A page is computed again when it got counts or was edited (it is
+in the outbox), when hours of it left a window (`slide`), when the weights changed (`to_reweigh`), or when the tenant
 began or stopped sharing its public pages (`to_reshare`).
 """
 
@@ -17,7 +17,7 @@ from analytics.scoring import Weights
 from analytics.windows import crossed, hour_of
 from tenants.db import Base, TenantOwned, Tx
 
-# A worker that was away for long catches up in steps of this many hours, each a transaction of its own.
+# After a long stop a worker catches up in steps of this many hours, each a transaction of its own.
 MAX_HOURS_PER_STEP = 24
 MAX_PAGES_PER_STEP = 5_000
 
@@ -32,7 +32,7 @@ class Projection(TenantOwned, Base):
     )
     slid_to: Mapped[datetime]
     weights_version: Mapped[int] = mapped_column(Integer, server_default="0")
-    # While pages are scored by new weights: the last page that was.
+    # While pages are given new weights: the last page that has them.
     reweighed_to: Mapped[int | None] = mapped_column(BigInteger)
 
 
@@ -48,7 +48,7 @@ def get_or_create(tx: Tx, *, now: datetime) -> tuple[Projection, bool]:
 
 
 def slide(tx: Tx, projection: Projection, *, now: datetime) -> bool:
-    """Mark as stale what entered or left a window since the last time; whether there are more hours to go."""
+    """Mark as stale what entered or left a window since the last time. Returns whether hours are left."""
     before, hour = projection.slid_to, hour_of(now)
     if hour <= before:
         return False
@@ -82,7 +82,7 @@ def to_reweigh(tx: Tx, projection: Projection, weights: Weights) -> tuple[list[i
 
 
 def to_reshare(tx: Tx, *, shared: bool) -> tuple[list[int], bool]:
-    """The next public pages that are not shared as the setting says, and whether there are more after them."""
+    """The next public pages whose sharing differs from the setting, and whether there are more after them."""
     pages = list(
         tx.scalars(
             text("""
@@ -96,7 +96,7 @@ def to_reshare(tx: Tx, *, shared: bool) -> tuple[list[int], bool]:
 
 
 def reweighing(tx: Tx, weights: Weights) -> tuple[int, int]:
-    """How many pages are scored by these weights, of how many."""
+    """How many pages have scores with these weights, and how many pages there are."""
     row = tx.execute(
         text("""
             SELECT count(*) AS total,
@@ -110,7 +110,7 @@ def reweighing(tx: Tx, weights: Weights) -> tuple[int, int]:
 
 
 def _in_span(time: str) -> str:
-    """In the form that the indexes on time have."""
+    """The condition in the form of the indexes on time."""
     moment = f"{time} AT TIME ZONE 'UTC'"
     start, end = (f"CAST(:{bound} AS timestamptz) AT TIME ZONE 'UTC'" for bound in ("start", "end"))
     return f"tenant_id = :tenant AND {moment} >= {start} AND {moment} < {end}"

@@ -1,4 +1,4 @@
-"""Counts over time, and spaces at a glance: read straight from the tables."""
+"""Counts over time, and summaries of spaces: read from the tables, not from boards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -71,9 +71,9 @@ _SERIES = {metric: _series_sql(source) for metric, source in counted_metrics().i
 
 @dataclass(frozen=True)
 class Overview:
-    """A tenant's or a space's counts in a window: in all, in the window before, and over time.
+    """A tenant's or a space's counts in a window: the total, that of the window before, and points over time.
 
-    Where reading them takes too long, there are no points and no window before.
+    If reading takes too long, there are no points and no previous total.
     """
 
     total: int
@@ -81,7 +81,7 @@ class Overview:
     points: list[Point] = field(default_factory=list)
 
 
-# How far back the trend of all time goes.
+# How far back the trend of the window of all time goes.
 TREND_OF_ALL = timedelta(days=90)
 MAX_TREND_MS = 3_000
 
@@ -89,7 +89,7 @@ MAX_TREND_MS = 3_000
 def overview(
     tx: Tx, metric: Metric, window: Window, *, space: str | None, public_only: bool, now: datetime
 ) -> Overview:
-    """By the pages that are in the space now (and public now), and the likes that they still have.
+    """The counts of the pages that are in the space now (and public now), with their current likes.
 
     The last point ends with the current hour, so that the points add up to the window. Read from the counted rows, not
     from `page_stats`: a projection announces a change before it commits.
@@ -103,15 +103,15 @@ def overview(
             tx.execute(text(f"SET LOCAL statement_timeout = {MAX_TREND_MS}"))
             rows = tx.execute(_TREND[metric], {**parameters, "start": start, "end": end, "step": step.total_seconds()})
             counts = {row.bin: int(row.value) for row in rows}
-            ever = None if window.length else int(tx.scalar(_EVER[metric], parameters) or 0)
+            all_time = None if window.length else int(tx.scalar(_ALL_TIME[metric], parameters) or 0)
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", None) != "57014":
             raise
         return Overview(int(tx.scalar(_PROJECTED[metric, window], parameters) or 0))
     bins = int(length / step)
     points = [Point(end - (bin_ + 1) * step, counts.get(bin_, 0)) for bin_ in reversed(range(bins))]
-    if ever is not None:
-        return Overview(ever, None, points)
+    if all_time is not None:
+        return Overview(all_time, None, points)
     within = sum(point.value for point in points)
     return Overview(within, sum(counts.values()) - within, points)
 
@@ -131,7 +131,7 @@ def _trend_sql(source: Counted) -> TextClause:
 
 
 _TREND = {metric: _trend_sql(source) for metric, source in counted_metrics().items()}
-_EVER = {
+_ALL_TIME = {
     metric: text(f"SELECT sum({source.total}) FROM page_counters c WHERE tenant_id = :tenant AND {_WANTED}")  # noqa: S608  names from the table of metrics
     for metric, source in counted_metrics().items()
 }
@@ -147,7 +147,7 @@ _PROJECTED = {
 
 
 def stats(tx: Tx, page_id: int, *, now: datetime) -> dict[str, Any]:
-    """Each metric over each window, as the boards have it."""
+    """A page's value of each metric over each window, as on the boards."""
     row = tx.scalar(select(PageStats).where(PageStats.page_id == page_id))
     numbers: dict[str, Any] = {metric.name: {} for metric in page_metrics()}
     for name, (metric, window) in page_columns().items():
@@ -156,16 +156,16 @@ def stats(tx: Tx, page_id: int, *, now: datetime) -> dict[str, Any]:
 
 
 def counts_of(tx: Tx, page_ids: Sequence[int], window: Window) -> dict[int, dict[str, int]]:
-    """The counts of these pages in a window by metric name: what their scores are made of."""
+    """The counts of these pages in a window by metric name: the inputs of their scores."""
     names = {metric.name: column(metric, window) for metric in counted_metrics()}
     rows = tx.scalars(select(PageStats).where(PageStats.page_id.in_(page_ids)))
     return {row.page_id: {name: getattr(row, column_) for name, column_ in names.items()} for row in rows}
 
 
 def spaces(tx: Tx, *, after: str | None, limit: int, public_only: bool) -> Sequence[Row[Any]]:
-    """The tenant's spaces by their keys: how many pages each has, and what they got in the last seven days.
+    """The tenant's spaces by their keys: how many pages each has, and their counts of the last seven days.
 
-    With `public_only` those that have public pages, and of these pages only.
+    With `public_only` only public pages are counted, and only spaces that have some are listed.
     """
     return tx.execute(
         text("""

@@ -40,7 +40,7 @@ class GlobalBoardRow(Base):
 
 
 def reserve(tx: Tx, changing: Collection[Board], *, now: datetime) -> dict[Board, Version]:
-    """The next version of each of these boards."""
+    """Reserve the next version of each of these boards."""
     own, global_ones = _by_owner(changing)
     rows: list[Row[Any]] = []
     if own:
@@ -52,7 +52,7 @@ def reserve(tx: Tx, changing: Collection[Board], *, now: datetime) -> dict[Board
 
 
 def confirm(tx: Tx, reserved: Mapping[Board, Version]) -> None:
-    """These versions are now those of the numbers in this transaction."""
+    """Make these the versions of the numbers in this transaction."""
     own, global_ones = _by_owner(reserved)
     for boards, statement in ((own, _CONFIRM), (global_ones, _CONFIRM_GLOBAL)):
         if boards:
@@ -63,7 +63,7 @@ def confirm(tx: Tx, reserved: Mapping[Board, Version]) -> None:
 
 
 def jump(tx: Tx, *, now: datetime) -> None:
-    """After a restore, as the owner: above every version that was published since the backup."""
+    """After a restore, as the owner: raise all versions above any that was published since the backup."""
     for table in ("boards", "global_boards"):
         tx.execute(
             text(f"UPDATE {table} SET reserved = GREATEST(reserved, :number), version = GREATEST(version, :number)"),  # noqa: S608

@@ -1,4 +1,4 @@
-"""A tenant's weights of the composite score: versioned, each effective from a moment on."""
+"""A tenant's weights of the composite score: versioned, each effective from a given time."""
 
 import math
 from datetime import datetime, timedelta
@@ -35,7 +35,7 @@ class ScoreWeights(TenantOwned, Base):
 
 
 def current(tx: Tx, *, now: datetime) -> Weights:
-    """The newest version that is effective; the defaults are version 0."""
+    """The newest version that is effective now; the defaults are version 0."""
     row = tx.scalar(
         select(ScoreWeights).where(ScoreWeights.effective_from <= now).order_by(ScoreWeights.version.desc()).limit(1)
     )
@@ -43,7 +43,7 @@ def current(tx: Tx, *, now: datetime) -> Weights:
 
 
 def applied(tx: Tx) -> Weights:
-    """The version by which the boards are scored, or are being scored."""
+    """The version that the boards' scores have, or are being given."""
     row = tx.scalar(
         select(ScoreWeights).join(
             Projection,
@@ -68,7 +68,7 @@ def add(
     now: datetime,
     expected_version: int | None = None,
 ) -> ScoreWeights:
-    """Add a version. It also replaces versions that are planned for later than its own time."""
+    """Add a version. It also replaces versions that would become effective after it."""
     check(likes=likes, views=views)
     if effective_from is not None and not now - timedelta(minutes=5) <= effective_from <= now + MAX_AHEAD:
         raise Invalid.field("effective_from", "now or within a year")

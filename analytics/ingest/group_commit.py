@@ -1,11 +1,11 @@
 """Group commit: requests that are in flight together share a transaction.
 
-A hot page's rows then change once per commit and not once per request. A caller is answered after the commit that
+A hot page's rows then change once per commit instead of once per request. A caller is answered after the commit that
 contains its request, and nothing is kept in memory after an answer.
 
-There is no thread of its own. The first caller to come leads: it takes what waits, commits it, hands out the results,
-and passes the lead to one of those who came meanwhile. So it works under threads and under gevent, and whoever stops
-the server by letting requests end has drained it.
+There is no thread of its own. The first caller leads: it takes the waiting requests, commits them, hands out the
+results, and passes the lead to a caller that arrived meanwhile. So it works under threads and under gevent, and a
+server that finishes its requests before it stops has drained it.
 
 Tenants share one lane fairly: none fills more than its share of a commit, or of what may wait. The shared transaction
 waits for a lock only briefly. When it fails, each tenant's requests move to a lane of their own, led by one of their
@@ -26,7 +26,7 @@ from tenants.errors import Unavailable
 from tenants.shares import TenantBusy, share_of
 
 MAX_ITEMS_IN_FLIGHT = 50_000
-MAX_ITEMS_A_COMMIT = 10_000
+MAX_ITEMS_PER_COMMIT = 10_000
 WAIT_S = 10.0
 GATHER_S = 0.001
 # A tenant whose own transaction takes longer, after a shared one failed, stays out of the shared one for a while.
@@ -46,7 +46,7 @@ class Overloaded(Unavailable):
 
 @dataclass(eq=False)
 class _Lane:
-    """Parts that are committed one batch after the other: those of all tenants, or of one that is apart."""
+    """Requests that are committed one batch after the other: of all tenants, or of one tenant apart from the others."""
 
     tenant_id: str | None = None
     waiting: "deque[_Waiting]" = field(default_factory=deque)
@@ -63,8 +63,8 @@ class _Lane:
 class _Waiting:
     """A request whose caller waits: until it is done, or until it is the caller's turn to lead its lane.
 
-    The gate is opened once for each of the two, with the group's lock held, and the caller shuts it by passing: so
-    nobody is woken twice, and nobody is forgotten.
+    The gate is opened once for each of the two, under the group's lock, and the caller closes it by passing. So no
+    caller is woken twice, and none waits for ever.
     """
 
     request: WriteRequest
@@ -87,7 +87,7 @@ class _Waiting:
 
 
 class GroupCommit:
-    """The requests that wait in this process, and whoever leads."""
+    """The requests that wait in this process, in their lanes."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class GroupCommit:
         self._items = 0
 
     def write(self, request: WriteRequest) -> list[Outcome]:
-        """Have this request committed; the outcome of each item. Returns after PostgreSQL's commit, or raises."""
+        """Commit this request, and return the outcome of each item: after PostgreSQL's commit. Or raise."""
         with self._lock:
             self._admit(request)
             own = _Waiting(request, self._lane_of(request.tenant_id))
@@ -154,12 +154,12 @@ class GroupCommit:
             return self._shared
         return lane
 
-    def _enqueue(self, one: _Waiting) -> None:
-        """Put it last in its lane. Where nobody leads, its caller does."""
-        one.lane.waiting.append(one)
-        if not one.lane.is_led:
-            one.lane.is_led = True
-            one.lead()
+    def _enqueue(self, caller: _Waiting) -> None:
+        """Append it to its lane. Its caller leads if no other does."""
+        caller.lane.waiting.append(caller)
+        if not caller.lane.is_led:
+            caller.lane.is_led = True
+            caller.lead()
 
     def _wait(self, own: _Waiting) -> None:
         """Until the request is done, or it is this caller's turn to lead."""
@@ -168,15 +168,15 @@ class GroupCommit:
                 if not own.leads and own in own.lane.waiting:
                     own.lane.waiting.remove(own)
                     raise Overloaded
-            # It is being committed, and only the database can say how that goes; or its gate has just been opened.
+            # It is being committed, and only the database knows the outcome; or its gate has just been opened.
 
     def _lead(self, own: _Waiting) -> None:
-        """Commit what waits in the lane, our own request first among it; then let another lead."""
+        """Commit the lane's next batch, our own request first; then pass the lead on."""
         lane = own.lane
-        if len(lane.waiting) < lane.last_batch:  # they were just answered, and come again in a moment
+        if len(lane.waiting) < lane.last_batch:  # callers that were just answered often send again at once
             time.sleep(GATHER_S)
         batch = self._take(lane, own)
-        requests = [one.request for one in batch]
+        requests = [caller.request for caller in batch]
         left: Sequence[WriteRequest] = ()
         try:
             left = self._commit_shared(requests) if lane.is_shared else self._commit_apart(lane, requests)
@@ -198,49 +198,49 @@ class GroupCommit:
             self._after({request.tenant_id for request in done})
 
     def _take(self, lane: _Lane, own: _Waiting) -> list[_Waiting]:
-        """The next batch, in the order of arrival; of one tenant no more than its share, so that others fit in."""
+        """The next batch, in the order of arrival; no tenant gets more than its share, so that others fit in."""
         with self._lock:
             own.leads = False
             batch: list[_Waiting] = []
             waiting, lane.waiting = lane.waiting, deque()
             items, items_of = 0, Counter[str]()
             waiting.remove(own)
-            for one in [own, *waiting]:
-                tenant_id, weight = one.request.tenant_id, one.request.weight
-                if lane.is_shared and self._lane_of(tenant_id) is not lane:  # the tenant has left since
-                    one.lane = self._apart[tenant_id]
-                    self._enqueue(one)
+            for caller in [own, *waiting]:
+                tenant_id, weight = caller.request.tenant_id, caller.request.weight
+                if lane.is_shared and self._lane_of(tenant_id) is not lane:  # the tenant has a lane of its own since
+                    caller.lane = self._apart[tenant_id]
+                    self._enqueue(caller)
                     continue
-                fits = items + weight <= MAX_ITEMS_A_COMMIT
-                in_share = items_of[tenant_id] + weight <= share_of(MAX_ITEMS_A_COMMIT) or not items_of[tenant_id]
-                if one is own or (fits and in_share):
-                    batch.append(one)
+                fits = items + weight <= MAX_ITEMS_PER_COMMIT
+                in_share = items_of[tenant_id] + weight <= share_of(MAX_ITEMS_PER_COMMIT) or not items_of[tenant_id]
+                if caller is own or (fits and in_share):
+                    batch.append(caller)
                     items += weight
                     items_of[tenant_id] += weight
                 else:
-                    lane.waiting.append(one)
+                    lane.waiting.append(caller)
             lane.last_batch = len(batch)
             return batch
 
     def _finish(self, batch: Sequence[_Waiting], left: Sequence[WriteRequest]) -> None:
-        """Answer the callers whose requests are done. What is left continues in a lane of its tenant's own."""
+        """Wake the callers whose requests are done. The requests in `left` move to lanes of their tenants' own."""
         unfinished = {id(request) for request in left}
-        for one in batch:
-            if id(one.request) not in unfinished:
-                one.finish()
+        for caller in batch:
+            if id(caller.request) not in unfinished:
+                caller.finish()
         lanes: list[_Lane] = []
-        for one in reversed(batch):  # before whatever came to the lane meanwhile
-            if id(one.request) in unfinished:
-                one.lane = self._apart.setdefault(one.request.tenant_id, _Lane(one.request.tenant_id))
-                one.lane.waiting.appendleft(one)
-                lanes.append(one.lane)
+        for caller in reversed(batch):  # before requests that came to the lane meanwhile
+            if id(caller.request) in unfinished:
+                caller.lane = self._apart.setdefault(caller.request.tenant_id, _Lane(caller.request.tenant_id))
+                caller.lane.waiting.appendleft(caller)
+                lanes.append(caller.lane)
         for lane in dict.fromkeys(lanes):
             if not lane.is_led:
                 lane.is_led = True
                 lane.waiting[0].lead()
 
     def _commit_shared(self, requests: Sequence[WriteRequest]) -> Sequence[WriteRequest]:
-        """Several tenants' requests in one transaction. Those that are left are to be written apart."""
+        """Commit several tenants' requests in one transaction. Returns those that must be committed apart."""
         if not requests:
             return ()
         try:
@@ -252,7 +252,7 @@ class GroupCommit:
             return ()
 
     def _commit_apart(self, lane: _Lane, requests: Sequence[WriteRequest]) -> Sequence[WriteRequest]:
-        """One tenant's requests in a transaction of their own. Nothing is left."""
+        """Commit one tenant's requests in a transaction of their own. Returns none."""
         began = time.monotonic()
         timed_out = self._try_apart(requests)
         now = time.monotonic()
@@ -261,24 +261,24 @@ class GroupCommit:
         return ()
 
     def _try_apart(self, requests: Sequence[WriteRequest]) -> bool:
-        """Whether a lock or statement took too long.
+        """Commit these requests. Returns whether a lock or statement took too long.
 
-        If the requests fail together for another reason, each is tried once more by itself: the one that cannot be
-        written fails alone. After a timeout nothing is tried again, since the next would wait as long.
+        If the requests fail together for another reason, each is tried once more alone: only the one that cannot be
+        written fails. After a timeout nothing is tried again, since the next would wait as long.
         """
         tries: deque[Sequence[WriteRequest]] = deque([requests])
         while tries:
-            now = tries.popleft()
+            attempt = tries.popleft()
             try:
-                left = self._commit(now, False)
+                left = self._commit(attempt, False)
             except DBAPIError as error:
                 if not _outcome_is_known(error) or _code(error) in TIMEOUTS:
-                    _fail([request for some in (now, *tries) for request in some], error)
+                    _fail([request for group in (attempt, *tries) for request in group], error)
                     return _code(error) in TIMEOUTS
-                if now is requests:
+                if attempt is requests:
                     tries.extend([request] for request in requests)
                 else:
-                    _fail(now, error)
+                    _fail(attempt, error)
             else:
                 if left:
                     tries.append(left)
@@ -295,7 +295,7 @@ class GroupCommit:
 
 
 def _outcome_is_known(error: DBAPIError) -> bool:
-    """Whether the server refused the transaction. Otherwise nobody knows if it was committed: never send it again."""
+    """Whether the server rejected the transaction. Otherwise it may be committed, and must not be sent again."""
     return not error.connection_invalidated and _code(error) is not None
 
 

@@ -1,7 +1,7 @@
-"""`plaudit import`: a file of events, one JSON object a line, counted once however often it is tried.
+"""`plaudit import`: a file of events, one JSON object a line, counted once however often it is imported.
 
-A file is known by its content's hash, for good. Each chunk of lines is written in the transaction that also moves
-`lines_done`, so an interrupted import goes on where it stopped, and a finished one adds nothing, ids or no ids.
+A file is identified by its content's hash, for ever. Each chunk of lines is written in the transaction that also moves
+`lines_done`, so an interrupted import continues where it stopped, and a finished one adds nothing, with or without ids.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class Reject:
     text: bytes
 
     def as_json(self) -> bytes:
-        """For the file of rejects, which can be imported again when what was wrong is put right."""
+        """A line of the file of rejects, which can be imported once its events are corrected."""
         try:
             event = _unwrapped(orjson.loads(self.text))
         except orjson.JSONDecodeError:
@@ -67,7 +67,7 @@ class Reject:
 
 @dataclass(frozen=True)
 class Chunk:
-    """One committed step: how far the import is, and what was refused in it."""
+    """One committed step: how many lines are done, and which lines of the step were rejected."""
 
     lines_done: int
     rejects: list[Reject]
@@ -85,14 +85,14 @@ def hash_file(file: Path) -> tuple[str, int]:
 
 
 def _unwrapped(event: Any) -> Any:
-    """The event itself, of a line that was refused before."""
+    """The event itself, if the line is from a file of rejects."""
     while isinstance(event, dict) and event.keys() == REJECT_FIELDS:
         event = event["event"]
     return event
 
 
 def begin(tx: Tx, file_hash: str, *, name: str, now: datetime, again: bool = False) -> Import:
-    """The import of this file: a new one, or how far it came before. `again`: one that counted nothing begins anew."""
+    """The import of this file, new or with its progress. `again`: restart a finished one that counted nothing."""
     tx.execute(
         insert(Import)
         .values(tenant_id=tx.tenant, file_hash=file_hash, file_name=name, started_at=now)

@@ -1,4 +1,4 @@
-"""Pages: what a tenant counts. Made and changed by the tenant's own `external_id`."""
+"""Pages: what a tenant counts. Created and changed by the tenant's own `external_id`."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -30,8 +30,8 @@ from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Invalid, NotFound
 
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
-TITLE_MAX = 500
-URL_MAX = 2048
+MAX_TITLE_CHARS = 500
+MAX_URL_BYTES = 2048
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -69,7 +69,7 @@ class Page(TenantOwned, Base):
 
 
 class PageNotFound(NotFound):
-    """It is not there, or not this tenant's."""
+    """The page does not exist, or is another tenant's."""
 
     def __init__(self, external_id: str) -> None:
         super().__init__(f"There is no page {external_id[:128]!r}")
@@ -92,7 +92,7 @@ def put(
     owner: str | None = None,
     now: datetime,
 ) -> Saved:
-    """Make or change a page. What is not given of visibility and owner stays (a new page is private)."""
+    """Create or change a page. Visibility and owner stay as they are if they are not given (a new page is private)."""
     check(external_id=external_id, space=space, title=title, url=url)
     _require_room(tx, external_id, space)
     owner_id = users.ensure_external(tx, owner, now=now) if owner is not None else None
@@ -121,7 +121,7 @@ def put(
             "now": now,
         },
     ).one_or_none()
-    if row is not None:  # else nothing differs
+    if row is not None:  # otherwise nothing differs
         if row.new:
             tx.execute(
                 text("INSERT INTO page_counters (tenant_id, page_id) VALUES (:tenant, :page)"),
@@ -138,12 +138,12 @@ def count(tx: Tx, most: int) -> int:
 
 
 def count_spaces(tx: Tx, most: int) -> int:
-    """How many spaces pages are in, or have been while they were on boards (which remain); or `most`."""
+    """How many spaces have pages, or had pages on boards (whose rows remain); or `most`."""
     return int(tx.scalar(_SPACES, {"tenant": tx.tenant, "most": most}) or 0)
 
 
 def _require_room(tx: Tx, external_id: str, space: str) -> None:
-    """A page that is not there yet, or a space, needs room for it."""
+    """A new page, or a new space, must fit below the tenant's ceiling."""
     known = tx.execute(_KNOWN, {"tenant": tx.tenant, "page": external_id, "space": space}).one()
     if not known.page:
         ceilings.require(tx, Ceiling.PAGES, count)
@@ -160,7 +160,7 @@ _SPACES = ceilings.count_values("pages", "space_key", scope="space:")
 
 
 def get(tx: Tx, external_id: str, *, public_only: bool = False) -> Page:
-    """The page. With `public_only` a private one is not there."""
+    """The page. With `public_only` a private page does not exist."""
     page = tx.scalar(select(Page).where(Page.external_id == external_id))
     if page is None or (public_only and page.visibility != Visibility.PUBLIC):
         raise PageNotFound(external_id)
@@ -169,14 +169,14 @@ def get(tx: Tx, external_id: str, *, public_only: bool = False) -> Page:
 
 def list_(tx: Tx, *, space: str | None, before: int | None, limit: int, public_only: bool) -> list[Page]:
     """Newest first."""
-    wanted = select(Page).order_by(Page.id.desc()).limit(limit)
+    query = select(Page).order_by(Page.id.desc()).limit(limit)
     if public_only:
-        wanted = wanted.where(text("pages.visibility = 'public'"))  # as a literal, which the partial index needs
+        query = query.where(text("pages.visibility = 'public'"))  # a literal: the partial index needs one
     if space is not None:
-        wanted = wanted.where(Page.space_key == space)
+        query = query.where(Page.space_key == space)
     if before is not None:
-        wanted = wanted.where(Page.id < before)
-    return list(tx.scalars(wanted))
+        query = query.where(Page.id < before)
+    return list(tx.scalars(query))
 
 
 def ids_of(tx: Tx, external_ids: Sequence[str], *, public_only: bool) -> dict[str, str]:
@@ -196,22 +196,24 @@ def has_space(tx: Tx, space: str) -> bool:
 
 
 def delete(tx: Tx, external_id: str) -> None:
-    """Remove a page with its likes and views. Its counter is taken first, as by everybody who writes to the page."""
-    gone = tx.scalar(
+    """Delete a page with its likes and views. Its counter is locked first, as in every write to a page."""
+    page_id = tx.scalar(
         text("""
             SELECT p.id FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id
             WHERE p.tenant_id = :tenant AND p.external_id = :page FOR UPDATE OF c
         """),
         {"tenant": tx.tenant, "page": external_id},
     )
-    if gone is None:
+    if page_id is None:
         raise PageNotFound(external_id)
-    tx.execute(text("DELETE FROM pages WHERE tenant_id = :tenant AND id = :page"), {"tenant": tx.tenant, "page": gone})
-    outbox.mark_stale(tx, Kind.PAGE, [gone])
+    tx.execute(
+        text("DELETE FROM pages WHERE tenant_id = :tenant AND id = :page"), {"tenant": tx.tenant, "page": page_id}
+    )
+    outbox.mark_stale(tx, Kind.PAGE, [page_id])
 
 
 def find_by_url(tx: Tx, url: str) -> str | None:
-    """The external id of the page at this address; without its query where only that is known."""
+    """The external id of the page at this address; if there is none, of the page at the address without its query."""
     exact = url.split("#", 1)[0]
     candidates = list(dict.fromkeys([exact, exact.split("?", 1)[0]]))
     known = tx.execute(select(Page.url, Page.external_id).where(Page.url.in_(candidates)).order_by(Page.id)).all()
@@ -220,7 +222,7 @@ def find_by_url(tx: Tx, url: str) -> str | None:
 
 
 def owners(tx: Tx, pages: Collection[Page]) -> dict[UUID, str]:
-    """How the owners of these pages are called: the tenant's own id for them, or ours."""
+    """The ids of these pages' owners: the tenant's own, or ours where there is none."""
     wanted = {page.owner_id for page in pages if page.owner_id is not None}
     if not wanted:
         return {}
@@ -234,23 +236,23 @@ def check(*, external_id: str, space: str, title: str, url: str) -> None:
         errors["external_id"] = "1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -"
     if SPACE_KEY.fullmatch(space) is None:
         errors["space"] = "1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"
-    if not title.strip() or len(title) > TITLE_MAX or _CONTROL.search(title):
-        errors["title"] = f"1 to {TITLE_MAX} characters, no control characters"
+    if not title.strip() or len(title) > MAX_TITLE_CHARS or _CONTROL.search(title):
+        errors["title"] = f"1 to {MAX_TITLE_CHARS} characters, no control characters"
     if not is_url(url):
-        errors["url"] = f"an http or https address, or a path, of at most {URL_MAX} bytes"
+        errors["url"] = f"an http or https address, or a path, of at most {MAX_URL_BYTES} bytes"
     if errors:
         raise Invalid.fields(errors)
 
 
 def is_url(url: str) -> bool:
     """Whether a page may be at this address, and a link may lead there. Browsers read a backslash as a slash."""
-    if not 1 <= len(url.encode()) <= URL_MAX or "\\" in url or _CONTROL.search(url):
+    if not 1 <= len(url.encode()) <= MAX_URL_BYTES or "\\" in url or _CONTROL.search(url):
         return False
     if url.startswith("/") and not url.startswith("//"):
         return True
     try:
         parts = urlsplit(url)
-        is_port = parts.port is None or parts.port > 0  # one out of range is an error
+        has_valid_port = parts.port is None or parts.port > 0  # a port out of range raises ValueError
     except ValueError:
         return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and is_port
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and has_valid_port

@@ -1,4 +1,4 @@
-"""The action catalog: what a tenant's users can do, and how many points it pays. The server decides, by this."""
+"""The action catalog: what a tenant's users can do, and how many points each action pays."""
 
 import re
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ class ActionType(TenantOwned, Base):
     )
     type: Mapped[str] = mapped_column(primary_key=True)
     points: Mapped[int] = mapped_column(BigInteger)
-    # How many points a user may get for it in a day (UTC).
+    # The maximum of points for a user in a day (UTC).
     daily_cap: Mapped[int | None] = mapped_column(BigInteger)
-    # How many times a user may do it in a day (UTC).
+    # How often a user may do it in a day (UTC).
     daily_limit: Mapped[int | None]
     # How long after doing it a user may do it again.
     cooldown_s: Mapped[int | None]
     once_per_object: Mapped[bool] = mapped_column(server_default="false")
-    # Whether the user's own claim is not enough: an action token of the tenant's app must vouch for it.
+    # Whether an action token of the tenant's app is required: the user's own claim is not enough.
     requires_token: Mapped[bool] = mapped_column(server_default="false")
     enabled: Mapped[bool] = mapped_column(server_default="true")
     updated_at: Mapped[datetime]
@@ -40,7 +40,7 @@ class ActionType(TenantOwned, Base):
 
 @dataclass(frozen=True)
 class Terms:
-    """What an action is worth, and how often."""
+    """How many points an action pays, and how often."""
 
     points: int
     daily_cap: int | None = None
@@ -88,14 +88,14 @@ def put(tx: Tx, action_type: str, terms: Terms, *, now: datetime) -> ActionType:
         .on_conflict_do_update(index_elements=["tenant_id", "type"], set_=values)
     )
     if len(list_(tx)) > MAX_ACTIONS:
-        raise Invalid(f"A catalog holds at most {MAX_ACTIONS} actions")
+        raise Invalid(f"A catalog has at most {MAX_ACTIONS} actions")
     return tx.scalars(select(ActionType).where(ActionType.type == action_type)).one()
 
 
 def remove(tx: Tx, action_type: str) -> None:
-    """Remove an action. What was paid for it stays in the ledger."""
-    gone = tx.scalar(delete(ActionType).where(ActionType.type == action_type).returning(ActionType.type))
-    if gone is None:
+    """Remove an action. Payments for it stay in the ledger."""
+    removed = tx.scalar(delete(ActionType).where(ActionType.type == action_type).returning(ActionType.type))
+    if removed is None:
         raise ActionNotFound(f"There is no action {action_type[:64]!r}")
 
 

@@ -1,4 +1,4 @@
-"""Scores that look forged: flagged by a rule, then reviewed by an admin, who dismisses, suspends or reverses."""
+"""Suspicious scores: flagged by a rule, then reviewed by an admin, who dismisses, suspends or reverses."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -75,8 +75,8 @@ class AlreadyResolved(Conflict):
 def raise_flag(
     tx: Tx, user_id: UUID, rule: Rule, details: dict[str, Any], *, now: datetime, state: State = State.OPEN
 ) -> bool:
-    """Whether it is new: while one is unresolved, the same rule raises no second."""
-    made = tx.scalar(
+    """Raise a flag, unless the same rule has an unresolved one of this user. Returns whether it was raised."""
+    created = tx.scalar(
         insert(Flag)
         .values(
             tenant_id=tx.tenant,
@@ -90,17 +90,17 @@ def raise_flag(
         .on_conflict_do_nothing()
         .returning(Flag.id)
     )
-    return made is not None
+    return created is not None
 
 
 def list_(tx: Tx, *, state: str | None, after: tuple[datetime, UUID] | None, limit: int) -> list[Flag]:
     """Newest first."""
-    wanted = select(Flag).order_by(Flag.created_at.desc(), Flag.id.desc()).limit(limit)
+    query = select(Flag).order_by(Flag.created_at.desc(), Flag.id.desc()).limit(limit)
     if state is not None:
-        wanted = wanted.where(Flag.state == state)
+        query = query.where(Flag.state == state)
     if after is not None:
-        wanted = wanted.where(tuple_(Flag.created_at, Flag.id) < after)
-    return list(tx.scalars(wanted))
+        query = query.where(tuple_(Flag.created_at, Flag.id) < after)
+    return list(tx.scalars(query))
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Resolved:
 def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | None, now: datetime) -> Resolved:
     """Resolve a flag. A suspended one may still be dismissed or reversed.
 
-    Suspending the user, and lifting it, is for the caller to do in the same transaction.
+    The caller suspends or unsuspends the user in the same transaction.
     """
     user_id = tx.scalar(select(Flag.user_id).where(Flag.id == flag_id))
     if user_id is None:
@@ -142,7 +142,7 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
 
 
 def _reverse(tx: Tx, user: LockedUser, *, since: datetime, flag_id: UUID, now: datetime) -> int:
-    """Reverse what the user was paid since then, entry by entry; a score never goes below 0."""
+    """Reverse the user's payments since then, entry by entry; a score never falls below 0."""
     entries = ledger.since(tx, user.id, since)
     for entry in entries:
         delta = -min(entry.delta, user.score)

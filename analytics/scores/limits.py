@@ -1,6 +1,6 @@
 """How fast scores may grow: a rate limit for each user, and breakers against spikes of a tenant or of all tenants.
 
-All of it is for new payments: a replay is answered before, and is counted nowhere.
+They apply to new payments only: a replay is answered before them and is not counted.
 """
 
 import math
@@ -20,7 +20,7 @@ from tenants.throttle import State, TooMany
 
 NAME = "scores"
 WINDOW_S = 60
-# For all tenants together, in one process. A tenant's own is a setting.
+# For all tenants together, in one process. A tenant's own limit is a setting.
 MAX_PER_MINUTE = 300_000
 OPEN_S = 10.0
 PROBES = 5
@@ -37,10 +37,10 @@ class TooBusy(Unavailable):
 
 
 def require_user(*, per_minute: int, updates: int, oldest_at: datetime | None, now: datetime) -> State:
-    """One more update of a user who had so many in the last minute, the first of them then; TooMany above the limit.
+    """Admit one more update of a user who had `updates` in the last minute, the first at `oldest_at`; or raise TooMany.
 
-    The ledger counts them, while the user's row is locked: exact with or without Redis, and nothing to undo when the
-    transaction is rolled back.
+    They are counted in the ledger while the user's row is locked: exact with or without Redis, and there is nothing to
+    undo when the transaction is rolled back.
     """
     start = now - timedelta(seconds=WINDOW_S)
     wait_s = (oldest_at - start).total_seconds() if oldest_at is not None else WINDOW_S
@@ -66,14 +66,14 @@ class _Phase(Enum):
 class Breaker:
     """Opens above a number of payments a minute; after a while admits a few, and closes if the spike is over.
 
-    A payment is counted when it is committed, so that one that is rolled back counts nowhere. Each process has its own.
+    A payment is counted when it is committed, so one that is rolled back is not counted. Each process has its own.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self._clock = clock
         self._lock = threading.Lock()
-        # Arrivals by the second: enough for a minute, and bounded.
+        # [second, arrivals], of the last minute: bounded.
         self._seconds: deque[list[int]] = deque()
         self._arrived = 0
         self._phase = _Phase.CLOSED
@@ -97,11 +97,11 @@ class Breaker:
                     self._open(now, first=False)
                 else:
                     self._close()
-            self._forget_old(now)
+            self._drop_old(now)
             if self._phase is _Phase.CLOSED and self._arrived + pending >= max_per_minute:
                 self._open(now, first=True)
             if self._phase is _Phase.OPEN:
-                self._count(now)  # whether the spike goes on shows in those that are refused
+                self._count(now)  # refused payments show whether the spike continues
                 raise TooBusy(retry_after_s=max(1.0, OPEN_S - (now - self._since)))
 
     def passed(self) -> None:
@@ -115,9 +115,9 @@ class Breaker:
             self._seconds.append([second, 0])
         self._seconds[-1][1] += 1
         self._arrived += 1
-        self._forget_old(now)
+        self._drop_old(now)
 
-    def _forget_old(self, now: float) -> None:
+    def _drop_old(self, now: float) -> None:
         while self._seconds and self._seconds[0][0] <= int(now) - WINDOW_S:
             self._arrived -= self._seconds.popleft()[1]
 

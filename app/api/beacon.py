@@ -54,7 +54,7 @@ def beacon() -> ResponseReturnValue:
         return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "there is no such page")
     visitors = services().visitors
     visitor = visitors.identify(network=network, agent=agent, today=now.date())
-    if not visitors.first_visit(key.tenant_id, visitor, page):
+    if not visitors.is_first_visit(key.tenant_id, visitor, page):
         events.DUPLICATES.labels(key.tenant_id).inc()
         return answer(Tally(0, 1, []))
     try:
@@ -86,7 +86,7 @@ def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:
     page, url = sent.get("page"), sent.get("url")
     if isinstance(page, str):
         return page if EXTERNAL_ID.fullmatch(page) else None
-    if isinstance(url, str) and len(url) <= pages.URL_MAX:
+    if isinstance(url, str) and len(url) <= pages.MAX_URL_BYTES:
         with tenant_tx(tenant_id) as tx:
             return pages.find_by_url(tx, url)
     raise Invalid.field("body", "page and url are text", detail="page and url are text")

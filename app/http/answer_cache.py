@@ -53,12 +53,12 @@ class BoardShelf:
         self._listener.start()
         name = (board.tenant_id, board.topic)
         kept = self._kept.get(name, {}).get(what)
-        if kept is not None and self._listener.is_hearing and kept.until > time.monotonic():
+        if kept is not None and self._listener.is_connected and kept.until > time.monotonic():
             return kept.answer
         answer = make()
         with self._lock:
             # What was read before a change that we have heard of since is not worth keeping.
-            if self._listener.is_hearing and answer.version >= self._newest.get(name, 0):
+            if self._listener.is_connected and answer.version >= self._newest.get(name, 0):
                 self._keep(name, what, answer)
         return answer
 

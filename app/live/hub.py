@@ -286,7 +286,7 @@ class Hub:
         """The board's version now. Whoever asks follows it already, so no later change is missed."""
         key = (board.tenant_id, board.topic)
         known = self._newest.get(key)
-        if known is not None and self._listener.is_hearing:
+        if known is not None and self._listener.is_connected:
             return known
         with transaction_for(board) as tx:
             number = versions.read(tx, [board], now=utcnow())[board].number
@@ -341,7 +341,7 @@ class Hub:
     def _keep_looking(self) -> None:
         """The versions in PostgreSQL: what pub/sub lost, and what changes while Redis is away."""
         while True:
-            self._look.wait(LOOK_EVERY_S if self._listener.is_hearing else LOOK_WITHOUT_REDIS_EVERY_S)
+            self._look.wait(LOOK_EVERY_S if self._listener.is_connected else LOOK_WITHOUT_REDIS_EVERY_S)
             self._look.clear()
             resync, self._resync = self._resync, False
             with self._lock:

@@ -282,7 +282,7 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
             for followed in list(follower.follows.values()):
                 board = followed.board
                 try:
-                    board_for(reader, {"scope": board.scope, "window": board.window, "metric": board.metric})
+                    board_for(reader, {"scope": board.scope, "window": board.window, "metric": board.metric.name})
                 except Forbidden:
                     follower.unfollow(board)
         return True

@@ -2,8 +2,9 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from tenants import settings as tenant_settings
 from tenants.db import tenant_tx
-from tests.people import Caller, client_of
+from tests.people import Caller, client_of, user_of
 
 
 @pytest.fixture
@@ -15,6 +16,21 @@ def sender(client: FlaskClient, tenant: str) -> Caller:
 @pytest.fixture
 def page(sender: Caller) -> str:
     return make_page(sender, "home")
+
+
+@pytest.fixture
+def admin(client: FlaskClient, tenant: str) -> Caller:
+    """A tenant app with all rights, and a catalog of two actions."""
+    caller = client_of(client, tenant)
+    for name, terms in {"post": {"points": 10}, "answer": {"points": 100}}.items():
+        assert caller("PUT", f"/api/v1/actions/catalog/{name}", json=terms).status_code == 200
+    return caller
+
+
+@pytest.fixture
+def player(admin: Caller, client: FlaskClient, tenant: str) -> Caller:
+    """A user who can do the actions of `admin`'s catalog."""
+    return user_of(client, tenant)
 
 
 def make_page(caller: Caller, external_id: str, **changes: str) -> str:
@@ -51,3 +67,8 @@ def likes_of(tenant: str, page: str) -> tuple[int, int]:
             {"page": page},
         ).one()
         return int(row[0]), int(row[1])
+
+
+def clear_settings_cache() -> None:
+    """A process keeps a tenant's settings for a moment."""
+    tenant_settings._recent.clear()

@@ -6,10 +6,13 @@ import pytest
 from sqlalchemy import text
 
 from analytics import maintenance
+from analytics.boards import recomputing
 from analytics.ingest import pages
 from tenants import db
 from tenants.db import owner_tx, tenant_tx, utcnow
-from tests.analytics.conftest import views_of
+from tests.analytics.conftest import make_page, views_of
+from tests.analytics.scores.conftest import UPDATE, claim_of
+from tests.people import Caller
 
 
 def test_a_tenants_locked_row_keeps_nobody_elses_history(
@@ -33,3 +36,43 @@ def test_a_tenants_locked_row_keeps_nobody_elses_history(
     maintenance.purge_history(now=utcnow() + timedelta(hours=1))
     with owner_tx() as tx:
         assert not tx.scalar(text("SELECT count(*) FROM page_views_hour WHERE tenant_id = :t"), {"t": first})
+
+
+def test_old_history_goes_and_totals_stay(admin: Caller, player: Caller, tenant: str) -> None:
+    make_page(admin, "p")
+    admin("POST", "/api/v1/pages/p/views")
+    player("POST", UPDATE, json=claim_of())
+    with owner_tx() as tx:
+        for table, column in (("page_views_hour", "bucket_hour"), ("user_points_hour", "bucket_hour")):
+            tx.execute(
+                text(f"UPDATE {table} SET {column} = {column} - interval '401 days' WHERE tenant_id = :t"),
+                {"t": tenant},
+            )
+        tx.execute(text("UPDATE seen_events SET seen_on = seen_on - 50 WHERE tenant_id = :t"), {"t": tenant})
+    purged = maintenance.purge_history(now=utcnow())
+    assert purged["page_views_hour"] >= 1
+    assert purged["user_points_hour"] >= 1
+    recomputing.recompute_tenant(tenant, now=utcnow, progress=lambda _: None)
+    stats = admin("GET", "/api/v1/pages/p/stats").get_json()
+    assert (stats["views"]["30d"], stats["views"]["all"]) == (0, 1)
+    assert admin("GET", f"/api/v1/users/{player.id}").get_json()["score"] == 10
+
+
+def test_the_audits_months_are_made_ahead_and_dropped_when_they_are_over(tenant: str) -> None:
+    def months() -> set[str]:
+        with owner_tx() as tx:
+            return set(
+                tx.scalars(
+                    text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'action_events'::regclass")
+                )
+            )
+
+    now = utcnow()
+    with owner_tx() as tx:
+        tx.execute(text("SELECT make_month_of_actions('2020-01-01')"))
+    assert "action_events_2020_01" in months()
+    maintenance.keep_months(now=now)
+    maintenance.keep_months(now=now)
+    assert "action_events_2020_01" not in months()
+    assert f"action_events_{now:%Y_%m}" in months()
+    assert len(months()) >= 3

@@ -103,10 +103,10 @@ def test_a_step_of_redaction_reads_no_more_than_its_rows_and_bytes(
     def redacted() -> int:
         return sum(kept(tenant, request)["bio"] is None for request in requests)
 
-    monkeypatch.setattr(redaction, "MAX_ROWS_A_STEP", 10)
+    monkeypatch.setattr(redaction, "MAX_ROWS_PER_STEP", 10)
     assert redaction.step(tenant, UUID(gone.id))
     assert redacted() == 10
-    monkeypatch.setattr(redaction, "MAX_BYTES_A_STEP", 4 * len(body))
+    monkeypatch.setattr(redaction, "MAX_BYTES_PER_STEP", 4 * len(body))
     assert redaction.step(tenant, UUID(gone.id))
     assert redacted() == 14
     redaction.redact(tenant, UUID(gone.id), within_s=10)

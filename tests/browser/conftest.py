@@ -5,7 +5,10 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, StorageState, sync_playwright
+
+from tests.browser.people import Watched, Wiki
+from tests.service import Service
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -22,3 +25,31 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def wiki(demo_service: Service) -> Wiki:
+    return Wiki(demo_service)
+
+
+@pytest.fixture(scope="module")
+def signed_in(browser: Browser, demo_service: Service) -> StorageState:
+    user = Watched(browser, demo_service)
+    user.sign_in()
+    state = user.context.storage_state()
+    user.context.close()
+    return state
+
+
+@pytest.fixture
+def watched(browser: Browser, demo_service: Service, signed_in: StorageState) -> Iterator[Watched]:
+    user = Watched(browser, demo_service, storage_state=signed_in)
+    yield user
+    user.context.close()
+
+
+@pytest.fixture
+def stranger(browser: Browser, demo_service: Service) -> Iterator[Watched]:
+    user = Watched(browser, demo_service)
+    yield user
+    user.context.close()

@@ -2,77 +2,23 @@
 
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 import requests
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Dialog,
-    Page,
-    Route,
-    StorageState,
-    WebSocketRoute,
-    expect,
-)
+from playwright.sync_api import Browser, Page, Route, StorageState, WebSocketRoute, expect
 
-from app.run.data_folder import read_state
+from tests.browser.people import SHOTS, Watched, Wiki
 from tests.browser.site import Site
 from tests.service import Service, eventually
 
-SHOTS = Path(__file__).parents[2] / ".build" / "screenshots"
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 NASTY = {
     "script": '<script>alert("x")</script><img src=x onerror=alert(1)>',
     "rtl": "\u202egnp.exe \u2067\u05e2\u05d1\u05e8\u05d9\u05ea\u2069",
     "long": "averylongwordwithoutanyspace" * 12,
 }
-
-
 NO_LINKS = ["/\\evil.example", "//evil.example", "https://wiki.example\\@evil.example", "javascript:alert(1)", "/a", ""]
-
-
-class Wiki:
-    """The tenant's side."""
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self.headers = {"Authorization": f"Bearer {service.token()}"}
-
-    def put(self, name: str, *, space: str, likes: int = 0, **fields: str) -> None:
-        body = {"space": space, "title": f"Title of {name}", "url": f"https://wiki.example/{name}", **fields}
-        answer = requests.put(f"{self.service.url}/api/v1/pages/{name}", json=body, headers=self.headers, timeout=10)
-        assert answer.ok, answer.text
-        for number in range(likes):
-            self.like(name, f"u{number}")
-
-    def like(self, name: str, user: str) -> None:
-        address = f"{self.service.url}/api/v1/pages/{name}/likes/{user}"
-        assert requests.put(address, headers=self.headers, timeout=10).ok
-
-    def likes_on(self, space: str) -> list[int]:
-        query = {"scope": f"space:{space}", "window": "7d", "metric": "likes"}
-        answer = self.service.get("/api/v1/leaderboards", params=query, headers=self.headers).json()
-        return [row["value"] for row in answer["items"]]
-
-    def pay(self, user: str, points: int) -> None:
-        """By an action of its own."""
-        catalog = f"{self.service.url}/api/v1/actions/catalog/pays-{points}"
-        assert requests.put(catalog, json={"points": points}, headers=self.headers, timeout=10).ok
-        event = {"type": "action", "action_type": f"pays-{points}", "user": user}
-        answer = self.service.post("/api/v1/events", json={"events": [event]}, headers=self.headers)
-        assert answer.json()["accepted"] == 1, answer.text
-
-    def database(self) -> "psycopg.Connection[Any]":
-        state = read_state(self.service.data_dir)
-        assert state is not None
-        return psycopg.connect(state["addresses"]["database_url"])
 
 
 def test_only_plain_http_addresses_are_links(browser: Browser, demo_service: Service) -> None:
@@ -87,87 +33,6 @@ def test_only_plain_http_addresses_are_links(browser: Browser, demo_service: Ser
     finally:
         page.close()
     assert linked == ["https://wiki.example/a?b#c"]
-
-
-@pytest.fixture(scope="module")
-def wiki(demo_service: Service) -> Wiki:
-    return Wiki(demo_service)
-
-
-class Watched:
-    """A browser of which everything that goes wrong is kept."""
-
-    def __init__(self, browser: Browser, service: Service, **options: Any) -> None:
-        self.service = service
-        self.context: BrowserContext = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        self.wrong: list[str] = []
-        self.hosts: set[str] = set()
-        self.context.on("console", self._look_at)
-        self.context.on("weberror", lambda error: self.wrong.append(str(error.error)))
-        self.context.on("dialog", self._dismiss)
-        self.context.on("request", lambda request: self.hosts.add(origin_of(request.url)))
-        self.page: Page = self.context.new_page()
-        self.page.on("websocket", lambda socket: self.hosts.add(origin_of(socket.url)))
-
-    def _look_at(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
-            self.wrong.append(message.text)
-
-    def _dismiss(self, dialog: Dialog) -> None:
-        self.wrong.append(dialog.message)
-        dialog.dismiss()
-
-    def open(self, path: str = "/dashboard") -> Page:
-        """As somebody who has signed in before."""
-        self.page.goto(self.service.url + path)
-        expect(self.page.locator(".top nav")).to_be_visible()
-        return self.page
-
-    def sign_in(self, path: str = "/dashboard", username: str | None = None, password: str | None = None) -> Page:
-        """As the admin, or as somebody else."""
-        self.page.goto(self.service.url + path)
-        self.page.get_by_label("Tenant").fill(self.service.ready["tenant"])
-        self.page.get_by_label("Username").fill(username or self.service.ready["admin_username"])
-        self.page.get_by_label("Password").fill(password or self.service.ready["admin_password"])
-        self.page.get_by_role("button", name="Sign in").click()
-        expect(self.page.locator(".top nav")).to_be_visible()
-        return self.page
-
-    def shoot(self, name: str) -> None:
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SHOTS / f"{name}.png")
-
-    def all_is_well(self) -> None:
-        assert self.wrong == []
-        assert self.hosts <= {self.service.url, self.service.ready["live_url"]}
-
-
-def origin_of(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme.replace('ws', 'http')}://{parts.netloc}"
-
-
-@pytest.fixture(scope="module")
-def signed_in(browser: Browser, demo_service: Service) -> StorageState:
-    one = Watched(browser, demo_service)
-    one.sign_in()
-    state = one.context.storage_state()
-    one.context.close()
-    return state
-
-
-@pytest.fixture
-def watched(browser: Browser, demo_service: Service, signed_in: StorageState) -> Iterator[Watched]:
-    one = Watched(browser, demo_service, storage_state=signed_in)
-    yield one
-    one.context.close()
-
-
-@pytest.fixture
-def stranger(browser: Browser, demo_service: Service) -> Iterator[Watched]:
-    one = Watched(browser, demo_service)
-    yield one
-    one.context.close()
 
 
 def names(page: Page) -> list[str]:
@@ -225,7 +90,7 @@ def test_a_page_opens_with_its_series_and_has_an_address_of_its_own(watched: Wat
     expect(sheet.get_by_role("heading")).to_have_text("Title of seen")
     page.goto(f"{watched.service.url}/dashboard?page=nosuch")
     expect(sheet.get_by_text("There is no such page")).to_be_visible()
-    watched.wrong = [text for text in watched.wrong if "404" not in text]
+    watched.errors = [text for text in watched.errors if "404" not in text]
     watched.all_is_well()
 
 
@@ -338,7 +203,7 @@ def test_titles_and_addresses_are_words_and_nothing_more(watched: Watched, wiki:
     )
     assert refused == 422
     watched.shoot("nasty")
-    watched.wrong = [text for text in watched.wrong if "422" not in text]
+    watched.errors = [text for text in watched.errors if "422" not in text]
     watched.all_is_well()
 
 
@@ -412,7 +277,7 @@ def test_signing_out_and_a_session_that_ends(stranger: Watched) -> None:
     stranger.context.clear_cookies()
     page.get_by_role("button", name="7 days").click()
     expect(page.get_by_text("Your session has ended")).to_be_visible()
-    stranger.wrong = [text for text in stranger.wrong if "401" not in text]
+    stranger.errors = [text for text in stranger.errors if "401" not in text]
     stranger.all_is_well()
 
 
@@ -479,7 +344,7 @@ def test_the_admins_corner(watched: Watched, wiki: Wiki) -> None:
     expect(page.get_by_text("Nothing suspicious")).to_be_visible()
     page.get_by_role("button", name="Refused events").click()
     expect(page.locator(".list code", has_text="unknown_page")).to_be_visible()
-    watched.wrong = [text for text in watched.wrong if "422" not in text]
+    watched.errors = [text for text in watched.errors if "422" not in text]
     watched.all_is_well()
 
 

@@ -145,7 +145,7 @@ def test_who_sends_without_end_freezes_nobody(settings: Settings, addresses: Add
         flood.sock.close()
         sender.join()
         other.close()
-        assert "Traceback" not in live.said()
+        assert "Traceback" not in live.log_text()
 
 
 def test_without_redis_a_socket_opens_and_hears_of_changes(

@@ -60,7 +60,7 @@ def test_it_counts_at_once_while_redis_hangs_and_nobody_waits_long(service: Serv
 
 def every_outage_is_over(service: Service) -> bool:
     """Whether every web process that had lost Redis has it again."""
-    said = [line for line in service.said().splitlines() if '"service":"web"' in line]
+    said = [line for line in service.log_text().splitlines() if '"service":"web"' in line]
     lost, found = (sum(f'"{action}"' in line for line in said) for action in ("redis.outage", "redis.recovered"))
     assert lost
     return lost == found

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,20 @@ from app.settings import Settings
 from workers import schedule
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = ("analytics", "app", "tenants", "workers")
+MAX_MODULES = 16
+MAX_LINES = 400
+# Files of tests that are named for a subject instead of a module.
+SUBJECTS = {
+    "tests/analytics/boards/test_model.py": "random histories: ingest, projection and every way to read a board",
+    "tests/analytics/boards/test_sharing.py": "a setting that outbox, progress, projection and rebuilding carry out",
+    "tests/analytics/scores/test_daily_caps.py": "two terms of the catalog that actions, audit and ledger enforce",
+    "tests/app/cli/test_commands.py": "the commands of all modules, run as processes",
+    "tests/tenants/test_isolation.py": "the roles and policies of the database, behind every module",
+    "tests/tenants/test_migrations.py": "migrations/ is no package of the service",
+    "tests/tenants/test_row_level_security.py": "the policies of every table, whichever module owns it",
+    "tests/workers/test_workers.py": "jobs, schedule and the worker process together, on a real queue",
+}
 
 
 def undeclared(app: Flask) -> list[str]:
@@ -63,9 +78,72 @@ def test_nothing_happens_at_import() -> None:
 def test_the_environment_is_read_in_one_place() -> None:
     """Settings are read in `app/settings.py`; what our processes start with is assembled in `app/run/environment.py`.
 
-    `tenants/logs.py` asks for colours by itself: it stands below the settings.
+    `tenants/logs.py` reads whether colours are wanted: it is below the settings and cannot import them.
     """
     packages = ("app", "analytics", "tenants", "workers", "migrations")
     files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
     reading = {str(file.relative_to(ROOT)) for file in files if re.search(r"os\.(environ|getenv)", file.read_text())}
     assert reading == {"app/settings.py", "app/run/environment.py", "tenants/logs.py"}
+
+
+def modules_of(folder: Path) -> list[Path]:
+    return [file for file in folder.glob("*.py") if not file.name.startswith("__")]
+
+
+def misplaced_tests(root: Path, subjects: Iterable[str]) -> list[str]:
+    """The files of tests that name no module of the package they mirror, subjects without a file, and packages
+    without tests.
+    """
+    files = {str(file.relative_to(root)) for name in PACKAGES for file in (root / "tests" / name).rglob("test_*.py")}
+    modules = {
+        str(Path("tests", file.relative_to(root)).with_name(f"test_{file.name}"))
+        for name in PACKAGES
+        for file in (root / name).rglob("*.py")
+    }
+    packages = [file.parent.relative_to(root) for name in PACKAGES for file in (root / name).rglob("__init__.py")]
+    untested = {str(package) for package in packages if not any(root.joinpath("tests", package).glob("test_*.py"))}
+    return sorted((files - modules - {*subjects}) | ({*subjects} - files) | ({*subjects} & modules) | untested)
+
+
+def too_big(root: Path) -> list[str]:
+    """The packages with too many modules directly in them, and the modules with too many lines."""
+    crowded = [name for name in ("analytics", "app") if len(modules_of(root / name)) > MAX_MODULES]
+    files = [file for name in PACKAGES for file in sorted((root / name).rglob("*.py"))]
+    assert files
+    return crowded + [str(file.relative_to(root)) for file in files if len(file.read_text().splitlines()) > MAX_LINES]
+
+
+def test_tests_mirror_the_packages() -> None:
+    assert misplaced_tests(ROOT, SUBJECTS) == []
+
+
+def test_modules_stay_small_and_few() -> None:
+    assert too_big(ROOT) == []
+
+
+def put(root: Path, *files: str, lines: int = 1) -> None:
+    for file in files:
+        root.joinpath(file).parent.mkdir(parents=True, exist_ok=True)
+        root.joinpath(file).write_text("#\n" * lines)
+
+
+def test_the_rule_notices_tests_that_mirror_nothing(tmp_path: Path) -> None:
+    put(tmp_path, "app/__init__.py", "app/api/__init__.py", "app/api/likes.py", "app/web.py", "app/ui/__init__.py")
+    put(tmp_path, "tests/app/test_web.py", "tests/app/api/test_likes.py", "tests/app/api/test_span.py")
+    assert misplaced_tests(tmp_path, ["tests/app/api/test_span.py"]) == ["app/ui"], "a package without tests"
+    put(tmp_path, "tests/app/ui/test_likes.py")
+    assert misplaced_tests(tmp_path, ["tests/app/api/test_likes.py", "tests/app/test_deleted.py"]) == [
+        "tests/app/api/test_likes.py",  # a subject that is a module
+        "tests/app/api/test_span.py",
+        "tests/app/test_deleted.py",
+        "tests/app/ui/test_likes.py",  # a module of another package
+    ]
+
+
+def test_the_rule_notices_a_module_too_many_and_a_line_too_many(tmp_path: Path) -> None:
+    put(tmp_path, "app/__init__.py", *(f"app/m{number}.py" for number in range(MAX_MODULES)))
+    put(tmp_path, "workers/jobs.py", lines=MAX_LINES)
+    assert too_big(tmp_path) == []
+    put(tmp_path, "app/another.py")
+    put(tmp_path, "tenants/db.py", "app/http/auth.py", lines=MAX_LINES + 1)
+    assert too_big(tmp_path) == ["app", "app/http/auth.py", "tenants/db.py"]

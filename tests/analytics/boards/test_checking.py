@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -9,8 +10,9 @@ from sqlalchemy import text
 
 from analytics.boards import checking, projection, recomputing
 from tenants import redis as tenants_redis
-from tenants.db import tenant_tx, utcnow
+from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import make_page
+from tests.analytics.scores.conftest import UPDATE, claim_of
 from tests.people import Caller, client_of
 
 
@@ -114,3 +116,18 @@ def test_what_is_still_due_is_late_and_not_wrong(busy: Caller) -> None:
     busy("POST", "/api/v1/pages/p1/views")
     report = checking.check(busy.tenant, now=utcnow())
     assert (report.differences, report.due) == ([], 1)
+
+
+def test_check_finds_a_forged_score_a_broken_chain_and_a_wrong_board(player: Caller, tenant: str) -> None:
+    player("POST", UPDATE, json=claim_of())
+    projection.project_all(tenant, now=utcnow)
+    assert checking.check(tenant, now=utcnow()).differences == []
+    with tenants_redis.boards().client() as redis:
+        key = f"lb:{tenant}:users:all:points"
+        members: Any = redis.zrange(key, 0, -1)
+        redis.zadd(key, {members[0]: 11})
+    (difference,) = checking.check(tenant, now=utcnow()).differences
+    assert (difference.found, difference.expected) == (11, 10)
+    with owner_tx() as tx:
+        tx.execute(text("UPDATE users SET current_score = 12 WHERE tenant_id = :t"), {"t": tenant})
+    assert "users.current_score" in {d.where for d in checking.check(tenant, now=utcnow()).differences}

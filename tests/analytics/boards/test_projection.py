@@ -1,4 +1,4 @@
-"""P3 and P4: what the projection tells Redis in chunks."""
+"""P3 and P4: what the projection writes to Redis, and when."""
 
 from typing import Any
 
@@ -8,10 +8,13 @@ from sqlalchemy import text
 from analytics.boards import checking, projection, redis_store
 from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import Board
+from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tenants.redis import RedisUnavailable
+from tests.analytics.boards.conftest import MakeBoard, order, project, read
 from tests.analytics.conftest import make_page
 from tests.people import Caller
+from tests.service import eventually
 
 
 def test_after_a_chunk_that_failed_nothing_more_is_written_and_the_next_run_heals(
@@ -38,3 +41,36 @@ def test_after_a_chunk_that_failed_nothing_more_is_written_and_the_next_run_heal
     projection.project_all(tenant, now=utcnow)
     report = checking.check(tenant, now=utcnow())
     assert (report.differences, report.due) == ([], 0)
+
+
+def test_moving_hiding_and_deleting_take_a_page_along_at_once(
+    board: MakeBoard, app_client: Caller, tenant: str
+) -> None:
+    board(a=2)
+
+    def boards_with_it() -> set[str]:
+        project(tenant)
+        scopes = ["tenant", "space:eng", "space:ops", "public", "public:eng", "public:ops"]
+        return {s for s in scopes if read(app_client, f"/api/v1/leaderboards?scope={s}&metric=views")["items"]}
+
+    assert boards_with_it() == {"tenant", "space:eng"}
+    make_page(app_client, "a", space="ops", visibility="public")
+    eventually(lambda: boards_with_it() == {"tenant", "space:ops", "public", "public:ops"})
+    make_page(app_client, "a", space="ops", visibility="private")
+    eventually(lambda: boards_with_it() == {"tenant", "space:ops"})
+    app_client("DELETE", "/api/v1/pages/a")
+    eventually(lambda: boards_with_it() == set())
+
+
+def test_a_redis_that_came_back_with_old_boards_is_filled_anew(
+    board: MakeBoard, app_client: Caller, tenant: str
+) -> None:
+    """A server restarted from an old dump has markers, and anything behind them."""
+    expected = order(board(a=3, b=2))
+    redis = tenants_redis.boards().redis
+    redis.zadd(f"lb:{tenant}:tenant:7d:views", {"999999": 77})
+    redis.set(f"lbr:{tenant}", "the run before")
+    assert tenant in projection.stale_tenants(now=utcnow())
+    project(tenant)
+    assert tenant not in projection.stale_tenants(now=utcnow())
+    eventually(lambda: order(read(app_client)) == expected)

@@ -10,13 +10,15 @@ from sqlalchemy import text
 
 from analytics import outbox
 from analytics.boards import checking, progress, projection, rebuilding, recomputing
-from analytics.boards.names import GLOBAL, board_of
+from analytics.boards.names import ALL_TENANTS, GLOBAL, board_of
 from analytics.metrics import VIEWS
 from analytics.windows import Window
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
+from tests.analytics.boards.conftest import MakeBoard, project, read
 from tests.analytics.conftest import make_page
 from tests.people import Caller, client_of
+from tests.service import eventually
 
 PAGES = 5
 
@@ -155,3 +157,26 @@ def test_check_of_one_tenant_finds_its_pages_on_the_global_boards_that_do_not_be
     assert found.found is None
     rebuilding.rebuild_global(only_missing=False)
     assert checking.check(publisher.tenant, now=utcnow()).differences == []
+
+
+def test_the_global_board_lists_public_pages_of_tenants_that_share_them(
+    board: MakeBoard, app_client: Caller, tenant: str
+) -> None:
+    board(a=2, b=1)
+    make_page(app_client, "b", visibility="public")
+    projection.bring_up_to_date(ALL_TENANTS, now=utcnow)
+
+    def on_it() -> list[str]:
+        project(tenant)
+        rows = read(app_client, "/api/v1/leaderboards?scope=global&metric=views&limit=1000")["items"]
+        return [row["page"]["external_id"] for row in rows if row["page"]["tenant"] == tenant]
+
+    assert on_it() == []
+    app_client("PATCH", "/api/v1/settings", json={"share_public_pages": True})
+    eventually(lambda: on_it() == ["b"])
+    make_page(app_client, "b", visibility="private")
+    eventually(lambda: on_it() == [])
+    make_page(app_client, "b", visibility="public")
+    eventually(lambda: on_it() == ["b"])
+    app_client("PATCH", "/api/v1/settings", json={"share_public_pages": False})
+    eventually(lambda: on_it() == [])

@@ -1,0 +1,50 @@
+"""What tests of boards share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from analytics.boards import projection
+from tenants.db import utcnow
+from tests.analytics.conftest import make_page
+from tests.people import Caller, client_of
+
+BOARD = "/api/v1/leaderboards?scope=tenant&window=7d&metric=views"
+# Sends so many views for each page, projects, and reads.
+MakeBoard = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def app_client(client: FlaskClient, tenant: str) -> Caller:
+    return client_of(client, tenant)
+
+
+@pytest.fixture
+def board(app_client: Caller, tenant: str) -> MakeBoard:
+    def send(**views: int) -> dict[str, Any]:
+        for name, count in views.items():
+            make_page(app_client, name)
+            events = [{"type": "view", "page": name}] * count
+            if events:
+                assert app_client("POST", "/api/v1/events", json={"events": events}).status_code == 202
+        project(tenant)
+        return read(app_client)
+
+    return send
+
+
+def project(tenant: str) -> None:
+    projection.project_all(tenant, now=utcnow)
+
+
+def read(caller: Caller, path: str = BOARD, **options: Any) -> dict[str, Any]:
+    answer = caller("GET", path, **options)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.get_json()
+    return body
+
+
+def order(answer: dict[str, Any]) -> list[tuple[int, str, float]]:
+    return [(row["rank"], row["page"]["external_id"], row["value"]) for row in answer["items"]]

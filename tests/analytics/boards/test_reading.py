@@ -1,0 +1,102 @@
+"""A board reads the same from Redis, a snapshot and PostgreSQL (P3)."""
+
+import pytest
+from sqlalchemy import text
+
+from analytics.boards import snapshots
+from tenants import redis as tenants_redis
+from tenants.db import tenant_tx, utcnow
+from tests.analytics.boards.conftest import BOARD, MakeBoard, order, project, read
+from tests.people import Caller
+from tests.service import eventually
+
+BIGGEST = 2**53 - 1
+
+
+def test_without_redis_it_is_read_from_postgres_and_from_the_snapshot(
+    board: MakeBoard, app_client: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = order(board(a=1, b=3, c=3))
+    guarded = tenants_redis.boards()
+    monkeypatch.setattr(guarded, "_down_since", 0.0)
+    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
+    eventually(lambda: read(app_client)["source"] == "postgres")
+    assert order(read(app_client)) == expected
+    snapshots.refresh(tenant, now=utcnow())
+    eventually(lambda: read(app_client)["source"] == "snapshot")
+    assert order(read(app_client)) == expected
+    deep = read(app_client, f"{BOARD}&limit=1&cursor={read(app_client, f'{BOARD}&limit=1')['next_cursor']}")
+    assert (deep["source"], order(deep)) == ("snapshot", expected[1:2])
+    member = read(app_client, "/api/v1/leaderboards/rank?scope=tenant&window=7d&metric=views&member=a&around=1")
+    assert (member["rank"], member["source"]) == (3, "postgres")
+    assert [row["rank"] for row in member["around"]] == [2, 3]
+
+
+def test_ties_go_by_the_id_as_text_descending_everywhere(
+    board: MakeBoard, app_client: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = board(**{f"p{number}": 2 for number in range(12)})
+    ids = [str(row["page"]["id"]) for row in answer["items"]]
+    assert ids == sorted(ids, reverse=True)
+    walked = []
+    path = f"{BOARD}&limit=5"
+    while True:
+        page = read(app_client, path)
+        walked += [row["page"]["id"] for row in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        path = f"{BOARD}&limit=5&cursor={page['next_cursor']}"
+    assert [str(one) for one in walked] == sorted(map(str, walked), reverse=True)
+    assert len(walked) == 12
+    guarded = tenants_redis.boards()
+    monkeypatch.setattr(guarded, "_down_since", 0.0)
+    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
+    assert [row["page"]["id"] for row in read(app_client, f"{BOARD}&limit=100")["items"]] == walked
+
+
+def test_values_are_exact_up_to_2_to_the_53(board: MakeBoard, app_client: Caller, tenant: str) -> None:
+    board(a=1, b=1)
+    with tenant_tx(tenant) as tx:
+        for name, views in (("a", BIGGEST), ("b", BIGGEST - 1)):
+            tx.execute(
+                text("""
+                    UPDATE page_views_hour v SET views = :views FROM pages p
+                    WHERE p.tenant_id = v.tenant_id AND p.id = v.page_id AND p.external_id = :name
+                """),
+                {"views": views, "name": name},
+            )
+            tx.execute(
+                text("INSERT INTO outbox (tenant_id, kind, member) SELECT tenant_id, 'page', id::text FROM pages")
+            )
+    project(tenant)
+    answer = read(app_client)
+    assert order(answer) == [(1, "a", BIGGEST), (2, "b", BIGGEST - 1)]
+    after = read(app_client, f"{BOARD}&limit=1&cursor={read(app_client, f'{BOARD}&limit=1')['next_cursor']}")
+    assert order(after) == [(2, "b", BIGGEST - 1)]
+
+
+def test_a_cursor_loses_nobody_who_did_not_move(board: MakeBoard, app_client: Caller, tenant: str) -> None:
+    board(**{f"p{number}": 20 - number for number in range(10)})
+    first = read(app_client, f"{BOARD}&limit=4")
+    assert [name for _, name, _ in order(first)] == ["p0", "p1", "p2", "p3"]
+    app_client("DELETE", "/api/v1/pages/p1")
+    app_client("POST", "/api/v1/events", json={"events": [{"type": "view", "page": "p9"}] * 100})
+    app_client("DELETE", "/api/v1/pages/p3")
+    project(tenant)
+    rest = read(app_client, f"{BOARD}&limit=10&cursor={first['next_cursor']}")
+    assert [name for _, name, _ in order(rest)] == ["p4", "p5", "p6", "p7", "p8"]
+    assert [rank for rank, _, _ in order(rest)] == [4, 5, 6, 7, 8]
+
+
+def test_rank_neighbours_and_a_subset(board: MakeBoard, app_client: Caller) -> None:
+    board(a=5, b=4, c=3, d=2, e=1, f=0)
+    rank = "/api/v1/leaderboards/rank?scope=tenant&window=7d&metric=views"
+    own = read(app_client, f"{rank}&member=c")
+    assert (own["rank"], own["value"], own["page"]["external_id"], "around" in own) == (3, 3, "c", False)
+    around = read(app_client, f"{rank}&member=c&around=1")
+    assert [row["page"]["external_id"] for row in around["around"]] == ["b", "c", "d"]
+    absent = read(app_client, f"{rank}&member=f&around=2")
+    assert (absent["rank"], absent["value"], absent["around"]) == (None, 0, [])
+    assert app_client("GET", f"{rank}&member=nowhere").status_code == 404
+    subset = read(app_client, f"{BOARD}&members=e,a,nowhere,f")
+    assert order(subset) == [(1, "a", 5), (5, "e", 1)]

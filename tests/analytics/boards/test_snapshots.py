@@ -1,0 +1,64 @@
+"""Snapshots: a board as it was, and without Redis."""
+
+from datetime import timedelta
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from analytics.boards import snapshots
+from analytics.locks import Busy, try_lock_boards
+from tenants.db import owner_tx, utcnow
+from tests.analytics.boards.conftest import BOARD, MakeBoard, order, project, read
+from tests.analytics.conftest import make_page
+from tests.people import Caller
+
+
+def test_the_board_as_it_was_and_who_moved_since(board: MakeBoard, app_client: Caller, tenant: str) -> None:
+    board(a=3, b=2)
+    snapshots.refresh(tenant, now=utcnow())
+    with owner_tx() as tx:
+        tx.execute(
+            text("UPDATE leaderboard_snapshots SET taken_at = taken_at - interval '1 day' WHERE tenant_id = :t"),
+            {"t": tenant},
+        )
+    snapshots.refresh(tenant, now=utcnow())
+    answer = board(b=4, c=1)
+    moves = {row["page"]["external_id"]: (row["rank_change"], row["is_new"]) for row in answer["items"]}
+    assert moves == {"b": (1, False), "a": (-1, False), "c": (None, True)}
+    yesterday = (utcnow() - timedelta(days=1)).date()
+    was = read(app_client, f"{BOARD}&as_of={yesterday}")
+    assert (order(was), was["source"]) == ([(1, "a", 3), (2, "b", 2)], "snapshot")
+    assert app_client("GET", f"{BOARD}&as_of={yesterday - timedelta(days=3)}").get_json()["code"] == "no_snapshot"
+    assert app_client("GET", f"{BOARD}&as_of={utcnow().date()}").status_code == 422
+
+
+def test_of_a_page_that_is_private_now_an_earlier_public_board_shows_nothing(
+    board: MakeBoard, app_client: Caller, client: FlaskClient, tenant: str
+) -> None:
+    board(a=2, b=1)
+    for name in ("a", "b"):
+        make_page(app_client, name, visibility="public")
+    project(tenant)
+    snapshots.refresh(tenant, now=utcnow() - timedelta(days=1))
+    snapshots.refresh(tenant, now=utcnow())
+    make_page(app_client, "a", visibility="private", title="Layoffs")
+    project(tenant)
+    key = app_client("POST", "/api/v1/keys", json={"origins": ["https://wiki.example"]}).get_json()["key"]
+    yesterday = (utcnow() - timedelta(days=1)).date()
+    answer = client.get(f"/api/v1/leaderboards?key={key}&scope=public&window=7d&metric=views&as_of={yesterday}")
+    assert [row["page"] and row["page"]["external_id"] for row in answer.get_json()["items"]] == ["b"]
+    assert "Layoffs" not in answer.text
+    own = read(app_client, f"{BOARD}&as_of={yesterday}")
+    assert [row["page"]["title"] for row in own["items"]] == ["Layoffs", "Page b"], "the tenant's own board shows it"
+
+
+def test_snapshots_stop_when_their_time_is_over_and_go_on_with_the_oldest(board: MakeBoard, tenant: str) -> None:
+    board(a=1)
+    assert snapshots.refresh(tenant, now=utcnow(), until=0.0) == 0
+    with owner_tx() as tx:
+        try_lock_boards(tx, "_snapshots")
+        with pytest.raises(Busy):
+            snapshots.refresh_all(now=utcnow())
+    assert snapshots.refresh(tenant, now=utcnow()) > 10
+    assert snapshots.refresh(tenant, now=utcnow()) == 0

@@ -1,0 +1,83 @@
+"""Actions in batches: each paid once, together with the other events (P1, P2)."""
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from tenants.db import tenant_tx
+from tenants.errors import Unavailable
+from tests.analytics.conftest import make_page, views_of
+from tests.analytics.scores.conftest import at_once, send_until_admitted
+from tests.people import Caller, client_of
+
+
+def test_actions_in_a_batch_are_paid_once_each(admin: Caller, tenant: str) -> None:
+    make_page(admin, "p")
+    events = [
+        {"type": "action", "action_type": "post", "user": "ada", "page": "p", "id": "1"},
+        {"type": "action", "action_type": "post", "user": "bob", "id": "2"},
+        {"type": "view", "page": "p", "id": "3"},
+        {"type": "action", "action_type": "nonsense", "user": "ada", "id": "4"},
+        {"type": "action", "action_type": "post", "id": "5"},
+    ]
+    first = admin("POST", "/api/v1/events", json={"events": events}).get_json()
+    assert (first["accepted"], first["duplicates"]) == (3, 0)
+    assert [(r["index"], r["code"]) for r in first["rejected"]] == [(3, "unknown_action"), (4, "invalid")]
+    again = admin("POST", "/api/v1/events", json={"events": events}).get_json()
+    assert (again["accepted"], again["duplicates"]) == (0, 3)
+    assert admin("GET", "/api/v1/users/ext:ada").get_json()["score"] == 10
+    twice = [{"type": "action", "action_type": "post", "user": user, "id": "twice"} for user in ("zed", "abe")]
+    told = admin("POST", "/api/v1/events", json={"events": twice}).get_json()
+    assert (told["accepted"], told["duplicates"]) == (1, 1)
+    assert admin("GET", "/api/v1/users/ext:zed").get_json()["score"] == 10, "the first in the batch counts"
+    many = [{"type": "action", "action_type": "post", "user": "ada"} for _ in range(12)]
+    limited = admin("POST", "/api/v1/events", json={"events": many}).get_json()
+    assert limited["accepted"] == 9
+    assert {r["code"] for r in limited["rejected"]} == {"limited"}
+    reasons = admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"]
+    assert reasons["limited"] == 3
+    assert reasons["unknown_action"] == 2
+
+
+def test_one_event_id_for_two_users_at_once_is_paid_once(app: Flask, admin: Caller, tenant: str) -> None:
+    users = [f"u{number}" for number in range(20)]
+    waiting = iter(users)
+
+    def send() -> tuple[int, Any]:
+        event = {"type": "action", "action_type": "post", "user": next(waiting), "id": "the same"}
+        caller = Caller(app.test_client(), tenant, admin.token, admin.id)
+        return send_until_admitted(caller, "POST", "/api/v1/events", {"events": [event]})
+
+    answers = at_once(20, send)
+    assert {status for status, _ in answers} == {202}, answers
+    assert sum(told["accepted"] for _, told in answers) == 1
+    with tenant_tx(tenant) as tx:
+        assert tx.scalar(text("SELECT sum(current_score) FROM users")) == 10
+        assert tx.scalar(text("SELECT count(*) FROM action_events")) == 1
+
+
+def test_a_batch_is_written_whole_or_not_at_all(admin: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_page(admin, "p")
+    events = [{"type": "action", "action_type": "post", "user": "ada"}, {"type": "view", "page": "p"}]
+
+    def fail(*_args: Any, **_more: Any) -> None:
+        raise Unavailable
+
+    with monkeypatch.context() as patched:
+        patched.setattr("app.api.events.writes.apply", fail)
+        assert admin("POST", "/api/v1/events", json={"events": events}).status_code == 503
+    assert admin("POST", "/api/v1/events", json={"events": events}).get_json()["accepted"] == 2
+    assert admin("GET", "/api/v1/users/ext:ada").get_json()["score"] == 10
+    assert views_of(tenant) == 1
+
+
+def test_who_may_not_make_tokens_cannot_vouch_by_events(admin: Caller, client: FlaskClient, tenant: str) -> None:
+    admin("PUT", "/api/v1/actions/catalog/post", json={"points": 10, "requires_token": True})
+    events = {"events": [{"type": "action", "action_type": "post", "user": "ada"}]}
+    sender = client_of(client, tenant, "events:write")
+    assert [r["code"] for r in sender("POST", "/api/v1/events", json=events).get_json()["rejected"]] == ["limited"]
+    both = client_of(client, tenant, "events:write", "actions:write")
+    assert both("POST", "/api/v1/events", json=events).get_json()["accepted"] == 1

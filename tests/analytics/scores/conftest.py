@@ -1,0 +1,73 @@
+"""What tests of scores share."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from analytics.scores import ledger
+from tenants import redis as tenants_redis
+from tenants.db import tenant_tx, utcnow
+from tests.people import Caller
+from tests.service import eventually
+
+UPDATE, CLAIM = "/api/v1/scores/update", "/api/v1/scores"
+
+
+@pytest.fixture
+def no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = tenants_redis.boards()
+    monkeypatch.setattr(guarded, "_down_since", 0.0)
+    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
+
+
+def claim_of(**changes: Any) -> dict[str, Any]:
+    return {"actionId": str(uuid4()), "actionType": "post", "timestamp": utcnow().isoformat(), **changes}
+
+
+def token_for(admin: Caller, user: str, **more: Any) -> str:
+    answer = admin("POST", "/api/v1/action-tokens", json={"user": user, "action_type": "answer", **more})
+    assert answer.status_code == 201, answer.text
+    return str(answer.get_json()["action_token"])
+
+
+def entries(tenant: str, user: str) -> list[tuple[int, int, int]]:
+    with tenant_tx(tenant) as tx:
+        rows = tx.execute(
+            text("SELECT previous, delta, score FROM score_ledger WHERE user_id = :u ORDER BY id"), {"u": user}
+        )
+        return [(row.previous, row.delta, row.score) for row in rows]
+
+
+def send_until_admitted(caller: Caller, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """The status and body of the answer. On a busy machine fifty threads may get 429 `tenant_busy`: send again."""
+
+    def send() -> tuple[int, Any] | None:
+        answer = caller(method, path, json=body)
+        is_busy = answer.status_code == 429 and answer.get_json()["code"] == "tenant_busy"
+        return None if is_busy else (answer.status_code, answer.get_json())
+
+    status, answered = eventually(send)
+    return int(status), answered
+
+
+def at_once(times: int, what: Callable[[], Any]) -> list[Any]:
+    gate = threading.Barrier(times)
+
+    def run(_: int) -> Any:
+        gate.wait(20)
+        return what()
+
+    with ThreadPoolExecutor(times) as pool:
+        return list(pool.map(run, range(times)))
+
+
+def pay(tenant: str, user: str, points: int, at: Any) -> None:
+    with tenant_tx(tenant) as tx:
+        user_row = ledger.lock_user(tx, UUID(user))
+        assert user_row is not None
+        ledger.add_entry(tx, user_row, source=f"test:{uuid4()}", delta=points, at=at, payload_hash=b"")

@@ -1,0 +1,87 @@
+"""Flags on suspicious users, and what an admin decides about them."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from analytics.boards import checking, projection
+from tenants.db import owner_tx, tenant_tx, utcnow
+from tests.analytics.conftest import clear_settings_cache
+from tests.analytics.scores.conftest import UPDATE, claim_of, entries, pay
+from tests.people import Caller, log_in
+
+
+def user_token(player: Caller) -> Caller:
+    """The same user, logged in again."""
+    with tenant_tx(player.tenant) as tx:
+        username = tx.scalar(text("SELECT username FROM users WHERE id = :u"), {"u": player.id})
+    return replace(player, token=log_in(player.http, player.tenant, str(username))["access_token"])
+
+
+def test_a_flag_is_raised_and_settled_by_an_admin(
+    admin: Caller, client: FlaskClient, tenant: str, player: Caller
+) -> None:
+    admin("PATCH", "/api/v1/settings", json={"integrity": {"points_per_hour": 150}})
+    admin("PUT", "/api/v1/actions/catalog/jackpot", json={"points": 200})
+    assert player("POST", UPDATE, json=claim_of()).status_code == 200
+    assert admin("GET", "/api/v1/integrity/flags").get_json()["items"] == []
+    assert player("POST", UPDATE, json=claim_of(actionType="jackpot")).status_code == 200
+    assert player("POST", UPDATE, json=claim_of(actionType="jackpot")).status_code == 200
+    (flag,) = admin("GET", "/api/v1/integrity/flags?state=open").get_json()["items"]
+    assert (flag["rule"], flag["user_id"]) == ("points_per_hour", player.id)
+    path = f"/api/v1/integrity/flags/{flag['id']}/resolve"
+    assert player("POST", path, json={"action": "dismiss"}).status_code == 403
+    assert admin("POST", path, json={"action": "suspend"}).get_json()["state"] == "suspended"
+    assert player("POST", UPDATE, json=claim_of()).status_code == 401, "shut out"
+    settled = admin("POST", path, json={"action": "reverse", "note": "made up"}).get_json()
+    assert (settled["state"], settled["reversed_entries"]) == ("reversed", 3)
+    assert admin("POST", path, json={"action": "dismiss"}).status_code == 409
+    assert entries(tenant, player.id)[-1][2] == 0
+    admin("PATCH", f"/api/v1/users/{player.id}", json={"suspended": False})
+    projection.project_all(tenant, now=utcnow)
+    assert admin("GET", "/api/v1/leaderboards?scope=users&window=all").get_json()["items"] == []
+    assert checking.check(tenant, now=utcnow()).differences == []
+    ledger_ = admin("GET", f"/api/v1/users/{player.id}/ledger?limit=4").get_json()
+    assert [entry["delta"] for entry in ledger_["items"]] == [-200, -200, -10, 200]
+    more = admin("GET", f"/api/v1/users/{player.id}/ledger?limit=4&cursor={ledger_['next_cursor']}").get_json()
+    assert [entry["delta"] for entry in more["items"]] == [200, 10]
+
+
+def test_what_is_taken_back_late_leaves_every_window_with_what_was_given(
+    admin: Caller, player: Caller, tenant: str
+) -> None:
+    pay(tenant, player.id, 500, utcnow() - timedelta(days=2))
+    player("POST", UPDATE, json=claim_of(timestamp="2999-01-01T00:00:00Z"))
+    (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
+    with owner_tx() as tx:
+        older = "UPDATE integrity_flags SET created_at = created_at - interval '2 days' WHERE tenant_id = :t"
+        tx.execute(text(older), {"t": tenant})
+    assert player("POST", UPDATE, json=claim_of()).status_code == 200
+    path = f"/api/v1/integrity/flags/{flag['id']}/resolve"
+    assert admin("POST", path, json={"action": "reverse"}).get_json()["reversed_entries"] == 2
+    assert player("POST", UPDATE, json=claim_of()).status_code == 200
+    projection.project_all(tenant, now=utcnow)
+    for window in ("1d", "7d", "all"):
+        (row,) = admin("GET", f"/api/v1/leaderboards?scope=users&window={window}").get_json()["items"]
+        assert row["value"] == 10, window
+    assert checking.check(tenant, now=utcnow()).differences == []
+
+
+def test_a_tenant_may_have_suspicious_users_suspended_at_once(admin: Caller, player: Caller) -> None:
+    admin("PATCH", "/api/v1/settings", json={"integrity": {"points_per_hour": 5, "suspend_automatically": True}})
+    assert player("POST", UPDATE, json=claim_of()).status_code == 200
+    assert player("POST", UPDATE, json=claim_of()).status_code == 401
+    (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
+    assert flag["state"] == "suspended"
+    path = f"/api/v1/users/{flag['user_id']}"
+    assert admin("GET", path).get_json()["suspended"] is True
+    dismissed = admin("POST", f"/api/v1/integrity/flags/{flag['id']}/resolve", json={"action": "dismiss"})
+    assert dismissed.get_json()["state"] == "dismissed"
+    assert admin("GET", path).get_json()["suspended"] is False, "it is lifted"
+    admin("PATCH", "/api/v1/settings", json={"integrity": {"points_per_hour": 10}})
+    clear_settings_cache()
+    again = user_token(player)
+    assert again("POST", UPDATE, json=claim_of()).status_code == 200, "what was dismissed does not count against them"
+    assert len(admin("GET", "/api/v1/integrity/flags").get_json()["items"]) == 1

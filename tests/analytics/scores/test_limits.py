@@ -1,0 +1,97 @@
+"""Limits on payments: a user's rate, and the breaker for a tenant's spikes (P8)."""
+
+import pytest
+
+from analytics.scores import limits
+from analytics.scores.limits import Breaker
+from tenants.errors import Unavailable
+from tests.analytics.scores.conftest import UPDATE, claim_of, entries
+from tests.people import Caller
+
+
+@pytest.mark.parametrize("redis", ["up", "down"])
+def test_the_eleventh_update_in_a_minute_is_refused_but_replays_are_not(
+    player: Caller, tenant: str, redis: str, request: pytest.FixtureRequest
+) -> None:
+    if redis == "down":
+        request.getfixturevalue("no_redis")
+    bodies = [claim_of() for _ in range(11)]
+    for number, body in enumerate(bodies[:10]):
+        headers = {"X-Forwarded-For": f"10.0.0.{number}"}
+        assert player("POST", UPDATE, json=body, headers=headers).status_code == 200
+    refused = player("POST", UPDATE, json=bodies[10], headers={"X-Forwarded-For": "10.9.9.9"})
+    assert (refused.status_code, refused.get_json()["code"]) == (429, "rate_limited")
+    assert 1 <= int(refused.headers["Retry-After"]) <= 60
+    assert refused.headers["RateLimit"].startswith('"scores";r=0;t=')
+    assert player("POST", UPDATE, json=bodies[0]).status_code == 200, "a replay is answered before limits"
+    assert len(entries(tenant, player.id)) == 10
+
+
+def let_through(breaker: Breaker, max_per_minute: int) -> None:
+    breaker.require(max_per_minute)
+    breaker.passed()
+
+
+def test_a_breaker_opens_probes_and_closes() -> None:
+    clock = [1000.0]
+    breaker = Breaker("test", clock=lambda: clock[0])
+    for _ in range(100):
+        let_through(breaker, 100)
+    with pytest.raises(Unavailable) as refused:
+        breaker.require(100)
+    assert refused.value.code == "score_spike"
+    assert 1 <= (refused.value.retry_after_s or 0) <= limits.OPEN_S
+    clock[0] += 5
+    with pytest.raises(Unavailable):
+        breaker.require(100)
+    clock[0] += 6
+    for _ in range(limits.PROBES):
+        let_through(breaker, 100)
+    clock[0] += 11
+    for _ in range(51):
+        let_through(breaker, 100)
+
+
+def test_a_breaker_stays_open_while_the_rush_goes_on() -> None:
+    clock = [1000.0]
+    breaker = Breaker("test", clock=lambda: clock[0])
+    refused = 0
+    for _ in range(3000):
+        clock[0] += 0.01
+        try:
+            let_through(breaker, 600)
+        except Unavailable:
+            refused += 1
+    assert refused > 1500
+
+
+def test_a_breaker_sees_what_is_pending_in_a_transaction() -> None:
+    breaker = Breaker("test", clock=lambda: 1000.0)
+    for pending in range(100):
+        breaker.require(100, pending=pending)
+    with pytest.raises(Unavailable):
+        breaker.require(100, pending=100)
+
+
+def test_a_breaker_counts_nothing_that_is_rolled_back() -> None:
+    breaker = Breaker("test", clock=lambda: 1000.0)
+    for _ in range(200):
+        breaker.require(100)
+    for _ in range(100):
+        let_through(breaker, 100)
+    with pytest.raises(Unavailable):
+        breaker.require(100)
+
+
+def test_a_batch_above_the_tenants_spike_is_cut(admin: Caller, tenant: str) -> None:
+    admin("PATCH", "/api/v1/settings", json={"limits": {"score_spike_per_minute": 2}})
+    actions = [{"type": "action", "user": f"u{n}", "action_type": "post"} for n in range(5)]
+    told = admin("POST", "/api/v1/events", json={"events": actions}).get_json()
+    assert (told["accepted"], [r["code"] for r in told["rejected"]]) == (2, ["limited"] * 3)
+
+
+def test_a_spike_of_a_tenant_is_held_up_with_503(admin: Caller, player: Caller) -> None:
+    admin("PATCH", "/api/v1/settings", json={"limits": {"score_spike_per_minute": 2}})
+    statuses = [player("POST", UPDATE, json=claim_of()).status_code for _ in range(4)]
+    assert statuses[0] == 200
+    assert statuses[-1] == 503
