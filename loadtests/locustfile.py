@@ -177,7 +177,7 @@ class Watcher(Client):
         began = time.perf_counter()
         address = answer["live_url"].replace("http", "ws", 1)
         self.socket = websocket.create_connection(f"{address}/ws/leaderboards?ticket={answer['ticket']}", timeout=30)
-        self.told("open", began)
+        self.report("open", began)
         self.pinged: float | None = None
         for scope in ("tenant", f"space:space-{random.randrange(5)}"):
             board = {"scope": scope, "window": random.choice(WINDOWS), "metric": random.choice(METRICS)}
@@ -191,17 +191,17 @@ class Watcher(Client):
             gap = None if message["seq"] == last + 1 else RuntimeError(f"{last} was followed by {message['seq']}")
             last = message["seq"]
             if message["type"] == "pong" and self.pinged is not None:
-                self.told("ping to pong", self.pinged, gap)
+                self.report("ping to pong", self.pinged, gap)
             elif message["type"] == "error":
-                self.told("error", time.perf_counter(), RuntimeError(message["code"]))
+                self.report("error", time.perf_counter(), RuntimeError(message["code"]))
             elif gap is not None:
-                self.told("gap", time.perf_counter(), gap)
+                self.report("gap", time.perf_counter(), gap)
 
     @task
     def ping(self) -> None:
         self.pinged = time.perf_counter()
         self.socket.send('{"op": "ping"}')
 
-    def told(self, name: str, began: float, error: Exception | None = None) -> None:
+    def report(self, name: str, began: float, error: Exception | None = None) -> None:
         took_ms = (time.perf_counter() - began) * 1000
         events.request.fire(request_type="WS", name=name, response_time=took_ms, response_length=0, exception=error)

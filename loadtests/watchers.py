@@ -34,7 +34,7 @@ class Watcher:
             answer += part
         head, _, self._bytes = answer.partition(b"\r\n\r\n")
         assert b" 101 " in head.split(b"\r\n")[0], answer
-        self.told: list[tuple[float, bytes]] = []
+        self.received: list[tuple[float, bytes]] = []
         self.is_closed = False
 
     def send(self, message: Mapping[str, object], *, opcode: int = 0x81) -> None:
@@ -58,7 +58,7 @@ class Watcher:
         while (frame := self._frame()) is not None:
             opcode, data = frame
             if opcode == 1:
-                self.told.append((now, data))
+                self.received.append((now, data))
             elif opcode == 9:
                 with contextlib.suppress(OSError):
                     self._send(data, 0x8A)
@@ -79,7 +79,7 @@ class Watcher:
         return opcode, data
 
     def messages(self) -> list[dict[str, object]]:
-        return [orjson.loads(data) for _, data in self.told]
+        return [orjson.loads(data) for _, data in self.received]
 
 
 class Watchers:
@@ -117,7 +117,7 @@ class Watchers:
         """Until each was told this many messages."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            if all(len(watcher.told) >= count for watcher in self.all):
+            if all(len(watcher.received) >= count for watcher in self.all):
                 return True
             time.sleep(0.005)
         return False

@@ -34,13 +34,13 @@ def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "
         command.upgrade(config, revision)
         connection.execute(text(f"GRANT SELECT ON alembic_version TO {SERVICE_ROLE}, {PLATFORM_ROLE}"))
         if connection.scalar(text("SELECT to_regproc('make_month_of_actions') IS NOT NULL")):
-            connection.execute(_MONTHS_AHEAD)  # a backup of long ago has none for today
+            connection.execute(_CREATE_NEXT_MONTHS)  # a backup of long ago has none for today
         if service_url:
-            _let_in(connection, make_url(service_url).username)
+            _grant_roles(connection, make_url(service_url).username)
         return before, current_revision(connection) or head_revision()
 
 
-_MONTHS_AHEAD = text("""
+_CREATE_NEXT_MONTHS = text("""
     SELECT make_month_of_actions((date_trunc('month', now() AT TIME ZONE 'UTC') + n * interval '1 month')::date)
     FROM generate_series(0, 2) n
 """)
@@ -65,7 +65,7 @@ def load_models() -> None:
             importlib.import_module(module.name)
 
 
-def _let_in(connection: Connection, login: str | None) -> None:
+def _grant_roles(connection: Connection, login: str | None) -> None:
     """Let the service's own login take the two roles it works as (never the owner's)."""
     if login is None or login == connection.scalar(text("SELECT current_user")):
         return

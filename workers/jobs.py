@@ -14,7 +14,7 @@ from tenants import registry, retention, signing
 from tenants.db import owner_tx, utcnow
 from tenants.redis import RedisUnavailable, queue
 
-REDACT_EACH_S = 60.0
+MAX_REDACT_S = 60.0
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ def sweep() -> None:
         wake.wake(stale)
         return
     for tenant_id in stale:
-        with _alone(tenant_id), contextlib.suppress(RedisUnavailable, Busy):
+        with _isolated(tenant_id), contextlib.suppress(RedisUnavailable, Busy):
             projection.bring_up_to_date(tenant_id, now=utcnow)
 
 
@@ -54,7 +54,7 @@ def purge_deleted_tenants() -> None:
     with owner_tx() as tx:
         marked = registry.deleted(tx)
     for tenant_id in marked:
-        with _alone(tenant_id):
+        with _isolated(tenant_id):
             projection.retire(tenant_id, now=utcnow())
             with owner_tx() as tx:
                 registry.purge(tx, tenant_id)
@@ -62,7 +62,7 @@ def purge_deleted_tenants() -> None:
 
 
 @contextlib.contextmanager
-def _alone(tenant_id: str) -> Iterator[None]:
+def _isolated(tenant_id: str) -> Iterator[None]:
     """One tenant's trouble is not the others'."""
     try:
         yield
@@ -80,8 +80,8 @@ def purge_expired() -> None:
 def redact_kept_answers() -> None:
     """Take erased users out of kept answers, where the request that erased them could not finish it."""
     for tenant_id, user_id in redaction.pending():
-        with _alone(tenant_id):
-            redaction.redact(tenant_id, user_id, within_s=REDACT_EACH_S)
+        with _isolated(tenant_id):
+            redaction.redact(tenant_id, user_id, within_s=MAX_REDACT_S)
 
 
 def keep_partitions() -> None:

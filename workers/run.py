@@ -32,11 +32,11 @@ class Worker(SimpleWorker):
     """Runs jobs in its own process: a fork for each would cost more than most jobs do."""
 
     max_connection_wait_time = 1.0
-    stop_asked = False
+    is_stopping = False
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """RQ asks Redis for its own state here; when Redis goes down with us, that must not keep us."""
-        Worker.stop_asked = True
+        Worker.is_stopping = True
         try:
             super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
         except RedisError:
@@ -50,12 +50,12 @@ def work(settings: Settings) -> None:
     connection = tenants_redis.make_client(_queue_url(settings), timeout_s=WORKER_TIMEOUT_S)
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
     _quieten_rq()
-    while not Worker.stop_asked:
+    while not Worker.is_stopping:
         try:
             worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)
             worker.work(logging_level="WARNING", with_scheduler=False)
             # RQ also gives up by itself, when Redis goes away while it writes down that a job is done: go on then.
-            time.sleep(0 if Worker.stop_asked else RETRY_S)
+            time.sleep(0 if Worker.is_stopping else RETRY_S)
         except StopRequested:
             return
         except (RedisError, OSError) as error:
@@ -87,7 +87,7 @@ def _stop_on_signals() -> Callable[[], bool]:
 
     def stop(number: int, _frame: object) -> None:
         stopped.append(number)
-        Worker.stop_asked = True  # before RQ has its own handlers in place
+        Worker.is_stopping = True  # before RQ has its own handlers in place
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)

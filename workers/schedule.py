@@ -15,7 +15,7 @@ from tenants.queue import enqueue
 from tenants.redis import RedisUnavailable
 
 # A scheduled job that no worker took in this time is dropped: the next one does its work.
-LEAST_TTL_S = 30
+MIN_TTL_S = 30
 TICK_S = 0.5
 
 log = structlog.get_logger()
@@ -69,7 +69,7 @@ def run(*, should_stop: Callable[[], bool], schedule: list[Every] | None = None)
             if time.time() < due_at[entry]:
                 continue
             try:
-                enqueue(entry.job, ttl_s=max(entry.seconds, LEAST_TTL_S))
+                enqueue(entry.job, ttl_s=max(entry.seconds, MIN_TTL_S))
             except RedisUnavailable:
                 if not entry.also_without_redis:
                     continue

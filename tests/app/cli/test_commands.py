@@ -94,7 +94,7 @@ def test_tenants_are_made_listed_and_deleted(folder: Path) -> None:
     assert json.loads(made.stdout)["id"] == "acme", made.stderr
     again = plaudit("tenant", "create", "acme", "--name", "Acme", data_dir=folder)
     assert again.returncode == 1
-    assert again.stderr == "plaudit: There is a tenant 'acme' already\n"
+    assert again.stderr == "plaudit: A tenant 'acme' already exists\n"
     bad = plaudit("tenant", "create", "A!", "--name", "x", data_dir=folder)
     assert bad.returncode == 1
     assert bad.stderr.startswith("plaudit: id: 2 to 63")
