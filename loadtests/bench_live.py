@@ -1,4 +1,4 @@
-"""Sockets: how long after a like's answer everybody knows of it, what one costs, and whom a deaf one delays."""
+"""Benchmarks of sockets: how long after a like's answer every client has it, a socket's memory, and slow readers."""
 
 import time
 from statistics import quantiles
@@ -14,7 +14,7 @@ BOARD = {"op": "subscribe", "scope": "tenant", "window": "7d", "metric": "likes"
 
 
 def live(seconds: float) -> None:
-    """A thousand clients of one process, without and with one that never reads."""
+    """A thousand clients of one process, without and with a client that never reads."""
     with demo("--demo", "--no-traffic") as service:
         headers = {"Authorization": f"Bearer {service.token()}"}
         for number in range(100):
@@ -47,7 +47,7 @@ def live(seconds: float) -> None:
 
 
 class NonReader:
-    """Asks for much, has little room for it, and never reads. Where it was dropped, it comes back."""
+    """A client with a long board and a small buffer that never reads. It reconnects, since the server drops it."""
 
     def __init__(self, service: Service, headers: dict[str, str]) -> None:
         self._service = service
@@ -74,11 +74,11 @@ def after_a_like(service: Service, headers: dict[str, str], watchers: Watchers, 
     user = f"u{time.monotonic_ns()}"
     requests.put(f"{service.url}/api/v1/pages/p0/likes/{user}", headers=headers, timeout=10)
     answered = time.perf_counter()
-    assert watchers.wait_for(frames + 1, within_s=30), "somebody was not frames"
+    assert watchers.wait_for(frames + 1, within_s=30), "a client received no frame"
     return [max(0.0, watcher.received[frames][0] - answered) for watcher in watchers.all]
 
 
 def memory(service: Service) -> int:
-    """What the live process and its children have of their own."""
+    """The memory that only the live process and its children use."""
     process = service.live_process()
-    return sum(one.memory_full_info().uss for one in [process, *process.children(recursive=True)])
+    return sum(member.memory_full_info().uss for member in [process, *process.children(recursive=True)])

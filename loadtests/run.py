@@ -1,4 +1,4 @@
-"""`make loadtest`: a service of our own, and locust on it for a bounded time."""
+"""`make loadtest`: start a service, and run locust against it for a bounded time."""
 
 import argparse
 import os

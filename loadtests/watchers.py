@@ -1,4 +1,4 @@
-"""Many websocket clients in one thread, on raw sockets: what they measure is the server's time, hardly theirs."""
+"""Many websocket clients in one thread, on raw sockets: they measure the server's time, and hardly their own."""
 
 import base64
 import contextlib
@@ -14,7 +14,7 @@ import orjson
 
 
 class Watcher:
-    """One client: what it was told, and when."""
+    """One client: the messages it received, and when."""
 
     def __init__(self, port: int, path: str, *, buffer_bytes: int | None = None) -> None:
         self.sock = socket.socket()
@@ -45,7 +45,7 @@ class Watcher:
         self.sock.sendall(bytes([opcode]) + size + b"\0\0\0\0" + data)  # a mask of zeros changes nothing
 
     def read(self) -> None:
-        """Whatever is there. Pings are answered, as any client does."""
+        """Read what has arrived. Pings are answered, as any client does."""
         now = time.perf_counter()
         try:
             part = self.sock.recv(65536)
@@ -83,7 +83,7 @@ class Watcher:
 
 
 class Watchers:
-    """Read for all of them, until closed."""
+    """Several clients, and the thread that reads for all of them until the end of the block."""
 
     def __init__(self) -> None:
         self.all: list[Watcher] = []
@@ -114,7 +114,7 @@ class Watchers:
                     self._selector.unregister(key.fileobj)
 
     def wait_for(self, count: int, *, within_s: float) -> bool:
-        """Until each was told this many messages."""
+        """Wait until each has received this many messages."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if all(len(watcher.received) >= count for watcher in self.all):

@@ -54,7 +54,7 @@ class VisiblePages(StrEnum):
 
 @dataclass(frozen=True)
 class TenantSettings:
-    # Whether anybody who knows the tenant's id may register as a member.
+    # Whether anyone who knows the tenant's id may register as a member.
     signup_open: bool = False
     # What members see who registered themselves, until an admin sets their `sees_private`.
     signup_sees: VisiblePages = VisiblePages.PUBLIC

@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 def project(tenant_id: str) -> None:
-    """Bring one tenant's boards up to date. Safe to run twice, or at once."""
+    """Bring one tenant's boards up to date."""
     wake.wait_out_pause(tenant_id)
     wake.job_started(tenant_id)
     began = time.perf_counter()
@@ -33,7 +33,7 @@ def project(tenant_id: str) -> None:
 
 
 def sweep() -> None:
-    """Find tenants whose boards are behind, whatever wake-up was lost. Without Redis, do it here."""
+    """Wake tenants whose boards are behind, in case a wake-up was lost. Without Redis, project them here."""
     stale = projection.stale_tenants(now=utcnow())
     if queue().is_up():
         wake.wake(stale)
@@ -44,7 +44,7 @@ def sweep() -> None:
 
 
 def refresh_snapshots() -> None:
-    """Keep the top of every board that changed, and seal yesterday's."""
+    """Take a snapshot of every board that changed, and seal yesterday's."""
     with contextlib.suppress(Busy):
         snapshots.refresh_all(now=utcnow())
 
@@ -63,34 +63,34 @@ def purge_deleted_tenants() -> None:
 
 @contextlib.contextmanager
 def _isolated(tenant_id: str) -> Iterator[None]:
-    """One tenant's trouble is not the others'."""
+    """Log an error of one tenant, and let the job continue with the others."""
     try:
         yield
     except Exception:
-        log.exception("a tenant's turn failed", action="job.failed", tenantId=tenant_id)
+        log.exception("a job failed for a tenant", action="job.failed", tenantId=tenant_id)
 
 
 def purge_expired() -> None:
-    """Remove sessions, reset tokens, revoked tokens and idempotent answers that nobody can use any more."""
+    """Remove sessions, reset tokens, revoked tokens and idempotent answers that have expired."""
     purged = retention.purge_expired(now=utcnow())
     if any(purged.values()):
         log.info("expired rows purged", action="retention.purged", data=purged)
 
 
 def redact_kept_answers() -> None:
-    """Take erased users out of kept answers, where the request that erased them could not finish it."""
+    """Remove erased users from kept answers, where the request that erased them could not finish that."""
     for tenant_id, user_id in redaction.pending():
         with _isolated(tenant_id):
             redaction.redact(tenant_id, user_id, within_s=MAX_REDACT_S)
 
 
 def keep_partitions() -> None:
-    """Make the audit's next months, and drop those that nobody keeps any more."""
+    """Create the audit's partitions of the next months, and drop those that no tenant keeps any longer."""
     maintenance.keep_months(now=utcnow())
 
 
 def purge_history() -> None:
-    """Remove hourly buckets and audit rows that are older than each tenant keeps them."""
+    """Remove hourly buckets and audit rows that are older than the tenant's retention."""
     purged = maintenance.purge_history(now=utcnow())
     if any(purged.values()):
         log.info("old history purged", action="retention.purged", data=purged)
