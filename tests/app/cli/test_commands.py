@@ -412,6 +412,6 @@ def test_an_operator_sets_and_sees_how_much_a_tenant_may_have(folder: Path) -> N
     assert (changed["users"], changed["sockets"], changed["pages"]) == ((1, 1), (10, None), (5_000_000, 0))
     assert "users" in plaudit("tenant", "limit", "bound", data_dir=folder).stdout
     second = plaudit("user", "create", "bound", "second", data_dir=folder)
-    assert (second.returncode, "may have 1 users" in second.stderr) == (1, True)
+    assert (second.returncode, "maximum of 1 users" in second.stderr) == (1, True)
     for wrong in (("nobody",), ("bound", "--pages", "-1")):
         assert plaudit("tenant", "limit", *wrong, data_dir=folder).returncode in {1, 2}
