@@ -1,20 +1,20 @@
-# Everything runs from .venv, which the first target that needs it makes. Only Python >= 3.11 and make are needed.
+# Everything runs from .venv, which the first target that needs it creates. Only Python >= 3.11 and make are required.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 RUNTIME := .venv/.installed-runtime
 DEV := .venv/.installed-dev
-# Servers that are named are shared by all tests, which then run one after the other.
+# With configured servers, which all tests share, the tests run one at a time.
 PARALLEL = $(if $(REDIS_URL),,-n 3 --dist loadscope --no-loadscope-reorder)
 
-# Where it is set, each of the processes that a test or `make up` starts would compile all of the code again.
+# With it, every process that a test or `make up` starts would compile all code again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Deno only formats and lints the browser's scripts and styles; nothing runs on it. Its cache stays in .venv.
 STATIC := app/ui/static
 DENO := DENO_DIR=.venv/.deno DENO_NO_UPDATE_CHECK=1 $(BIN)/deno
 JS_FORMAT := --no-config --quiet --line-width 120
-# The two rules left out are for scripts of Deno's own: in a browser `window` is right.
+# The two excluded rules are for scripts that run in Deno: in a browser `window` is right.
 JS_RULES := --no-config --quiet --rules-exclude=no-window,no-window-prefix --rules-include=eqeqeq,guard-for-in,no-eval,no-throw-literal
 
 .DEFAULT_GOAL := help
@@ -30,7 +30,7 @@ test: $(DEV) ## Lint, type-check and run every test on real, embedded servers
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 
-quick: $(DEV) ## Lint, type-check and run the tests that start neither processes of Plaudit's nor a browser
+quick: $(DEV) ## Lint, type-check and run the tests that start neither Plaudit's processes nor a browser
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/pytest $(PARALLEL) -m "not processes" $(ARGS)
 
@@ -43,7 +43,7 @@ lint: $(DEV) ## Check style, types and import directions
 	@$(DENO) lint $(JS_RULES) $(STATIC)
 	@! LC_ALL=C.UTF-8 grep -rnE '^.{121}' $(STATIC) || { echo "Lines over 120 characters"; exit 1; }
 
-format: $(DEV) ## Format the code and fix what can be fixed by itself
+format: $(DEV) ## Format the code and fix what can be fixed automatically
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 	@$(DENO) lint --fix $(JS_RULES) $(STATIC)
@@ -52,7 +52,7 @@ format: $(DEV) ## Format the code and fix what can be fixed by itself
 bench: $(DEV) ## Measure speed as ratios on this machine (loopback only, bounded)
 	@$(BIN)/python -m loadtests.bench $(ARGS)
 
-loadtest: $(DEV) ## Put load on an instance of our own (loopback only, bounded)
+loadtest: $(DEV) ## Run a load test on a temporary instance (loopback only, bounded)
 	@$(BIN)/python -m loadtests.run $(ARGS)
 
 lock: $(DEV) ## Pin the newest allowed versions of every dependency again
@@ -64,7 +64,7 @@ clean: ## Remove .venv, caches and build output (data in .plaudit stays)
 	@rm -rf .venv .build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# uv when it is there, else pip. Both check every file's hash against the lock.
+# Uses uv if it is installed, else pip. Both check every file's hash against the lock.
 define install
 	@test -n "$(PYTHON)" || { echo "Plaudit needs Python 3.11 or newer as python3 (or: make PYTHON=/path/to/python ...)"; exit 1; }
 	@echo "Setting up .venv from $(1) ..."

@@ -1,1 +1,1 @@
-"""Load and speed, over HTTP on loopback only, bounded in time."""
+"""Load tests and benchmarks, over HTTP on loopback only, bounded in time."""

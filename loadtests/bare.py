@@ -1,4 +1,4 @@
-"""A bare Flask route: what the servers and our routes are measured against."""
+"""A bare Flask route: the baseline for the servers and our routes."""
 
 from flask import Flask, request
 
@@ -11,6 +11,6 @@ def hello() -> str:
 
 
 @application.post("/")
-def take() -> tuple[dict[str, bool], int]:
+def receive() -> tuple[dict[str, bool], int]:
     request.get_json()
     return {"ok": True}, 202

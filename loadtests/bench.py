@@ -27,7 +27,7 @@ from loadtests.service import ROOT, Service, free_port, running_service, wait_un
 
 
 def servers(seconds: float) -> None:
-    """Which server for the API: a bare Flask route under each."""
+    """Compare servers for the API: a bare Flask route on each."""
     print("A bare Flask route, GET, 64 connections")
     port = free_port()
     threads = ["--threads", "32"]
@@ -50,7 +50,7 @@ def servers(seconds: float) -> None:
 def ingest(seconds: float) -> None:
     """Durable views, one at a time and in batches, against a bare Flask route and against raw SQL.
 
-    First with the workers elsewhere; then with two of them on the same machine, who keep the boards up to date.
+    First without workers; then with two of them on the same machine, which keep the boards up to date.
     """
     for workers in ("0", "2"):
         with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
@@ -67,7 +67,7 @@ def measure_ingest(service: Service, seconds: float) -> None:
     for number in range(PAGES):
         body = {"space": "s", "title": "t", "url": f"/{number}"}
         requests.put(f"{service.url}/api/v1/pages/p{number}", json=body, headers=headers, timeout=10)
-    blast(port, partial(view_request, headers), seconds=1)  # everything was loaded once
+    blast(port, partial(view_request, headers), seconds=1)  # warm up
     print(f"Durable single views, 64 connections, {ROUNDS} rounds in turn")
     with bare_route() as bare_port:
         rounds = [
@@ -92,7 +92,7 @@ def measure_ingest(service: Service, seconds: float) -> None:
     )
 
 
-# Other work on the machine comes and goes: what is compared takes turns.
+# Other load on the machine varies, so the compared measurements alternate.
 ROUNDS = 5
 BARE_GET = request("GET", "/")
 PAGES = 200
@@ -100,7 +100,7 @@ BATCH = 100
 
 
 def view_request(headers: dict[str, str], process: int, connection: int, number: int, *, bare: bool = False) -> bytes:
-    """A view; for the bare route the same but for the path."""
+    """A view; for the bare route the same except for the path."""
     body = b'{"id":"%d-%d-%d-%d"}' % (os.getpid(), process, connection, number)
     path = "/" if bare else f"/api/v1/pages/p{(connection * 7 + number) % PAGES}/views"
     return request("POST", path, headers=headers, body=body)
@@ -114,7 +114,7 @@ def batch_request(headers: dict[str, str], process: int, connection: int, number
 
 @contextmanager
 def bare_route() -> Iterator[int]:
-    """A bare Flask route under the same server, processes and threads as the API has."""
+    """A bare Flask route with the same server, processes and threads as the API."""
     port, settings = free_port(), Settings.from_env()
     command = [sys.executable, "-m", "granian", "loadtests.bare:application", "--interface", "wsgi", "--no-log"]
     command += ["--port", str(port), "--workers", str(settings.web_processes)]
@@ -124,7 +124,7 @@ def bare_route() -> Iterator[int]:
 
 
 def measure_raw_sql(service: Service, seconds: float) -> float:
-    """What PostgreSQL takes of the same rows with nothing before it: ids remembered, buckets moved, committed."""
+    """Events per second of PostgreSQL alone with the same rows: insert ids, increment buckets, commit."""
     state = read_state(service.data_dir)
     assert state is not None
     url, done = state["addresses"]["database_url"], [0, 0]
@@ -182,7 +182,7 @@ BENCHMARKS: dict[str, Callable[[float], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="all, if none is named")
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="all, if none is given")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement")
     arguments = parser.parse_args()
     for name in arguments.names or BENCHMARKS:

@@ -1,4 +1,4 @@
-"""Boards, measured: how long a like takes to be seen, how fast boards are read, and what a projection costs."""
+"""Benchmarks of boards: how long until a like is on a board, how fast boards are read, what a projection costs."""
 
 import random
 import statistics
@@ -25,7 +25,7 @@ from tenants.db import utcnow
 
 BOARD = "/api/v1/leaderboards?scope=tenant&window=7d&metric=likes&limit=10"
 STALE = 1_000
-# Workers and their connections live long: what is measured is one that has seen the memory it works in.
+# Workers and their connections are long-lived, so measure them after a warm-up.
 WARM_UP = 40
 ROUNDS = 15
 SMALL = 10_000
@@ -35,7 +35,7 @@ NUMBERS = [f"{metric}_{window}" for metric in ("likes", "views", "score") for wi
 
 
 def latency(seconds: float) -> None:
-    """From a like's 200 to its value on the board, beside the demo's own traffic."""
+    """From a like's 200 to its value on the board, during the demo's own traffic."""
     with demo("--demo") as service:
         headers = {"Authorization": f"Bearer {service.token()}"}
         listed = requests.get(f"{service.url}/api/v1/pages?limit=50", headers=headers, timeout=10).json()
@@ -86,7 +86,7 @@ def reads(seconds: float) -> None:
 
 
 def costs(seconds: float, *, large: int = 1_000_000) -> None:
-    """What projecting 1,000 stale pages costs: with few and with many pages, and against the limit."""
+    """What projecting 1,000 stale pages costs: with few and with many pages, and compared with the minimum."""
     del seconds
     with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
         Path(folder).chmod(0o711)
@@ -94,7 +94,7 @@ def costs(seconds: float, *, large: int = 1_000_000) -> None:
             connect_redis(settings, boards_timeout_s=30)
             owner = psycopg.connect(
                 str(settings.database_url),
-                user=SUPERUSER_LOGIN,  # who may leave foreign keys unchecked
+                user=SUPERUSER_LOGIN,  # may disable foreign key checks
                 password=read_secrets(Path(folder) / "data")["superuser_password"],
                 autocommit=True,
             )
@@ -108,32 +108,31 @@ def costs(seconds: float, *, large: int = 1_000_000) -> None:
                 entries = sum(redis.zcard(board.key) for board in done.rebuilt)
                 rebuilt = time.perf_counter() - began - filled
                 print(
-                    f"  {pages:>9,} pages: made in {filled:.0f} s; {len(done.rebuilt)} boards, {entries:,} entries"
+                    f"  {pages:>9,} pages: created in {filled:.0f} s; {len(done.rebuilt)} boards, {entries:,} entries"
                     f" rebuilt in {rebuilt:.1f} s, {entries / rebuilt:,.0f} entries/s"
                 )
             print(f"Projecting {STALE:,} stale pages, medians of {ROUNDS} rounds in turn")
             for pick in (by_popularity, uniformly):
-                took: dict[str, list[float]] = {"small": [], "large": [], "limit": []}
+                took: dict[str, list[float]] = {"small": [], "large": [], "minimum": []}
                 for _ in range(WARM_UP + ROUNDS):
                     for name in sizes:
                         make_stale(owner, name, pick)
                         took[name].append(timed(partial(projection.project_step, name, now=utcnow())))
                     page_ids = make_stale(owner, "small", pick, outbox=False)
-                    took["limit"].append(timed(partial(limit, owner, redis, "small", page_ids)))
+                    took["minimum"].append(timed(partial(minimal_projection, owner, redis, "small", page_ids)))
                 small, many, raw = (statistics.median(took[name][WARM_UP:]) * 1000 for name in took)
                 print(f"  stale pages picked {pick.__name__.replace('_', ' ')}")
                 print(f"    {SMALL:>9,} pages: {small:7.1f} ms")
                 print(f"    {large:>9,} pages: {many:7.1f} ms   {many / small:.2f} times as long")
-                print(
-                    f"    one statement and raw pipelines: {raw:.1f} ms; the projection is at {raw / small:.2f} of that"
-                )
+                speed = f"the projection has {raw / small:.2f} of that speed"
+                print(f"    one statement and raw pipelines: {raw:.1f} ms; {speed}")
             owner.close()
             redis.close()
 
 
 def fill(owner: "psycopg.Connection[Any]", tenant: str, pages: int) -> None:
-    """Pages with thirty days of history, as the projection would have left them."""
-    owner.execute("SET session_replication_role = replica")  # no look at a foreign key for each of ten million rows
+    """Create pages with thirty days of history, and the numbers that a projection would have computed."""
+    owner.execute("SET session_replication_role = replica")  # no foreign key checks for ten million rows
     owner.execute("INSERT INTO tenants (id, name, created_at) VALUES (%s, %s, now())", [tenant, tenant])
     owner.execute(
         """
@@ -168,7 +167,7 @@ def fill(owner: "psycopg.Connection[Any]", tenant: str, pages: int) -> None:
                c.views / 10, c.views / 3, c.views, c.views, ln(1 + c.views / 10), ln(1 + c.views / 3), ln(1 + c.views),
                ln(1 + c.views)
         FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id WHERE p.tenant_id = %s
-        """,  # noqa: S608  names of ours
+        """,  # noqa: S608  our own names
         [tenant],
     )
     owner.execute("VACUUM ANALYZE page_stats")
@@ -179,7 +178,7 @@ def uniformly(pages: int) -> set[int]:
 
 
 def by_popularity(pages: int) -> set[int]:
-    """As views make pages stale: by the law that the load test follows, the popular ones being anywhere."""
+    """As views make pages stale: by the distribution of the load test, with the popular pages spread over all ids."""
     picked: set[int] = set()
     while len(picked) < STALE:
         rank = min(int(random.paretovariate(0.8)) - 1, pages - 1)
@@ -190,7 +189,7 @@ def by_popularity(pages: int) -> set[int]:
 def make_stale(
     owner: "psycopg.Connection[Any]", tenant: str, pick: Callable[[int], set[int]], *, outbox: bool = True
 ) -> list[int]:
-    """A view more for a thousand pages."""
+    """Add a view to a thousand pages."""
     rows = owner.execute("SELECT min(id), max(id) FROM pages WHERE tenant_id = %s", [tenant]).fetchone()
     assert rows is not None
     page_ids = sorted(rows[0] + place for place in pick(rows[1] + 1 - rows[0]))
@@ -213,9 +212,9 @@ def make_stale(
     return page_ids
 
 
-def limit(owner: "psycopg.Connection[Any]", redis: "Redis", tenant: str, page_ids: list[int]) -> None:
-    """The least that could be done: one statement that computes and keeps, and the same values to the same boards."""
-    rows = owner.execute(_LIMIT, {"tenant": tenant, "pages": page_ids}).fetchall()
+def minimal_projection(owner: "psycopg.Connection[Any]", redis: "Redis", tenant: str, page_ids: list[int]) -> None:
+    """The minimum: one statement that computes and stores, and the same values written to the same boards."""
+    rows = owner.execute(_MINIMAL_PROJECTION, {"tenant": tenant, "pages": page_ids}).fetchall()
     with redis.pipeline(transaction=False) as pipe:
         for scope in ["tenant", *(f"space:s{number}" for number in range(10))]:
             members = [row for row in rows if scope in {"tenant", f"space:{row[1]}"}]
@@ -226,7 +225,7 @@ def limit(owner: "psycopg.Connection[Any]", redis: "Redis", tenant: str, page_id
         pipe.execute()
 
 
-_LIMIT = """
+_MINIMAL_PROJECTION = """
     INSERT INTO page_stats AS s (tenant_id, page_id, space_key, is_public, is_shared, page_updated_at, computed_at,
         likes_1d, likes_7d, likes_30d, likes_all, views_1d, views_7d, views_30d, views_all,
         score_1d, score_7d, score_30d, score_all)
@@ -248,9 +247,9 @@ _LIMIT = """
 """
 
 
-def timed(what: Callable[[], object]) -> float:
+def timed(call: Callable[[], object]) -> float:
     began = time.perf_counter()
-    what()
+    call()
     return time.perf_counter() - began
 
 

@@ -1,4 +1,4 @@
-"""Sockets: how long after a like's answer everybody knows of it, what one costs, and whom a deaf one delays."""
+"""Benchmarks of sockets: how long after a like's answer every client has it, a socket's memory, and slow readers."""
 
 import time
 from statistics import quantiles
@@ -14,7 +14,7 @@ BOARD = {"op": "subscribe", "scope": "tenant", "window": "7d", "metric": "likes"
 
 
 def live(seconds: float) -> None:
-    """A thousand clients of one process, without and with one that never reads."""
+    """A thousand clients of one process, without and with a client that never reads."""
     with demo("--demo", "--no-traffic") as service:
         headers = {"Authorization": f"Bearer {service.token()}"}
         for number in range(100):
@@ -29,16 +29,16 @@ def live(seconds: float) -> None:
             assert watchers.wait_for(1, within_s=30)
             cost = (memory(service) - before) / CLIENTS
             print(f"{CLIENTS} sockets on one process: {cost / 1024:.0f} kB each, {before / 2**20:.0f} MB before")
-            told = 1
+            frames = 1
             for name in ("all of them read", "one never reads"):
-                deaf = Deaf(service, headers) if name == "one never reads" else None
+                non_reader = NonReader(service, headers) if name == "one never reads" else None
                 waits: list[float] = []
                 until = time.monotonic() + seconds
                 while time.monotonic() < until:
-                    if deaf is not None:
-                        deaf.come_back()
-                    waits += after_a_like(service, headers, watchers, told)
-                    told += 1
+                    if non_reader is not None:
+                        non_reader.reconnect()
+                    waits += after_a_like(service, headers, watchers, frames)
+                    frames += 1
                 ordered = quantiles(waits, n=100)
                 print(
                     f"  {name:<18}{len(waits):>8,} frames   like's answer to frame: p50 {ordered[49] * 1000:.0f} ms"
@@ -46,15 +46,15 @@ def live(seconds: float) -> None:
                 )
 
 
-class Deaf:
-    """Asks for much, has little room for it, and never reads. Where it was dropped, it comes back."""
+class NonReader:
+    """A client with a long board and a small buffer that never reads. It reconnects, since the server drops it."""
 
     def __init__(self, service: Service, headers: dict[str, str]) -> None:
         self._service = service
         self._headers = headers
         self._since = 0.0
 
-    def come_back(self) -> None:
+    def reconnect(self) -> None:
         if time.monotonic() - self._since > 5:
             self._since = time.monotonic()
             self._watcher = follow(self._service, self._headers, buffer_bytes=4096, top=100)
@@ -70,15 +70,15 @@ def follow(
     return watcher
 
 
-def after_a_like(service: Service, headers: dict[str, str], watchers: Watchers, told: int) -> list[float]:
+def after_a_like(service: Service, headers: dict[str, str], watchers: Watchers, frames: int) -> list[float]:
     user = f"u{time.monotonic_ns()}"
     requests.put(f"{service.url}/api/v1/pages/p0/likes/{user}", headers=headers, timeout=10)
     answered = time.perf_counter()
-    assert watchers.wait_for(told + 1, within_s=30), "somebody was not told"
-    return [max(0.0, watcher.told[told][0] - answered) for watcher in watchers.all]
+    assert watchers.wait_for(frames + 1, within_s=30), "a client received no frame"
+    return [max(0.0, watcher.received[frames][0] - answered) for watcher in watchers.all]
 
 
 def memory(service: Service) -> int:
-    """What the live process and its children have of their own."""
+    """The memory that only the live process and its children use."""
     process = service.live_process()
-    return sum(one.memory_full_info().uss for one in [process, *process.children(recursive=True)])
+    return sum(member.memory_full_info().uss for member in [process, *process.children(recursive=True)])

@@ -1,4 +1,4 @@
-"""What a tenant notices of another's flood, beside the same load when forty tenants send it together."""
+"""How a flood by one tenant slows another, compared with the same load sent by forty tenants together."""
 
 import os
 import threading
@@ -33,40 +33,40 @@ class Bench:
     seconds: float
 
     def measure(self) -> None:
-        self._ask(seconds=1)  # everything was loaded once
+        self._measure_quiet(seconds=1)  # warm up
         print(f"A quiet tenant: views, likes, pages and boards on 4 connections, {ROUNDS} rounds in turn")
-        _print("alone", self._ask(seconds=self.seconds))
+        _print("alone", self._measure_quiet(seconds=self.seconds))
         for _ in range(ROUNDS):
             self._compare("batches of 150 actions", _action_batch)
             self._compare("views", _view, lock="SELECT FROM page_counters WHERE tenant_id = 'bench-1' FOR UPDATE")
 
     def _compare(self, what: str, send: Send, lock: str = "SELECT") -> None:
-        spread = self._beside(partial(_flood_request, self.others, send))
-        with psycopg.connect(self.database_url) as holding:
-            holding.execute(lock)
-            flooded = self._beside(partial(_flood_request, self.others[:1], send))
-        _print(f"beside {what} of {TENANTS} tenants", spread)
-        by_one = f"beside {what} of one" + (", their row locked" if lock != "SELECT" else "")
+        spread = self._measure_during(partial(_flood_request, self.others, send))
+        with psycopg.connect(self.database_url) as locking:
+            locking.execute(lock)
+            flooded = self._measure_during(partial(_flood_request, self.others[:1], send))
+        _print(f"during {what} of {TENANTS} tenants", spread)
+        by_one = f"during {what} of one" + (", their row locked" if lock != "SELECT" else "")
         _print(by_one, flooded, f"   p99 {flooded.p99_ms / spread.p99_ms:.1f} x")
 
-    def _beside(self, flood: RequestMaker) -> Result:
-        """The quiet tenant's figures while the flood goes on, which begins before and ends after."""
+    def _measure_during(self, flood: RequestMaker) -> Result:
+        """The quiet tenant's figures during the flood, which starts before and ends after the measurement."""
         results: list[Result] = []
         run = partial(blast, self._port, flood, connections=FLOOD_CONNECTIONS, seconds=self.seconds + 2)
         flooding = threading.Thread(target=lambda: results.append(run()))
         flooding.start()
         time.sleep(1)
-        measured = self._ask(seconds=self.seconds)
+        measured = self._measure_quiet(seconds=self.seconds)
         flooding.join()
         print(f"      the flood was answered {results[0].statuses}")
         wait_until(self._is_idle, within_s=120)
         return measured
 
-    def _ask(self, *, seconds: float) -> Result:
+    def _measure_quiet(self, *, seconds: float) -> Result:
         return blast(self._port, partial(_quiet_request, self.quiet), connections=4, seconds=seconds)
 
     def _is_idle(self) -> bool:
-        """Whether nothing is left of a flood whose connections are closed."""
+        """Whether the database has finished the requests of a flood whose connections are closed."""
         with psycopg.connect(self.database_url) as connection:
             busy = connection.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE usename = 'plaudit_app' AND state <> 'idle'"
@@ -91,15 +91,15 @@ def _print(what: str, result: Result, more: str = "") -> None:
 
 
 def _make_tenant(service: Service, addresses: dict[str, str], number: int) -> str:
-    """A tenant with a page and an action; its access token."""
+    """Create a tenant with a page and an action; returns its access token."""
     tenant_id = f"bench-{number}"
     db.configure(service_url=addresses["service_database_url"], owner_url=addresses["database_url"], pool_size=1)
     with db.owner_tx() as tx:
         registry.create(tx, tenant_id, name=tenant_id, now=db.utcnow())
     with db.tenant_tx(tenant_id) as tx:
-        made = credentials.create_client(tx, name="Bench", scopes=["admin"], now=db.utcnow())
+        created = credentials.create_client(tx, name="Bench", scopes=["admin"], now=db.utcnow())
     db.dispose()
-    auth = (made.client.id, made.secret)
+    auth = (created.client.id, created.secret)
     answer = requests.post(
         f"{service.url}/oauth/token", data={"grant_type": "client_credentials"}, auth=auth, timeout=10
     )

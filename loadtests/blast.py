@@ -1,4 +1,4 @@
-"""A small, fast load generator: raw keep-alive sockets in a few processes, so that the server is what is measured."""
+"""A small, fast load generator: raw keep-alive sockets in a few processes, so that it measures the server."""
 
 import multiprocessing
 import selectors
@@ -39,7 +39,7 @@ def request(method: str, path: str, *, headers: dict[str, str] | None = None, bo
 
 
 def blast(port: int, make: RequestMaker, *, connections: int = 64, processes: int = 1, seconds: float = 5.0) -> Result:
-    """Keep `connections` requests in flight against 127.0.0.1:port for so many seconds."""
+    """Keep `connections` requests in flight to 127.0.0.1:port for `seconds`."""
     seconds = min(seconds, MAX_SECONDS)
     context = multiprocessing.get_context("fork")
     results = context.Queue()
@@ -72,8 +72,8 @@ class _Connection:
         self.sent_at = 0.0
         self.received = b""
 
-    def answered(self) -> int | None:
-        """The status, once the whole answer is here."""
+    def take_answer(self) -> int | None:
+        """The status, once the whole answer has been received."""
         head, separator, body = self.received.partition(b"\r\n\r\n")
         if not separator:
             return None
@@ -111,7 +111,7 @@ def _drive(
             if not data:
                 raise ConnectionError("the server closed a connection")
             connection.received += data
-            status = connection.answered()
+            status = connection.take_answer()
             if status is not None:
                 latencies.append(time.perf_counter() - connection.sent_at)
                 statuses[status] += 1

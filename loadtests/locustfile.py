@@ -1,4 +1,4 @@
-"""Load as tenants put it on: `make loadtest`, or `locust -f loadtests/locustfile.py --host http://127.0.0.1:8000`.
+"""Load as tenants cause it: `make loadtest`, or `locust -f loadtests/locustfile.py --host http://127.0.0.1:8000`.
 
 Credentials come from PLAUDIT_CLIENT_ID and PLAUDIT_CLIENT_SECRET. Loopback only.
 """
@@ -25,7 +25,7 @@ METRICS = ("likes", "views", "score")
 def only_loopback(environment, **_kwargs):  # type: ignore[no-untyped-def]
     host = urlsplit(environment.host or "").hostname
     if host not in {"127.0.0.1", "localhost", "::1"}:
-        raise SystemExit("Load tests go to loopback only: --host http://127.0.0.1:8000")
+        raise SystemExit("Load tests run on loopback only: --host http://127.0.0.1:8000")
 
 
 def popular_page() -> str:
@@ -34,7 +34,7 @@ def popular_page() -> str:
 
 
 class Client(FastHttpUser):  # type: ignore[misc]
-    """Somebody with the tenant's token."""
+    """A client with the tenant's token."""
 
     abstract = True
     wait_time = between(0.0, 0.02)
@@ -52,7 +52,7 @@ class Client(FastHttpUser):  # type: ignore[misc]
 
 
 class TenantApp(Client):
-    """A wiki's server: single views, some likes, now and then a batch."""
+    """A wiki's server: single views, some likes, a few batches."""
 
     weight = 3
 
@@ -71,7 +71,7 @@ class TenantApp(Client):
             name="POST view",
             catch_response=True,
         ) as answer:
-            if answer.status_code == 404:  # nobody has made this page yet
+            if answer.status_code == 404:  # this page was not created yet
                 answer.success()
 
     @task(4)
@@ -89,7 +89,7 @@ class TenantApp(Client):
 
 
 class Player(Client):
-    """A user of the tenant: claims actions, some of them twice, and looks at the scoreboard and at their own rank."""
+    """A user of the tenant: claims actions, some of them twice, and reads the scoreboard and their own rank."""
 
     def on_start(self) -> None:
         super().on_start()
@@ -122,7 +122,7 @@ class Player(Client):
 
 
 class BoardReader(Client):
-    """A dashboard: tops by space, window and metric, most of them asked for again; now and then a rank or the rest."""
+    """A dashboard: boards by space, window and metric, most of them read again; sometimes a rank or a whole board."""
 
     tags: dict[str, str]
 
@@ -159,7 +159,7 @@ class BoardReader(Client):
 
 
 class Watcher(Client):
-    """An open dashboard: a socket that follows a few boards, and says now and then that it is still there."""
+    """An open dashboard: a socket that follows a few boards, and sends a ping from time to time."""
 
     wait_time = between(1, 3)
 
@@ -177,31 +177,31 @@ class Watcher(Client):
         began = time.perf_counter()
         address = answer["live_url"].replace("http", "ws", 1)
         self.socket = websocket.create_connection(f"{address}/ws/leaderboards?ticket={answer['ticket']}", timeout=30)
-        self.told("open", began)
+        self.report("open", began)
         self.pinged: float | None = None
         for scope in ("tenant", f"space:space-{random.randrange(5)}"):
             board = {"scope": scope, "window": random.choice(WINDOWS), "metric": random.choice(METRICS)}
             self.socket.send(json.dumps({"op": "subscribe", **board}))
 
     def read(self) -> None:
-        """Sequence numbers without a gap: nothing that was told is lost."""
+        """Read frames, and report gaps in their sequence numbers: no frame may be lost."""
         last = 0
         while True:
             message = json.loads(self.socket.recv())
             gap = None if message["seq"] == last + 1 else RuntimeError(f"{last} was followed by {message['seq']}")
             last = message["seq"]
             if message["type"] == "pong" and self.pinged is not None:
-                self.told("ping to pong", self.pinged, gap)
+                self.report("ping to pong", self.pinged, gap)
             elif message["type"] == "error":
-                self.told("error", time.perf_counter(), RuntimeError(message["code"]))
+                self.report("error", time.perf_counter(), RuntimeError(message["code"]))
             elif gap is not None:
-                self.told("gap", time.perf_counter(), gap)
+                self.report("gap", time.perf_counter(), gap)
 
     @task
     def ping(self) -> None:
         self.pinged = time.perf_counter()
         self.socket.send('{"op": "ping"}')
 
-    def told(self, name: str, began: float, error: Exception | None = None) -> None:
+    def report(self, name: str, began: float, error: Exception | None = None) -> None:
         took_ms = (time.perf_counter() - began) * 1000
         events.request.fire(request_type="WS", name=name, response_time=took_ms, response_length=0, exception=error)

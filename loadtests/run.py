@@ -1,4 +1,4 @@
-"""`make loadtest`: a service of our own, and locust on it for a bounded time."""
+"""`make loadtest`: start a service, and run locust against it for a bounded time."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loadtests.service import ROOT, running_service
 
-LONGEST_S = 300
+MAX_SECONDS = 300
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=20)
     parser.add_argument("--seconds", type=int, default=20)
     arguments = parser.parse_args()
-    seconds = min(arguments.seconds, LONGEST_S)
+    seconds = min(arguments.seconds, MAX_SECONDS)
     with tempfile.TemporaryDirectory(prefix="plaudit-load-") as folder:
         Path(folder).chmod(0o711)
         with running_service(Path(folder) / "data", "--demo", "--no-traffic") as service:

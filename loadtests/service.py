@@ -1,4 +1,4 @@
-"""A whole Plaudit to measure: `plaudit up` as a real process, on servers and ports of its own."""
+"""A complete service to measure: `plaudit up` as a real process, with its own servers and ports."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import psutil
 import requests
 
 ROOT = Path(__file__).parents[1]
-# A service that is measured is one with embedded servers.
+# Removed from the environment, so that the service uses embedded servers.
 NAMED_SERVERS = ("DATABASE_URL", "REDIS_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_QUEUE_REDIS_URL")
 STOP_WITHIN_S = 30
 
@@ -69,7 +69,7 @@ def running_service(data_dir: Path, *options: str) -> Iterator[Service]:
 
 
 def wait_until(condition: Callable[[], Any], *, within_s: float = 20, every_s: float = 0.05) -> None:
-    """Wait until the condition is true. A server that cannot be reached yet means: not yet."""
+    """Wait until the condition is true. It is not while the server cannot be reached."""
     deadline = time.monotonic() + within_s
     while True:
         try:

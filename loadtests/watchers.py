@@ -1,4 +1,4 @@
-"""Many websocket clients in one thread, on raw sockets: what they measure is the server's time, hardly theirs."""
+"""Many websocket clients in one thread, on raw sockets: they measure the server's time, and hardly their own."""
 
 import base64
 import contextlib
@@ -14,7 +14,7 @@ import orjson
 
 
 class Watcher:
-    """One client: what it was told, and when."""
+    """One client: the messages it received, and when."""
 
     def __init__(self, port: int, path: str, *, buffer_bytes: int | None = None) -> None:
         self.sock = socket.socket()
@@ -34,7 +34,7 @@ class Watcher:
             answer += part
         head, _, self._bytes = answer.partition(b"\r\n\r\n")
         assert b" 101 " in head.split(b"\r\n")[0], answer
-        self.told: list[tuple[float, bytes]] = []
+        self.received: list[tuple[float, bytes]] = []
         self.is_closed = False
 
     def send(self, message: Mapping[str, object], *, opcode: int = 0x81) -> None:
@@ -45,7 +45,7 @@ class Watcher:
         self.sock.sendall(bytes([opcode]) + size + b"\0\0\0\0" + data)  # a mask of zeros changes nothing
 
     def read(self) -> None:
-        """Whatever is there. Pings are answered, as any client does."""
+        """Read what has arrived. Pings are answered, as any client does."""
         now = time.perf_counter()
         try:
             part = self.sock.recv(65536)
@@ -58,7 +58,7 @@ class Watcher:
         while (frame := self._frame()) is not None:
             opcode, data = frame
             if opcode == 1:
-                self.told.append((now, data))
+                self.received.append((now, data))
             elif opcode == 9:
                 with contextlib.suppress(OSError):
                     self._send(data, 0x8A)
@@ -79,11 +79,11 @@ class Watcher:
         return opcode, data
 
     def messages(self) -> list[dict[str, object]]:
-        return [orjson.loads(data) for _, data in self.told]
+        return [orjson.loads(data) for _, data in self.received]
 
 
 class Watchers:
-    """Read for all of them, until closed."""
+    """Several clients, and the thread that reads for all of them until the end of the block."""
 
     def __init__(self) -> None:
         self.all: list[Watcher] = []
@@ -114,10 +114,10 @@ class Watchers:
                     self._selector.unregister(key.fileobj)
 
     def wait_for(self, count: int, *, within_s: float) -> bool:
-        """Until each was told this many messages."""
+        """Wait until each has received this many messages."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            if all(len(watcher.told) >= count for watcher in self.all):
+            if all(len(watcher.received) >= count for watcher in self.all):
                 return True
             time.sleep(0.005)
         return False

@@ -1,1 +1,1 @@
-"""The schema's history: numbered alembic migrations, never edited once landed."""
+"""The schema's history: numbered alembic migrations, never edited once released."""

@@ -1,4 +1,4 @@
-"""Alembic's environment: the connection is the one `migrations.run` hands over, lock held."""
+"""Alembic's environment. It uses the connection of `migrations.run`, which has taken the lock."""
 
 from alembic import context
 

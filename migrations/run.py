@@ -1,4 +1,4 @@
-"""Bringing a database to the newest schema, from any number of processes at once."""
+"""Migrate a database to the newest schema. Any number of processes may do so at once."""
 
 import importlib
 import pkgutil
@@ -13,16 +13,16 @@ from migrations.head import head_revision
 from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
 from tenants.errors import Conflict
 
-# Any number, the same in every release: who holds it migrates.
+# Any number, the same in every release: the process that has this lock migrates.
 ADVISORY_LOCK = 7_526_103_841
 LOCK_TIMEOUT = "10s"
 
 
 def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "head") -> tuple[str | None, str]:
-    """Upgrade as the owner, in one transaction; the revisions before and after. Safe to run twice, or at once."""
+    """Upgrade as the owner, in one transaction. Returns the old and new revisions. Safe to run twice, or at once."""
     with engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
-        # A migration waits this long for a busy table, then gives up rather than hold everyone up behind it.
+        # A migration waits this long for a locked table, then fails: while it waits, all other queries wait behind it.
         connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"))
         before = current_revision(connection)
         if before is not None and before > head_revision():
@@ -34,13 +34,13 @@ def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "
         command.upgrade(config, revision)
         connection.execute(text(f"GRANT SELECT ON alembic_version TO {SERVICE_ROLE}, {PLATFORM_ROLE}"))
         if connection.scalar(text("SELECT to_regproc('make_month_of_actions') IS NOT NULL")):
-            connection.execute(_MONTHS_AHEAD)  # a backup of long ago has none for today
+            connection.execute(_CREATE_NEXT_MONTHS)  # an old backup has no partition for today
         if service_url:
-            _let_in(connection, make_url(service_url).username)
+            _grant_roles(connection, make_url(service_url).username)
         return before, current_revision(connection) or head_revision()
 
 
-_MONTHS_AHEAD = text("""
+_CREATE_NEXT_MONTHS = text("""
     SELECT make_month_of_actions((date_trunc('month', now() AT TIME ZONE 'UTC') + n * interval '1 month')::date)
     FROM generate_series(0, 2) n
 """)
@@ -65,8 +65,8 @@ def load_models() -> None:
             importlib.import_module(module.name)
 
 
-def _let_in(connection: Connection, login: str | None) -> None:
-    """Let the service's own login take the two roles it works as (never the owner's)."""
+def _grant_roles(connection: Connection, login: str | None) -> None:
+    """Grant the service's login the two roles it uses (never the owner's)."""
     if login is None or login == connection.scalar(text("SELECT current_user")):
         return
     quoted = connection.dialect.identifier_preparer.quote(login)

@@ -1,1 +1,1 @@
-"""What every row and key hangs on: the database, Redis, tenants and who may act in them."""
+"""What every row and key belongs to: the database, Redis, tenants and who may act in them."""

@@ -1,12 +1,12 @@
 """How much a tenant may have: ceilings that an operator sets, above whatever the tenant sets for itself.
 
-They are asked for only when something new is about to be made. What there is then is counted, at most up to the
-ceiling. Each process trusts its last count for twenty times as long as it took, and adds what it has made since, so
-counting costs a twentieth of a process's time at most. A count that takes too long for a request is made beside it by
-a thread, and until that has an answer nothing is refused.
+A ceiling is checked only when a row is about to be created. Existing rows are then counted, at most up to the ceiling.
+Each process caches its last count for twenty times as long as counting took, and adds what it has created since, so
+counting takes at most a twentieth of a process's time. A count that is too slow for a request runs in a background
+thread, and nothing is refused until it has finished.
 
-So a ceiling is exact where one process makes things and counting is quick. Several at once may pass it, by what they
-made while they trusted their counts; and for as long, what was deleted makes no room.
+So a ceiling is exact where one process creates rows and counting is quick. Several processes may exceed it by what they
+created while they used cached counts; and for as long, deleted rows make no room.
 """
 
 import threading
@@ -24,14 +24,14 @@ from tenants.db import Tx, tenant_tx
 from tenants.errors import Conflict
 from tenants.registry import Tenant, TenantNotFound
 
-TRUSTED_TIMES = 20
-# In a request; and beside it.
-QUICKLY_MS = 100
-QUICKLY_SHARED_MS = 20  # where other tenants wait too
-SLOWLY_MS = 60_000
-TRY_AGAIN_AFTER_S = 1.0
+TRUST_FACTOR = 20
+# In a request; in a transaction that other tenants share; in the background thread.
+COUNT_TIMEOUT_MS = 100
+SHARED_COUNT_TIMEOUT_MS = 20
+BACKGROUND_COUNT_TIMEOUT_MS = 60_000
+RECOUNT_AFTER_S = 1.0
 RECENT_S = 3.0
-MAX_REMEMBERED = 10_000
+MAX_CACHED = 10_000
 
 log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class Ceiling(StrEnum):
 
 
 Ceilings = Mapping[Ceiling, int]
-# How many there are, or `most` where there are more.
+# How many rows exist, counted up to a limit.
 Count = Callable[[Tx, int], int]
 
 DEFAULTS: Ceilings = {
@@ -59,27 +59,27 @@ DEFAULTS: Ceilings = {
 
 class CeilingReached(Conflict):
     code = "ceiling_reached"
-    title = "The tenant has as many as it may have"
+    title = "The tenant has reached its maximum"
 
-    def __init__(self, ceiling: Ceiling, most: int) -> None:
+    def __init__(self, ceiling: Ceiling, maximum: int) -> None:
         super().__init__(
-            f"This tenant may have {most:,} {ceiling}, and has them: an operator can raise it (plaudit tenant limit)",
-            errors={ceiling.value: [f"at most {most}"]},
+            f"This tenant has its maximum of {maximum:,} {ceiling}: an operator can raise it (plaudit tenant limit)",
+            errors={ceiling.value: [f"at most {maximum}"]},
         )
 
 
 @dataclass
-class _Known:
-    """How many there were when they were counted, with those that this process has made since."""
+class _CachedCount:
+    """The number of rows when they were counted, plus those that this process has created since."""
 
     number: int
     until: float
 
 
-_known: dict[tuple[str, Ceiling], _Known] = {}
+_counts: dict[tuple[str, Ceiling], _CachedCount] = {}
 _recent: dict[str, tuple[float, Ceilings]] = {}
 _lock = threading.Lock()
-_counting = threading.Lock()  # one thread at a time counts beside requests
+_counting = threading.Lock()  # one background count at a time
 
 
 def read(tx: Tx) -> Ceilings:
@@ -90,22 +90,22 @@ def read(tx: Tx) -> Ceilings:
 def recent(tenant_id: str) -> Ceilings:
     """The ceilings as of a few seconds ago at most."""
     now = time.monotonic()
-    known = _recent.get(tenant_id)
-    if known is None or known[0] < now:
+    cached = _recent.get(tenant_id)
+    if cached is None or cached[0] < now:
         with tenant_tx(tenant_id) as tx:
-            known = (now + RECENT_S, read(tx))
-        if len(_recent) >= MAX_REMEMBERED:
+            cached = (now + RECENT_S, read(tx))
+        if len(_recent) >= MAX_CACHED:
             _recent.clear()
-        _recent[tenant_id] = known
-    return known[1]
+        _recent[tenant_id] = cached
+    return cached[1]
 
 
-def change(tx: Tx, tenant_id: str, most: Ceilings) -> Ceilings:
-    """Set some of them, as the owner; the rest stays."""
+def change(tx: Tx, tenant_id: str, changes: Ceilings) -> Ceilings:
+    """Set some ceilings, as the owner; the others stay."""
     changed = (
         update(Tenant)
         .where(Tenant.id == tenant_id, Tenant.deleted_at.is_(None))
-        .values(ceilings=Tenant.ceilings.op("||")({ceiling.value: number for ceiling, number in most.items()}))
+        .values(ceilings=Tenant.ceilings.op("||")({ceiling.value: number for ceiling, number in changes.items()}))
     )
     stored = tx.scalar(changed.returning(Tenant.ceilings))
     if stored is None:
@@ -114,27 +114,27 @@ def change(tx: Tx, tenant_id: str, most: Ceilings) -> Ceilings:
 
 
 def require(tx: Tx, ceiling: Ceiling, count: Count) -> None:
-    """One more is about to be made."""
-    if not room(tx, ceiling, 1, count):
+    """Raise CeilingReached if there is no room for one more row, which the caller is about to create."""
+    if not grant(tx, ceiling, 1, count):
         raise CeilingReached(ceiling, read(tx)[ceiling])
 
 
-def room(tx: Tx, ceiling: Ceiling, wanted: int, count: Count) -> int:
-    """How many of these may be made. The caller makes them."""
-    most, key = read(tx)[ceiling], (tx.tenant, ceiling)
-    known = _known.get(key)
-    if known is None or known.until < time.monotonic():
-        known = _count_now(tx, key, most, count)
+def grant(tx: Tx, ceiling: Ceiling, wanted: int, count: Count) -> int:
+    """How many of the wanted rows may be created. The caller creates them."""
+    maximum, key = read(tx)[ceiling], (tx.tenant, ceiling)
+    cached = _counts.get(key)
+    if cached is None or cached.until < time.monotonic():
+        cached = _recount(tx, key, maximum, count)
     with _lock:
-        granted = min(wanted, max(0, most - known.number))
-        known.number += granted
+        granted = min(wanted, max(0, maximum - cached.number))
+        cached.number += granted
     return granted
 
 
 def count_values(table: str, column: str, *, scope: str) -> TextClause:
-    """How many values a tenant has in an indexed column, or has had while boards of the scope were made; or `:most`.
+    """Count a tenant's values in an indexed column, also former ones that have boards of the scope; at most `:limit`.
 
-    From one value to the next by the index, so that it costs as many steps as there are values.
+    It goes through the index from one value to the next, so it takes as many steps as there are values.
     """
     return text(f"""
         WITH RECURSIVE found(value) AS (
@@ -145,41 +145,41 @@ def count_values(table: str, column: str, *, scope: str) -> TextClause:
             FROM found WHERE found.value IS NOT NULL
         )
         SELECT count(*) FROM (
-            (SELECT value FROM found WHERE value IS NOT NULL LIMIT :most)
+            (SELECT value FROM found WHERE value IS NOT NULL LIMIT :limit)
             UNION SELECT substr(scope, {len(scope) + 1}) FROM boards
                   WHERE tenant_id = :tenant AND starts_with(scope, '{scope}')
-            LIMIT :most) every
-    """)  # noqa: S608  names of ours
+            LIMIT :limit) every
+    """)  # noqa: S608  our own names
 
 
-def _count_now(tx: Tx, key: tuple[str, Ceiling], most: int, count: Count) -> _Known:
+def _recount(tx: Tx, key: tuple[str, Ceiling], maximum: int, count: Count) -> _CachedCount:
     began = time.monotonic()
-    timeout_ms = QUICKLY_SHARED_MS if tx.is_shared else QUICKLY_MS
-    number = _count_within(tx, timeout_ms, lambda: count(tx, most + 1))
+    timeout_ms = SHARED_COUNT_TIMEOUT_MS if tx.is_shared else COUNT_TIMEOUT_MS
+    number = _count_within(tx, timeout_ms, lambda: count(tx, maximum + 1))
     if number is not None:
         return _remember(key, number, took_s=time.monotonic() - began)
     if _counting.acquire(blocking=False):
-        threading.Thread(target=_count_beside, args=(key, most, count), name="count", daemon=True).start()
-    before = _known.get(key)
-    return _remember(key, before.number if before is not None else 0, took_s=TRY_AGAIN_AFTER_S / TRUSTED_TIMES)
+        threading.Thread(target=_count_in_background, args=(key, maximum, count), name="count", daemon=True).start()
+    before = _counts.get(key)
+    return _remember(key, before.number if before is not None else 0, took_s=RECOUNT_AFTER_S / TRUST_FACTOR)
 
 
-def _count_beside(key: tuple[str, Ceiling], most: int, count: Count) -> None:
-    """In a thread of its own."""
+def _count_in_background(key: tuple[str, Ceiling], maximum: int, count: Count) -> None:
+    """Run by a thread of its own."""
     began = time.monotonic()
     try:
         with tenant_tx(key[0]) as tx:
-            tx.execute(text(f"SET LOCAL statement_timeout = {SLOWLY_MS}"))
-            number = count(tx, most + 1)
+            tx.execute(text(f"SET LOCAL statement_timeout = {BACKGROUND_COUNT_TIMEOUT_MS}"))
+            number = count(tx, maximum + 1)
         _remember(key, number, took_s=time.monotonic() - began)
     except Exception:
-        log.exception("a count failed", action="ceilings.failed", tenantId=key[0], data={"ceiling": key[1].value})
+        log.exception("counting rows failed", action="ceilings.failed", tenantId=key[0], data={"ceiling": key[1].value})
     finally:
         _counting.release()
 
 
 def _count_within(tx: Tx, timeout_ms: int, count: Callable[[], int]) -> int | None:
-    """The count; None: it takes longer. Whatever happens, the transaction goes on with its own timeout."""
+    """The count; None if it takes longer. The transaction then continues with its own timeout in every case."""
     tx.raw.exec_driver_sql(f"SAVEPOINT counting; SET LOCAL statement_timeout = {timeout_ms}")
     try:
         return count()
@@ -191,13 +191,13 @@ def _count_within(tx: Tx, timeout_ms: int, count: Callable[[], int]) -> int | No
         tx.raw.exec_driver_sql("ROLLBACK TO SAVEPOINT counting; RELEASE SAVEPOINT counting")
 
 
-def _remember(key: tuple[str, Ceiling], number: int, *, took_s: float) -> _Known:
-    known = _Known(number, time.monotonic() + TRUSTED_TIMES * took_s)
+def _remember(key: tuple[str, Ceiling], number: int, *, took_s: float) -> _CachedCount:
+    cached = _CachedCount(number, time.monotonic() + TRUST_FACTOR * took_s)
     with _lock:
-        if len(_known) >= MAX_REMEMBERED:
-            _known.clear()
-        _known[key] = known
-    return known
+        if len(_counts) >= MAX_CACHED:
+            _counts.clear()
+        _counts[key] = cached
+    return cached
 
 
 def _complete(stored: Mapping[str, Any] | None) -> Ceilings:

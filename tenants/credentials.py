@@ -1,7 +1,7 @@
-"""What tenant apps and browsers show: OAuth clients with secrets, and publishable keys with origins.
+"""What tenant apps and browsers authenticate with: OAuth clients with secrets, publishable keys with origins.
 
 A client's id is `<tenant>.<random>` and a key `pk_<tenant>_<random>`, so each is looked up inside its own tenant. A
-secret is random and long, shown once, and kept as a hash. Rotating one leaves the old secret valid for a day.
+secret is random and long, shown once, and stored as a hash. After a rotation the old secret is valid for a day.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ from tenants.errors import Invalid, NotFound
 from tenants.settings import is_origin
 from tenants.signing import Signer
 
-CLIENT_TOKEN_LIVES_S = 3600
-OLD_SECRET_LIVES = timedelta(days=1)
+CLIENT_TOKEN_TTL_S = 3600
+OLD_SECRET_TTL = timedelta(days=1)
 CLIENT_ID = re.compile(r"[a-z][a-z0-9-]{1,62}\.[0-9a-f]{16}")
-NAME_MAX = 100
-MOST_ORIGINS = 50
+MAX_NAME_CHARS = 100
+MAX_ORIGINS = 50
 
 
 class Scope(StrEnum):
@@ -60,12 +60,12 @@ class Client(TenantOwned, Base):
     revoked_at: Mapped[datetime | None]
 
     def accepts(self, secret: str, *, now: datetime) -> bool:
-        """Whether this is its secret, or the one before while that still counts."""
+        """Whether this is the client's secret, or its previous one while that is still valid."""
         given = _hash(secret)
         if hmac.compare_digest(given, self.secret_hash):
             return True
-        old_counts = self.old_secret_expires_at is not None and self.old_secret_expires_at > now
-        return old_counts and hmac.compare_digest(given, self.old_secret_hash or "")
+        old_is_valid = self.old_secret_expires_at is not None and self.old_secret_expires_at > now
+        return old_is_valid and hmac.compare_digest(given, self.old_secret_hash or "")
 
 
 class PublishableKey(TenantOwned, Base):
@@ -82,7 +82,7 @@ class PublishableKey(TenantOwned, Base):
 
 
 class RevokedToken(TenantOwned, Base):
-    """A client's access token that was revoked before its time."""
+    """A client's access token that was revoked before it expired."""
 
     __tablename__ = "revoked_tokens"
 
@@ -100,7 +100,7 @@ class NewSecret:
 
 
 def create_client(tx: Tx, *, name: str, scopes: Iterable[str], now: datetime) -> NewSecret:
-    """A new client and its secret, which nobody can show again."""
+    """Create a client. Its secret cannot be shown again."""
     _check_name(name)
     wanted = _check_scopes(scopes)
     secret = _new_secret()
@@ -118,35 +118,35 @@ def create_client(tx: Tx, *, name: str, scopes: Iterable[str], now: datetime) ->
 
 
 def list_clients(tx: Tx, *, after: str | None = None, limit: int = 1000) -> list[Client]:
-    """Those that count, by id."""
+    """Clients that are not revoked, by id."""
     wanted = select(Client).where(Client.revoked_at.is_(None), Client.id > (after or ""))
     return list(tx.scalars(wanted.order_by(Client.id).limit(limit)))
 
 
 def rotate_client(tx: Tx, client_id: str, *, now: datetime) -> NewSecret:
-    """A new secret; the old one counts for another day, so that nothing has to stop."""
+    """Create a new secret. The old one stays valid for a day, so that the tenant's app needs no downtime."""
     client = tx.scalar(select(Client).where(Client.id == client_id, Client.revoked_at.is_(None)).with_for_update())
     if client is None:
         raise NotFound
     secret = _new_secret()
     client.old_secret_hash = client.secret_hash
-    client.old_secret_expires_at = now + OLD_SECRET_LIVES
+    client.old_secret_expires_at = now + OLD_SECRET_TTL
     client.secret_hash = _hash(secret)
     tx.flush()
     return NewSecret(client, secret)
 
 
 def revoke_client(tx: Tx, client_id: str, *, now: datetime) -> None:
-    """From the commit on, neither its secrets nor its tokens count. Then `announce_client` it."""
+    """From the commit on its secrets and tokens are not valid. Then call `announce_client`."""
     _revoke(tx, Client, client_id, now)
 
 
 def announce_client(tenant_id: str, client_id: str) -> None:
-    liveness.revoked(tenant_id, [f"client:{client_id}"])
+    liveness.announce_revoked(tenant_id, [f"client:{client_id}"])
 
 
 def find_client(client_id: str) -> Client | None:
-    """The client that this id names, if it counts. Its secret is still to be checked."""
+    """The client with this id, if it is not revoked. The caller has to check its secret."""
     if CLIENT_ID.fullmatch(client_id) is None:
         return None
     with tenant_tx(client_id.split(".", 1)[0]) as tx:
@@ -157,29 +157,29 @@ def find_client(client_id: str) -> Client | None:
         )
 
 
-def used(client: Client, *, now: datetime) -> None:
-    """The client has shown its secret."""
+def record_use(client: Client, *, now: datetime) -> None:
+    """Record that the client has authenticated."""
     with tenant_tx(client.tenant_id) as tx:
         tx.execute(update(Client).where(Client.id == client.id).values(last_used_at=now))
 
 
 def client_token(client: Client, scopes: str, *, signer: Signer, now: datetime) -> str:
     claims = {"sub": client.id, "tenant": client.tenant_id, "scope": scopes, "client_id": client.id, "kind": "client"}
-    return signer.sign(claims, lives_s=CLIENT_TOKEN_LIVES_S, now=now)
+    return signer.sign(claims, ttl_s=CLIENT_TOKEN_TTL_S, now=now)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientToken:
-    """A client's access token, by what can be revoked of it."""
+    """What identifies a client's access token for revocation."""
 
     client_id: str
     jti: str
 
 
 def token_is_valid(tx: Tx, token: ClientToken) -> bool:
-    """Whether neither the client nor this token of its was revoked, as the transaction sees it."""
+    """Whether neither the client nor this token is revoked, as the transaction sees it."""
     revoked = select(RevokedToken.jti).where(RevokedToken.tenant_id == tx.tenant, RevokedToken.jti == token.jti)
-    found = tx.scalar(
+    valid_id = tx.scalar(
         select(Client.id)
         .join(registry.Tenant, registry.Tenant.id == Client.tenant_id)
         .where(
@@ -189,30 +189,30 @@ def token_is_valid(tx: Tx, token: ClientToken) -> bool:
             ~revoked.exists(),
         )
     )
-    return found is not None
+    return valid_id is not None
 
 
-def client_token_counts(tenant_id: str, client_id: str, jti: str) -> bool:
-    """The same, from Redis where it is known there."""
+def client_token_is_valid(tenant_id: str, client_id: str, jti: str) -> bool:
+    """The same, from Redis if the answer is cached there."""
 
-    def ask() -> str | None:
+    def read() -> str | None:
         with tenant_tx(tenant_id) as tx:
             return client_id if token_is_valid(tx, ClientToken(client_id, jti)) else None
 
-    return liveness.look_up(tenant_id, [f"client:{client_id}", f"token:{jti}"], ask) is not None
+    return liveness.look_up(tenant_id, [f"client:{client_id}", f"token:{jti}"], read) is not None
 
 
 def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:
-    """One access token of a client, from now on."""
+    """Revoke one access token of a client, at once."""
     with tenant_tx(tenant_id) as tx:
         tx.execute(
             insert(RevokedToken).values(tenant_id=tenant_id, jti=jti, expires_at=expires_at).on_conflict_do_nothing()
         )
-    liveness.revoked(tenant_id, [f"token:{jti}"])
+    liveness.announce_revoked(tenant_id, [f"token:{jti}"])
 
 
 def create_key(tx: Tx, *, name: str, origins: Iterable[str], now: datetime) -> PublishableKey:
-    """A key that browsers may show, from these origins."""
+    """Create a key that browsers may send from these origins."""
     _check_name(name)
     row = PublishableKey(
         tenant_id=tx.tenant,
@@ -227,35 +227,35 @@ def create_key(tx: Tx, *, name: str, origins: Iterable[str], now: datetime) -> P
 
 
 def list_keys(tx: Tx, *, after: str | None = None, limit: int = 1000) -> list[PublishableKey]:
-    """Those that count, by id."""
+    """Keys that are not revoked, by id."""
     wanted = select(PublishableKey).where(PublishableKey.revoked_at.is_(None), PublishableKey.id > (after or ""))
     return list(tx.scalars(wanted.order_by(PublishableKey.id).limit(limit)))
 
 
 def revoke_key(tx: Tx, key_id: str, *, now: datetime) -> None:
-    """From the commit on it does not count. Then `announce_key` it."""
+    """From the commit on it is not valid. Then call `announce_key`."""
     _revoke(tx, PublishableKey, key_id, now)
 
 
 def announce_key(tenant_id: str, key_id: str) -> None:
-    liveness.revoked(tenant_id, [f"key:{key_id}"])
+    liveness.announce_revoked(tenant_id, [f"key:{key_id}"])
 
 
 @dataclass(frozen=True)
-class KeyInUse:
+class ValidKey:
     tenant_id: str
     key_id: str
     origins: frozenset[str]
 
 
-def find_key(key_id: str) -> KeyInUse | None:
-    """The publishable key, if it counts."""
+def find_key(key_id: str) -> ValidKey | None:
+    """The publishable key, if it is valid."""
     match = re.fullmatch(r"pk_([a-z][a-z0-9-]{1,62})_[A-Za-z0-9-]{8,64}", key_id)
     if match is None:
         return None
     tenant_id = match[1]
 
-    def ask() -> str | None:
+    def read() -> str | None:
         with tenant_tx(tenant_id) as tx:
             origins = tx.scalar(
                 select(PublishableKey.origins)
@@ -270,16 +270,16 @@ def find_key(key_id: str) -> KeyInUse | None:
                 return None
             return orjson.dumps([*origins, *tenant_settings.read(tx)[0].allowed_origins]).decode()
 
-    known = liveness.look_up(tenant_id, [f"key:{key_id}"], ask)
-    return None if known is None else KeyInUse(tenant_id, key_id, frozenset(orjson.loads(known)))
+    known = liveness.look_up(tenant_id, [f"key:{key_id}"], read)
+    return None if known is None else ValidKey(tenant_id, key_id, frozenset(orjson.loads(known)))
 
 
 def check_origins(origins: Iterable[str]) -> list[str]:
-    """Origins as browsers send them: scheme, host and perhaps a port, in lower case."""
+    """Origins as browsers send them: scheme, host and an optional port, in lower case."""
     given = list(dict.fromkeys(origins))
     wrong = [origin for origin in given if not is_origin(origin)]
-    if wrong or not 0 < len(given) <= MOST_ORIGINS:
-        message = f"1 to {MOST_ORIGINS} origins such as https://wiki.example (no path)"
+    if wrong or not 0 < len(given) <= MAX_ORIGINS:
+        message = f"1 to {MAX_ORIGINS} origins such as https://wiki.example (no path)"
         if wrong:
             message += f"; not {wrong[0][:80]!r}"
         raise Invalid.field("origins", message)
@@ -295,8 +295,8 @@ def _revoke(tx: Tx, table: type[Client] | type[PublishableKey], row_id: str, now
 
 
 def _check_name(name: str) -> None:
-    if not name.strip() or len(name) > NAME_MAX or not name.isprintable():
-        raise Invalid.field("name", f"1 to {NAME_MAX} printable characters")
+    if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():
+        raise Invalid.field("name", f"1 to {MAX_NAME_CHARS} printable characters")
 
 
 def _check_scopes(scopes: Iterable[str]) -> list[str]:

@@ -1,20 +1,20 @@
-"""The one way to the database.
+"""The only module that opens database transactions.
 
-Three doors, one for each database role:
+There are three kinds, one for each database role:
 
 - `tenant_tx(tenant_id)`: as `plaudit_service`, inside one tenant. Row-level security shows that tenant's rows and no
   others, and the session adds `tenant_id = …` to every ORM statement (on Citus that routes it to one node).
-- `platform_tx()`: as `plaudit_platform`, for the few reads across tenants that a policy names.
+- `platform_tx()`: as `plaudit_platform`, for the few reads across tenants that a policy allows.
 - `owner_tx()`: as the owner of the tables, for migrations, partitions, retention and tenant administration.
 
 One transaction at a time: `tenant_tx` inside another of the same tenant is the same transaction, so that no request
-ever holds two connections. Whoever needs one beside another (a worker that commits an intent before its effect) asks
-for it: `separate=True`. What others are to learn of a change waits for its commit: `tx.after_commit(...)`.
+ever uses two connections. A caller that needs a second one (a worker that commits an intent before its effect) passes
+`separate=True`. Announcements of a change wait for its commit: `tx.after_commit(...)`.
 
 Nothing here keeps session state, so it all works behind PgBouncer in transaction mode: role, tenant and timeouts are
-set with SET LOCAL as the transaction opens, all in one round trip. `SET LOCAL plaudit.tenant` is a statement with a
-quoted literal, not `set_config()`, because only the statement travels to other nodes on Citus; a tenant id is checked
-against its pattern before it is quoted.
+set with SET LOCAL when the transaction opens, all in one round trip. `SET LOCAL plaudit.tenant` is a statement with a
+quoted literal, not `set_config()`, because only the statement is forwarded to other nodes on Citus; a tenant id is
+checked against its pattern before it is quoted.
 """
 
 import re
@@ -64,7 +64,7 @@ CONNECT_TIMEOUT_S = 2
 POOL_TIMEOUT_S = 1.5
 STATEMENT_TIMEOUT_MS = 10_000
 LOCK_TIMEOUT_MS = 5_000
-# In a transaction that several tenants share: one tenant's locked row is not to keep the others waiting.
+# In a transaction that several tenants share: one tenant's locked row must not block the others.
 SHARED_LOCK_TIMEOUT_MS = 300
 SHARED_STATEMENT_TIMEOUT_MS = 3_000
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
@@ -85,13 +85,13 @@ class Base(DeclarativeBase):
 
 
 class TenantOwned:
-    """A table whose rows are some tenant's. Its primary key leads with `tenant_id`."""
+    """A table whose rows belong to tenants. Its primary key starts with `tenant_id`."""
 
     tenant_id: Mapped[str] = mapped_column(primary_key=True, sort_order=-1)
 
 
 class Tx(Session):
-    """An open transaction. Writers take it first and never commit: the edge that opened it does."""
+    """An open transaction. Writers take it as their first argument and never commit: the caller that opened it does."""
 
     tenant_id: str | None = None
     raw: Connection
@@ -105,26 +105,26 @@ class Tx(Session):
         self._after_commit: list[Callable[[], None]] = []
 
     def after_commit(self, call: Callable[[], None]) -> None:
-        """Call this once the transaction is committed and its connection given back; never if it is rolled back."""
+        """Call this once the transaction is committed and its connection released; never if it is rolled back."""
         self._after_commit.append(call)
 
-    def committed(self) -> None:
-        """For whoever opened it: the commit is done."""
+    def run_after_commit(self) -> None:
+        """Run what `after_commit` registered. Called by what opened the transaction, after the commit."""
         for call in self._after_commit:
             try:
                 call()
-            except Exception:  # the rest is true all the same, and so is the answer
-                log.exception("what follows a commit failed", action="commit.followed", tenantId=self.tenant_id)
+            except Exception:  # the commit is done: the other calls and the answer must not fail
+                log.exception("a call after a commit failed", action="commit.followed", tenantId=self.tenant_id)
 
     def run(self, statement: TextClause, parameters: Mapping[str, Any]) -> CursorResult[Any]:
-        """A statement as it is, past the ORM: for the busy paths, which name their tenant themselves."""
+        """Execute a statement without the ORM: for the busy paths, which name their tenant themselves."""
         return self.raw.execute(statement, parameters)
 
     @property
     def tenant(self) -> str:
-        """The tenant this transaction is inside of."""
+        """The tenant of this transaction."""
         if self.tenant_id is None:
-            raise RuntimeError("this transaction is not inside a tenant")
+            raise RuntimeError("this transaction has no tenant")
         return self.tenant_id
 
 
@@ -132,7 +132,7 @@ class Tx(Session):
 class _Engines:
     service: Engine
     owner: Engine | None
-    # How many of the service's connections one tenant may hold, where requests of many tenants are answered.
+    # How many of the service's connections one tenant may use at once, in processes that answer requests.
     share: TenantShare | None
 
 
@@ -144,9 +144,9 @@ _current: ContextVar[Tx | None] = ContextVar("plaudit_tx", default=None)
 def configure(
     *, service_url: str | None, owner_url: str | None, pool_size: int = 10, share_connections: bool = False
 ) -> None:
-    """Say once per process where the database is. Connects to nothing yet.
+    """Set the database's addresses, once per process. Opens no connection yet.
 
-    `share_connections`: no tenant holds more than its share of the pool at once. For processes that answer requests.
+    `share_connections`: no tenant uses more than its share of the pool at once. For processes that answer requests.
     """
     global _engines  # noqa: PLW0603  one process has one database; a container object would only be passed around
     if service_url is None and owner_url is None:
@@ -160,7 +160,7 @@ def configure(
 
 
 def dispose() -> None:
-    """Close every connection, as before a fork or at the end."""
+    """Close every connection, before a fork or at the end."""
     if _engines is not None:
         _engines.service.dispose()
         if _engines.owner is not None:
@@ -176,12 +176,12 @@ def make_engine(
         pool_size=pool_size,
         max_overflow=0,
         isolation_level=isolation_level,
-        hide_parameters=True,  # values never stand in an error that is logged
+        hide_parameters=True,  # values must not appear in logged errors
         pool_timeout=POOL_TIMEOUT_S,
         pool_recycle=1800,
-        # `_open` ends every transaction itself; the pool's own ROLLBACK would be one more thing to do for each.
+        # `_open` ends every transaction itself; the pool's own ROLLBACK would be superfluous work for each.
         pool_reset_on_return=None if isolation_level == "AUTOCOMMIT" else "rollback",
-        # Prepared statements outlive neither a migration nor a PgBouncer connection: none are made.
+        # Prepared statements survive neither a migration nor PgBouncer: do not create any.
         connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "prepare_threshold": None},
     )
 
@@ -190,8 +190,8 @@ def make_engine(
 def tenant_tx(tenant_id: str, *, separate: bool = False) -> Iterator[Tx]:
     """One transaction that sees and changes this tenant's rows only. Commits at the end, rolls back on an error.
 
-    Inside another one of the same tenant it is that one, which commits at its own end. With `separate` it neither
-    joins another nor is joined: it takes a connection of its own, which nothing that answers a request may do twice.
+    Inside another one of the same tenant it joins that one, which commits at its own end. With `separate` it neither
+    joins another nor is joined: it takes a connection of its own, which code that answers a request may not do twice.
     """
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise NotFound
@@ -205,7 +205,7 @@ def tenant_tx(tenant_id: str, *, separate: bool = False) -> Iterator[Tx]:
         _open(engines.service, set_role(SERVICE_ROLE) + set_tenant(tenant_id), separate=separate) as connection,
     ):
         tx = yield from _session(connection, tenant_id, separate=separate)
-    tx.committed()
+    tx.run_after_commit()
 
 
 def current_tx() -> Tx | None:
@@ -215,9 +215,9 @@ def current_tx() -> Tx | None:
 
 @contextmanager
 def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
-    """One transaction for several tenants' parts: `enter(tenant_id)` confines what follows to that tenant.
+    """One transaction for the write requests of several tenants: `enter(tenant_id)` switches to that tenant.
 
-    For the group commit only. The tenant is set anew for each part; the first is set as the transaction opens.
+    For the group commit only. The first tenant is set when the transaction opens.
     """
     opening = set_role(SERVICE_ROLE, shared=shared) + set_tenant(first)
     with _open(_configured().service, opening, separate=False) as connection, Tx(connection, first) as tx:
@@ -234,16 +234,16 @@ def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
         tx.flush()
 
 
-def in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: bool) -> list[tuple[Any, ...]]:
-    """One transaction of one statement for each tenant, sent and committed in a single round trip; their one row each.
+def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: bool) -> list[tuple[Any, ...]]:
+    """Run one statement for each tenant in one transaction and one round trip; returns each statement's single row.
 
-    For the group commit only. The server takes a message of several statements as one transaction, so there is neither
-    a BEGIN nor a COMMIT; values stand in it as literals. Nothing is sent twice: nobody knows whether a message that
-    was not answered has been carried out.
+    For the group commit only. The server runs a message of several statements as one transaction, so there is neither
+    a BEGIN nor a COMMIT; values are sent as literals. Nothing is sent again after an error: the server may have
+    executed a message that it did not answer.
     """
     statements = (f"{set_tenant(tenant_id)} {statement}" for tenant_id, statement, _ in calls)
     values = [value for _, _, parameters in calls for value in parameters]
-    with _quiet_connection(_configured().service) as driver:
+    with _usable_connection(_configured().service) as driver:
         cursor = ClientCursor(driver)
         cursor.execute(set_role(SERVICE_ROLE, shared=shared) + ";".join(statements), values)
         return [result.fetchone() or () for result in cursor.results() if result.description]
@@ -254,7 +254,7 @@ def platform_tx(*, separate: bool = False) -> Iterator[Tx]:
     """One transaction across tenants, on the tables whose policies name the platform role."""
     with _open(_configured().service, set_role(PLATFORM_ROLE), separate=separate) as connection:
         tx = yield from _session(connection, None, separate=separate)
-    tx.committed()
+    tx.run_after_commit()
 
 
 @contextmanager
@@ -262,7 +262,7 @@ def owner_tx() -> Iterator[Tx]:
     """One transaction as the owner: administration and maintenance, never a request."""
     with _open(owner_engine(), OWNER_OPENING, separate=True) as connection:
         tx = yield from _session(connection, None, separate=True)
-    tx.committed()
+    tx.run_after_commit()
 
 
 def owner_engine() -> Engine:
@@ -273,7 +273,7 @@ def owner_engine() -> Engine:
 
 
 def set_role(role: str, *, shared: bool = False) -> str:
-    """Take a role, with its timeouts: short ones in a transaction that several tenants share."""
+    """The statements that set a role and its timeouts: short ones in a transaction that several tenants share."""
     statement_ms = SHARED_STATEMENT_TIMEOUT_MS if shared else STATEMENT_TIMEOUT_MS
     lock_ms = SHARED_LOCK_TIMEOUT_MS if shared else LOCK_TIMEOUT_MS
     return (
@@ -284,7 +284,7 @@ def set_role(role: str, *, shared: bool = False) -> str:
 
 
 def set_tenant(tenant_id: str) -> str:
-    """The statement that enters a tenant. The id has been checked, so that quoting it is safe."""
+    """The statement that sets the tenant. The id is checked first, so that quoting it is safe."""
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise NotFound
     return f" SET LOCAL plaudit.tenant = '{tenant_id}';"
@@ -309,7 +309,7 @@ def _configured() -> _Engines:
 def _open(engine: Engine, opening: str, *, separate: bool) -> Iterator[Connection]:
     """A transaction on a connection of the pool: opened in one round trip, committed at the end."""
     if not separate and current_tx() is not None:
-        raise RuntimeError("A transaction is open already, and takes one connection: see tenants/db.py")
+        raise RuntimeError("A transaction is already open, and a request uses one connection only: see tenants/db.py")
     connection = _begin(engine, opening)
     try:
         yield connection
@@ -323,7 +323,7 @@ def _open(engine: Engine, opening: str, *, separate: bool) -> Iterator[Connectio
 
 
 def _begin(engine: Engine, opening: str) -> Connection:
-    """A connection inside a transaction. The opening doubles as the check that the server is still there."""
+    """A connection inside a transaction. The opening statements also check that the connection still works."""
     connection = engine.connect()
     try:
         connection.exec_driver_sql(f"BEGIN; {opening}")
@@ -331,42 +331,44 @@ def _begin(engine: Engine, opening: str) -> Connection:
         connection.close()
         if not error.connection_invalidated:
             raise
-        # The server was restarted under the pool, which has now let all old connections go: a new one tells.
+        # The server was restarted, and the pool has now dropped all old connections: try once with a new one.
         connection = engine.connect()
         connection.exec_driver_sql(f"BEGIN; {opening}")
     return connection
 
 
 @contextmanager
-def _quiet_connection(engine: Engine) -> Iterator[psycopg.Connection[Any]]:
-    """A connection of the pool, on which the server has said nothing meanwhile: one it has closed is not quiet."""
+def _usable_connection(engine: Engine) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of the pool without unread input: the server sends some when it closes an idle connection."""
     try:
         pooled = engine.raw_connection()
-        while _speaks(pooled):
+        while _has_unread_input(pooled):
             pooled.invalidate()
             pooled.close()
             pooled = engine.raw_connection()
     except psycopg.Error as error:
-        raise _as_sqlalchemys(error, gone=True) from None
+        raise _as_dbapi_error(error, is_disconnect=True) from None
     driver: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
     try:
         yield driver
     except psycopg.Error as error:
         if driver.closed:
             pooled.invalidate(error)
-        raise _as_sqlalchemys(error, gone=driver.closed) from None
+        raise _as_dbapi_error(error, is_disconnect=driver.closed) from None
     finally:
         pooled.close()
 
 
-def _speaks(pooled: PoolProxiedConnection) -> bool:
-    listening = select.poll()
-    listening.register(pooled.fileno(), select.POLLIN)
-    return bool(listening.poll(0))
+def _has_unread_input(pooled: PoolProxiedConnection) -> bool:
+    poll = select.poll()
+    poll.register(pooled.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
-def _as_sqlalchemys(error: psycopg.Error, *, gone: bool) -> BaseException:
-    return DBAPIError.instance(None, None, error, psycopg.Error, hide_parameters=True, connection_invalidated=gone)
+def _as_dbapi_error(error: psycopg.Error, *, is_disconnect: bool) -> BaseException:
+    return DBAPIError.instance(
+        None, None, error, psycopg.Error, hide_parameters=True, connection_invalidated=is_disconnect
+    )
 
 
 def _session(connection: Connection, tenant_id: str | None, *, separate: bool) -> Generator[Tx, None, Tx]:
@@ -382,7 +384,7 @@ def _session(connection: Connection, tenant_id: str | None, *, separate: bool) -
 
 
 @event.listens_for(Tx, "do_orm_execute")
-def _name_the_tenant(state: ORMExecuteState) -> None:
+def _add_tenant_criteria(state: ORMExecuteState) -> None:
     tenant_id = getattr(state.session, "tenant_id", None)
     if tenant_id is not None and not state.is_insert and not state.is_column_load:
         state.statement = state.statement.options(

@@ -1,7 +1,7 @@
 """What can go wrong in the domain, by family.
 
-A rule names its own error where it happens, as a subclass with a stable `code`; `app/errors.py` alone
-decides which HTTP status a family has.
+Each module defines its own errors, as subclasses with a stable `code`; `app/http/errors.py` alone decides which HTTP
+status a family has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ def first_messages(errors: FieldErrors) -> str:
 
 
 class DomainError(Exception):
-    """A refusal that a caller can understand and act on."""
+    """A refused request, with a reason that the caller can act on."""
 
     code: ClassVar[str] = "error"
     title: ClassVar[str] = "The request was refused"
@@ -35,18 +35,18 @@ class DomainError(Exception):
 
     @classmethod
     def field(cls, name: str, message: str, *, detail: str | None = None) -> Self:
-        """One field is refused. The detail repeats its message, unless there is a better sentence for it."""
+        """One field is not valid. The detail repeats its message unless one is given."""
         return cls(detail or f"{name}: {message}", errors={name: [message]})
 
     @classmethod
     def fields(cls, messages: Mapping[str, str | Sequence[str]]) -> Self:
-        """Several fields are refused, each with one or more messages."""
-        errors = {name: [said] if isinstance(said, str) else said for name, said in messages.items()}
+        """Several fields are not valid, each with one or more messages."""
+        errors = {name: [texts] if isinstance(texts, str) else texts for name, texts in messages.items()}
         return cls(first_messages(errors), errors=errors)
 
 
 class Malformed(DomainError):
-    """The bytes cannot be read as what they claim to be."""
+    """The bytes cannot be parsed as their content type."""
 
     code = "malformed"
     title = "The request could not be read"
@@ -63,7 +63,7 @@ class Forbidden(DomainError):
 
 
 class NotFound(DomainError):
-    """Not there, or another tenant's: the two must look the same."""
+    """Does not exist, or belongs to another tenant: callers must not be able to distinguish the two."""
 
     code = "not_found"
     title = "Not found"

@@ -1,9 +1,9 @@
-"""`Idempotency-Key`: the first answer again, kept in the transaction of its effect.
+"""`Idempotency-Key`: repeat the first answer, which is stored in the transaction of its effect.
 
-One row for each caller, method, path and key. Two requests at once are told apart by an advisory lock that is tried,
-not waited for: the second is told that the first is still running.
+One row for each caller, method, path and key. Concurrent requests are detected with an advisory lock that is tried,
+not waited for: the second is refused while the first is still running.
 
-A large answer is not kept, but its key is: nothing is done twice, and a replay says why it has no answer.
+A large answer is not stored, but its key is: nothing is done twice, and a replay is answered with the reason.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict, Invalid
 
 KEPT_FOR = timedelta(hours=24)
-KEY_MAX = 255
+MAX_KEY_CHARS = 255
 MAX_KEPT_BYTES = 64 * 1024
 
 
@@ -34,14 +34,14 @@ class IdempotencyKey(TenantOwned, Base):
     body_hash: Mapped[str]
     status: Mapped[int]
     headers: Mapped[dict[str, Any]] = mapped_column(JSONB)
-    # None: it was too large to be kept.
+    # None: too large to be kept.
     body: Mapped[bytes | None] = mapped_column(LargeBinary)
     created_at: Mapped[datetime]
 
 
 class KeyReused(Invalid):
     code = "idempotency_key_reused"
-    title = "This Idempotency-Key came with another body before"
+    title = "This Idempotency-Key was used with another body before"
 
 
 class StillRunning(Conflict):
@@ -59,43 +59,45 @@ class AnswerNotKept(Conflict):
 
 
 @dataclass(frozen=True)
-class Claim:
-    """One request's claim on its key."""
+class RequestIdentity:
+    """What identifies a request: caller, method, path and key, as a hash; and the hash of its body."""
 
     request: str
     body_hash: str
 
 
-def claim(*, caller: str, method: str, path: str, key: str, body: bytes) -> Claim:
-    if not 1 <= len(key) <= KEY_MAX or not key.isascii() or not key.isprintable():
-        raise Invalid.field("Idempotency-Key", f"1 to {KEY_MAX} printable ASCII characters")
+def identify(*, caller: str, method: str, path: str, key: str, body: bytes) -> RequestIdentity:
+    if not 1 <= len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+        raise Invalid.field("Idempotency-Key", f"1 to {MAX_KEY_CHARS} printable ASCII characters")
     request = f"{caller}\n{method}\n{path}\n{key}"
-    return Claim(hashlib.sha256(request.encode()).hexdigest(), hashlib.sha256(body).hexdigest())
+    return RequestIdentity(hashlib.sha256(request.encode()).hexdigest(), hashlib.sha256(body).hexdigest())
 
 
-def earlier_answer(tx: Tx, claimed: Claim, *, now: datetime) -> IdempotencyKey | None:
-    """The answer given before; None when this request is the first, which now holds the key until its end."""
+def earlier_answer(tx: Tx, identity: RequestIdentity, *, now: datetime) -> IdempotencyKey | None:
+    """The stored answer; None if this request is the first. The key stays locked until the transaction ends."""
     lock = text("SELECT pg_try_advisory_xact_lock(hashtextextended(:tenant || ':' || :request, 0))")
-    if not tx.scalar(lock, {"tenant": tx.tenant, "request": claimed.request}):
+    if not tx.scalar(lock, {"tenant": tx.tenant, "request": identity.request}):
         raise StillRunning(retry_after_s=1)
-    row = tx.scalar(select(IdempotencyKey).where(IdempotencyKey.request == claimed.request))
+    row = tx.scalar(select(IdempotencyKey).where(IdempotencyKey.request == identity.request))
     if row is None or row.created_at < now - KEPT_FOR:
         return None
-    if row.body_hash != claimed.body_hash:
+    if row.body_hash != identity.body_hash:
         raise KeyReused
     if row.body is None:
         raise AnswerNotKept(row.created_at)
     return row
 
 
-def keep(tx: Tx, claimed: Claim, *, status: int, headers: dict[str, str], body: bytes, now: datetime) -> None:
-    """Remember the answer, in the transaction of what it tells of."""
-    tx.execute(delete(IdempotencyKey).where(IdempotencyKey.request == claimed.request))  # one older than KEPT_FOR
+def keep(
+    tx: Tx, identity: RequestIdentity, *, status: int, headers: dict[str, str], body: bytes, now: datetime
+) -> None:
+    """Store the answer, in the transaction of what the request did."""
+    tx.execute(delete(IdempotencyKey).where(IdempotencyKey.request == identity.request))  # an expired one
     tx.add(
         IdempotencyKey(
             tenant_id=tx.tenant,
-            request=claimed.request,
-            body_hash=claimed.body_hash,
+            request=identity.request,
+            body_hash=identity.body_hash,
             status=status,
             headers=headers,
             body=body if len(body) <= MAX_KEPT_BYTES else None,

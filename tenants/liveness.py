@@ -1,11 +1,11 @@
-"""Whether a credential still counts: asked of Redis first, then of PostgreSQL.
+"""Whether a credential is still valid: read from Redis first, then from PostgreSQL.
 
-A revocation is committed in PostgreSQL, and then written to Redis as a tombstone, so it counts on the next call in
-every process. A good answer is kept for a few seconds only, and never over a tombstone: neither a look-up that was
-under way while the revocation happened nor a change that is announced late can bring the credential back. Without Redis
-every look-up goes to PostgreSQL. A tombstone is tried even when Redis seems to be away; one that could not be written
-is kept and written before this process asks Redis again. So only if Redis hangs during a revocation and wakes up with
-old answers can another process be told one of those, for GOOD_FOR_S at most.
+A revocation is committed in PostgreSQL, and then written to Redis as a tombstone, so it is effective on the next call
+in every process. A positive answer is cached for a few seconds only, and never replaces a tombstone: neither a look-up
+that runs during the revocation nor a change that is announced late can make the credential valid again. Without Redis
+every look-up reads PostgreSQL. A tombstone is written even while the breaker is open; one that could not be written is
+kept in memory and written before this process reads from Redis again. So only if Redis hangs during a revocation and
+recovers with old answers can another process read one of those, for at most ANSWER_TTL_S.
 """
 
 import contextlib
@@ -21,69 +21,69 @@ from redis.exceptions import RedisError
 
 from tenants.redis import RedisUnavailable, boards, key
 
-GOOD_FOR_S = 5
+ANSWER_TTL_S = 5
 # Longer than any access token lives.
-REVOKED_FOR_S = 2 * 3600
-MOST_UNWRITTEN = 100_000
-# Where whoever keeps a connection open hears of revocations at once: {"tenant", "names"}.
+TOMBSTONE_TTL_S = 2 * 3600
+MAX_UNWRITTEN = 100_000
+# Where revocations are announced to processes that keep connections open: {"tenant", "names"}.
 CHANNEL = "cred-revoked"
-# The names that stand for the tenant itself, and for what it has decided (which is changed, never revoked).
+# The names of the tenant itself, and of its settings (which are changed, never revoked).
 TENANT = "tenant"
 SETTINGS = "settings"
 _REVOKED = b"-"
 
 
-def look_up(tenant_id: str, names: Sequence[str], ask: Callable[[], str | None]) -> str | None:
-    """What `ask` (PostgreSQL) says of this credential, from Redis when it is known there. None: it does not count.
+def look_up(tenant_id: str, names: Sequence[str], read: Callable[[], str | None]) -> str | None:
+    """What `read` (from PostgreSQL) returns for this credential, from Redis if it is cached there. None: not valid.
 
-    `names` are all the things that must not be revoked (the tenant is another); the first also holds the answer.
+    `names` are everything that must not be revoked (besides the tenant); the first one's key also has the answer.
     """
     keys = [key("cred", tenant_id, name) for name in (*names, TENANT)]
     try:
         with boards().client() as redis:
             _write_unwritten(redis)
-            known = redis.mget(keys)
+            cached = redis.mget(keys)
     except RedisUnavailable:
-        return ask()
-    if _REVOKED in known:
+        return read()
+    if _REVOKED in cached:
         return None
-    if None not in known:
-        return cast("bytes", known[0]).decode()
-    answer = ask()
+    if None not in cached:
+        return cast("bytes", cached[0]).decode()
+    answer = read()
     if answer is not None:
         try:
             with boards().client() as redis, redis.pipeline(transaction=False) as pipe:
                 for name in keys:
-                    pipe.set(name, answer, ex=GOOD_FOR_S, nx=True)
+                    pipe.set(name, answer, ex=ANSWER_TTL_S, nx=True)
                 pipe.execute()
         except RedisUnavailable:
             pass
     return answer
 
 
-def revoked(tenant_id: str, names: Iterable[str]) -> None:
-    """Tell every process, after the revocation was committed."""
+def announce_revoked(tenant_id: str, names: Iterable[str]) -> None:
+    """Make a committed revocation effective in every process."""
     names = list(names)
-    if names and _write({key("cred", tenant_id, name): (_REVOKED, REVOKED_FOR_S) for name in names}):
-        tell(tenant_id, names)
+    if names and _write({key("cred", tenant_id, name): (_REVOKED, TOMBSTONE_TTL_S) for name in names}):
+        announce(tenant_id, names)
 
 
-def tell(tenant_id: str, names: Iterable[str]) -> None:
-    """Those who keep connections open: that these are to be checked again (`user:<id>`: somebody's rights changed)."""
+def announce(tenant_id: str, names: Iterable[str]) -> None:
+    """Publish that open connections of these names must be checked again (`user:<id>`: the user's rights changed)."""
     with contextlib.suppress(RedisError, OSError):
         boards().redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "names": list(names)}))
 
 
-def changed(tenant_id: str, answers: Mapping[str, str]) -> None:
-    """Tell every process the new answers, after a change that revokes nothing was committed.
+def store_answers(tenant_id: str, answers: Mapping[str, str]) -> None:
+    """Store new answers for every process, after a change that revokes nothing was committed.
 
-    What was revoked since stays so.
+    What has been revoked since stays revoked.
     """
-    _write({key("cred", tenant_id, name): (answer.encode(), GOOD_FOR_S) for name, answer in answers.items()})
+    _write({key("cred", tenant_id, name): (answer.encode(), ANSWER_TTL_S) for name, answer in answers.items()})
 
 
 def forget(tenant_id: str, names: Iterable[str]) -> None:
-    """Have PostgreSQL asked again, tombstones or not: a tenant of this id was made anew."""
+    """Delete answers and tombstones, so that PostgreSQL is read again: a tenant with this id was created again."""
     keys = [key("cred", tenant_id, name) for name in names]
     with _lock:
         for name in keys:
@@ -92,14 +92,14 @@ def forget(tenant_id: str, names: Iterable[str]) -> None:
         boards().redis.delete(*keys)
 
 
-# An answer, unless a tombstone is there.
+# Set an answer unless there is a tombstone.
 _CHANGE = """
     if redis.call('GET', KEYS[1]) == ARGV[1] then return 0 end
     redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
     return 1
 """
-# What Redis has not taken yet: key → the value, and until when (monotonic) it may be written. Beyond that, answers that
-# are older than a change have run out in Redis by themselves, and newer ones may be there.
+# What could not be written to Redis yet: key → the value, and until when (monotonic) it may be written. After that,
+# answers older than the change have expired in Redis, and there may be newer ones.
 _unwritten: dict[str, tuple[bytes, float]] = {}
 _lock = threading.Lock()
 
@@ -107,11 +107,11 @@ _lock = threading.Lock()
 def _write(values: dict[str, tuple[bytes, int]]) -> bool:
     now = time.monotonic()
     with _lock:
-        if len(_unwritten) < MOST_UNWRITTEN:  # beyond, what is left is GOOD_FOR_S
+        if len(_unwritten) < MAX_UNWRITTEN:  # beyond that, old answers expire after ANSWER_TTL_S
             for name, (value, seconds) in values.items():
                 if value == _REVOKED or _unwritten.get(name, (b"", 0.0))[0] != _REVOKED:
                     _unwritten[name] = (value, now + seconds)
-    # Past the breaker: a revocation is worth a try, and half a second.
+    # Without the breaker: a revocation is worth a try of half a second.
     try:
         _write_unwritten(boards().redis)
     except (RedisError, OSError):
@@ -123,10 +123,10 @@ def _write_unwritten(redis: "Redis") -> None:
     if not _unwritten:
         return
     with _lock:
-        waiting = dict(_unwritten)
+        pending = dict(_unwritten)
     now = time.monotonic()
     with redis.pipeline(transaction=False) as pipe:
-        for name, (value, until) in waiting.items():
+        for name, (value, until) in pending.items():
             seconds = ceil(until - now)
             if seconds <= 0:
                 continue
@@ -136,6 +136,6 @@ def _write_unwritten(redis: "Redis") -> None:
                 pipe.eval(_CHANGE, 1, name, _REVOKED, value, seconds)
         pipe.execute()
     with _lock:
-        for name, written in waiting.items():
+        for name, written in pending.items():
             if _unwritten.get(name) == written:
                 del _unwritten[name]

@@ -1,7 +1,7 @@
 """Log lines: JSON on standard output for any shipper, readable ones on a terminal.
 
 Every line has timestamp, level, service, requestId, userId, tenantId, action, message and data. `begin()` and
-`bind()` set the ids for whatever the current request or job logs; `data` holds what belongs to one line only.
+`bind()` set the ids for whatever the current request or job logs; `data` has what belongs to one line only.
 """
 
 import logging
@@ -20,12 +20,12 @@ import structlog
 Event = MutableMapping[str, Any]
 
 FIELDS = ("timestamp", "level", "service", "requestId", "userId", "tenantId", "action", "message", "data")
-# Each text of a line is cut to this many characters before it is searched for secrets: strangers choose some of them.
+# Each text of a line is cut to this many characters before it is searched for secrets: some are from outside.
 MAX_LOGGED_CHARS = 16_384
 MAX_LOGGED_DEPTH = 8
 CUT = "…"
-# What must never reach a log even when a caller forgets: our own credentials, wherever they stand in a text, and also
-# where the text was cut in their middle. Linear (tests/rules): no alternative gives back what it has matched.
+# What must never reach a log even when a caller forgets: our own credentials anywhere in a text, also when
+# the text was cut in the middle of one. Linear (tests/rules): no alternative backtracks.
 _SECRET = re.compile(
     r"""(?ix)
     (?<![a-z0-9]) (?:
@@ -36,13 +36,13 @@ _SECRET = re.compile(
     | (://[^/\s:@]*+:) [^/\s@…]++ (?=[@…])
     """
 )
-_AS_THEY_ARE = (bool, int, float, NoneType, date, UUID)
+_UNMASKED_TYPES = (bool, int, float, NoneType, date, UUID)
 
 
 def configure(
     *, service: str, log_format: Literal["json", "console"] | None = None, stream: IO[str] | None = None
 ) -> None:
-    """Send structlog's and the standard library's lines the same way."""
+    """Format structlog's and the standard library's lines the same way."""
     use_json = (log_format or ("console" if sys.stdout.isatty() else "json")) == "json"
     shared: list[Any] = [
         _add_ids,
@@ -51,7 +51,7 @@ def configure(
         structlog.processors.format_exc_info,
         _shape(service),
     ]
-    renderer: Any = _to_json if use_json else _Readable(colours=_colours_wanted())
+    renderer: Any = _to_json if use_json else _ConsoleRenderer(colours=_colours_wanted())
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -77,7 +77,7 @@ _ids: ContextVar[Mapping[str, str]] = ContextVar("plaudit_log_ids", default=Mapp
 
 
 def begin(*, request_id: str, user_id: str | None = None, tenant_id: str | None = None) -> None:
-    """A new request: its lines have this id, and nothing of the one before."""
+    """Start a new request: its lines have this id, and no ids of the one before."""
     given = {"requestId": request_id, "userId": user_id, "tenantId": tenant_id}
     _ids.set({name: value for name, value in given.items() if value is not None})
 
@@ -99,7 +99,7 @@ def _add_ids(_logger: object, _method: str, event: Event) -> Event:
 
 
 def report_errors(sentry_dsn: str | None) -> None:
-    """Errors to Sentry, if one is named: without request bodies, local variables or anything personal."""
+    """Report errors to Sentry, if configured: without request bodies, local variables or personal data."""
     if sentry_dsn:
         import sentry_sdk
 
@@ -109,7 +109,7 @@ def report_errors(sentry_dsn: str | None) -> None:
 
 
 def audit(action: str, **data: Any) -> None:
-    """A change of credentials or rights, by whoever is bound: one line each, for those who look later."""
+    """Log a change of credentials or rights, made by the bound user: one line each, for later audits."""
     structlog.get_logger().info(f"audit: {action}", action=f"audit.{action}", data=data)
 
 
@@ -142,8 +142,8 @@ def _shape(service: str) -> Any:
 
 
 def mask(value: Any, *, max_chars: int = MAX_LOGGED_CHARS, max_depth: int = MAX_LOGGED_DEPTH) -> Any:
-    """The value without any credential of ours, also inside of lists and mappings, and no text longer than this."""
-    if isinstance(value, _AS_THEY_ARE):
+    """The value with our credentials masked, also inside lists and mappings, and with long texts cut."""
+    if isinstance(value, _UNMASKED_TYPES):
         return value
     if isinstance(value, Mapping) and max_depth:
         return {mask(name): mask(inner, max_depth=max_depth - 1) for name, inner in value.items()}
@@ -159,7 +159,7 @@ def _to_json(_logger: object, _method: str, event: Event) -> str:
     return orjson.dumps(dict(event), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-class _Readable:
+class _ConsoleRenderer:
     """`12:03:44 info  message  key=value`, for a person at a terminal."""
 
     LEVEL_COLOURS = {"warning": "33", "error": "31", "critical": "1;31"}  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""What our opaque tokens have in common: `<prefix>_<tenant>_…`, random, and kept as a hash."""
+"""What our opaque tokens have in common: `<prefix>_<tenant>_…`, random, and stored as a hash."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ from tenants.errors import Unauthenticated
 
 
 def tenant_part(token: str, prefix: str, wrong: type[Unauthenticated]) -> str:
-    """The tenant that a token names (ids hold no underscore), so that it can be looked up inside that tenant."""
+    """The tenant in a token (ids contain no underscore), so that the token can be looked up inside that tenant."""
     parts = token.split("_", 2)
     if not token.startswith(prefix) or len(parts) < 3 or TENANT_ID.fullmatch(parts[1]) is None:
         raise wrong

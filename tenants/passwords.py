@@ -1,7 +1,7 @@
-"""Passwords: argon2id, a few at a time.
+"""Passwords: argon2id, with bounded concurrency.
 
-Hashing is slow on purpose. It releases the interpreter, and at most `AT_ONCE` run in a process, so that a flood of
-logins does not hold up anybody's other requests; those who would wait too long are told to come back.
+Hashing is slow on purpose. It releases the interpreter, and at most `MAX_RUNNING` run in a process, so that a
+flood of logins does not delay other requests; a login that would wait too long is refused.
 """
 
 import os
@@ -15,16 +15,16 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from tenants.errors import Invalid, Unavailable
 
-LEAST_LENGTH = 10
-MOST_LENGTH = 256
-AT_ONCE = max(1, (os.cpu_count() or 2) // 2)
-MOST_WAITING = 8
+MIN_CHARS = 10
+MAX_CHARS = 256
+MAX_RUNNING = max(1, (os.cpu_count() or 2) // 2)
+MAX_WAITING = 8
 WAIT_S = 3.0
 
 # OWASP's recommendation for argon2id.
 _hasher = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
-_running = threading.BoundedSemaphore(AT_ONCE)
-_waiting = threading.BoundedSemaphore(AT_ONCE + MOST_WAITING)
+_running = threading.BoundedSemaphore(MAX_RUNNING)
+_waiting = threading.BoundedSemaphore(MAX_RUNNING + MAX_WAITING)
 
 
 class PasswordsBusy(Unavailable):
@@ -34,15 +34,15 @@ class PasswordsBusy(Unavailable):
 
 def hash_password(password: str) -> str:
     check_length(password)
-    with _turn():
+    with _hashing_slot():
         return _hasher.hash(password)
 
 
 def verify_password(stored: str | None, password: str) -> bool:
-    """Whether it is the right one. Without a stored hash the same work is done, and the answer is no."""
-    with _turn():
+    """Whether the password is right. Without a stored hash it does the same work and returns False."""
+    with _hashing_slot():
         try:
-            matches = _hasher.verify(stored or _nobodys(), password)
+            matches = _hasher.verify(stored or _dummy_hash(), password)
         except (VerificationError, InvalidHashError):
             return False
         return matches and stored is not None
@@ -53,17 +53,17 @@ def needs_rehash(stored: str) -> bool:
 
 
 def check_length(password: str) -> None:
-    if not LEAST_LENGTH <= len(password) <= MOST_LENGTH:
-        raise Invalid.field("password", f"{LEAST_LENGTH} to {MOST_LENGTH} characters")
+    if not MIN_CHARS <= len(password) <= MAX_CHARS:
+        raise Invalid.field("password", f"{MIN_CHARS} to {MAX_CHARS} characters")
 
 
 @cache
-def _nobodys() -> str:
+def _dummy_hash() -> str:
     return _hasher.hash("nobody has this password")
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def _hashing_slot() -> Iterator[None]:
     if not _waiting.acquire(blocking=False):
         raise PasswordsBusy
     try:

@@ -1,8 +1,8 @@
-"""Redis, which may vanish at any moment.
+"""Redis, which may become unavailable at any moment.
 
 `boards()` and `queue()` are this process's two clients (they may be the same server). Both have short timeouts and no
-retries, and sit behind a breaker: after a failure nobody asks Redis again for a moment, so that an outage costs a
-request nothing. An outage is logged as critical once, and its end once.
+retries, and a circuit breaker: after a failure this process does not try Redis again for a second, so that an outage
+does not slow requests down. An outage is logged as critical once, and its end once.
 """
 
 import threading
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 class RedisUnavailable(Unavailable):
-    """Callers fall back; only a caller without a fallback lets it out."""
+    """Callers fall back to PostgreSQL; only a caller without a fallback lets it propagate."""
 
     code = "redis_unavailable"
     title = "The cache is not available"
@@ -36,7 +36,7 @@ class RedisUnavailable(Unavailable):
 
 @dataclass
 class Guarded:
-    """A Redis client behind its breaker: `with guarded.client() as redis: …`, or RedisUnavailable."""
+    """A Redis client with a circuit breaker: `with guarded.client() as redis: …`, or RedisUnavailable."""
 
     name: str
     redis: "Redis"
@@ -63,7 +63,7 @@ class Guarded:
             return False
 
     def _may_try(self) -> bool:
-        """Closed: everyone. Open: one caller each second, to see whether it is back."""
+        """Breaker closed: every caller may. Open: one caller each second, to check whether Redis is back."""
         if self._down_since is None:
             return True
         with self._lock:
@@ -76,10 +76,10 @@ class Guarded:
     def _failed(self, error: Exception) -> None:
         with self._lock:
             now = time.monotonic()
-            first = self._down_since is None
-            self._down_since = now if first else self._down_since
+            is_first = self._down_since is None
+            self._down_since = now if is_first else self._down_since
             self._next_probe_at = now + PROBE_EVERY_S
-        if first:
+        if is_first:
             log.critical(
                 "Redis is not available",
                 action="redis.outage",
@@ -109,7 +109,7 @@ _clients: _Clients | None = None
 
 
 def configure(*, boards_url: str, queue_url: str, boards_timeout_s: float = TIMEOUT_S) -> None:
-    """Say once per process where Redis is. Connects to nothing yet."""
+    """Set Redis's addresses, once per process. Opens no connection yet."""
     global _clients  # noqa: PLW0603  as in tenants.db
     _clients = _Clients(
         boards=Guarded("boards", make_client(boards_url, timeout_s=boards_timeout_s)),
@@ -126,7 +126,7 @@ def queue() -> Guarded:
 
 
 def make_client(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
-    # redis-py retries a timeout ten times unless it is told not to.
+    # By default redis-py retries a timeout ten times.
     return Redis.from_url(
         url,
         socket_timeout=timeout_s,
@@ -137,7 +137,7 @@ def make_client(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
 
 
 def key(kind: str, tenant_id: str, *parts: str) -> str:
-    """The name of a tenant's key. No part may hold a colon but the last, so that no two things share a name."""
+    """The name of a tenant's key. Only the last part may contain a colon, so that names are unique."""
     if tenant_id != "_all" and TENANT_ID.fullmatch(tenant_id) is None:
         raise ValueError(f"not a tenant id: {tenant_id!r}")
     return ":".join((kind, tenant_id, *parts))

@@ -1,7 +1,7 @@
-"""The tenants themselves: who there is, made and deleted by operators.
+"""The tenants themselves, created and deleted by operators.
 
-Deleting is two steps. `mark_deleted` shuts the tenant out at once; `purge`, run by a scheduled job, then removes its
-rows. So a delete answers quickly however much the tenant has, and can be run any number of times.
+Deleting is two steps. `mark_deleted` ends the tenant's access at once; `purge`, run by a scheduled job, then deletes
+its rows. So a delete is quick however many rows the tenant has, and can be run any number of times.
 """
 
 import re
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from tenants.db import TENANT_ID, Base, Tx
 from tenants.errors import Conflict, Invalid, NotFound
 
-NAME_MAX = 200
+MAX_NAME_CHARS = 200
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -28,13 +28,13 @@ class Tenant(Base):
     name: Mapped[str]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     deleted_at: Mapped[datetime | None]
-    # What an operator has set of `tenants.ceilings`; the rest is as usual.
+    # The ceilings that an operator has set (`tenants.ceilings`); the others have their defaults.
     ceilings: Mapped[dict[str, Any]] = mapped_column(JSONB, server_default=text("'{}'::jsonb"))
 
 
 class TenantExists(Conflict):
     code = "tenant_exists"
-    title = "There is a tenant with this id already"
+    title = "A tenant with this id already exists"
 
 
 class TenantNotFound(NotFound):
@@ -45,31 +45,31 @@ class TenantNotFound(NotFound):
 @dataclass(frozen=True)
 class Created:
     tenant: Tenant
-    new: bool
+    is_new: bool
 
 
 def create(tx: Tx, tenant_id: str, *, name: str, now: datetime) -> Tenant:
-    """Make a tenant, as the owner."""
+    """Create a tenant, as the owner."""
     created = ensure(tx, tenant_id, name=name, now=now)
-    if not created.new:
+    if not created.is_new:
         pending = " and is being deleted" if created.tenant.deleted_at else ""
-        raise TenantExists(f"There is a tenant {tenant_id!r} already{pending}")
+        raise TenantExists(f"A tenant {tenant_id!r} already exists{pending}")
     return created.tenant
 
 
 def ensure(tx: Tx, tenant_id: str, *, name: str, now: datetime) -> Created:
-    """The tenant with this id, made if it is not there."""
+    """The tenant with this id, created if it does not exist."""
     _check(tenant_id, name)
     row = tx.scalar(
         insert(Tenant).values(id=tenant_id, name=name, created_at=now).on_conflict_do_nothing().returning(Tenant)
     )
     if row is not None:
-        return Created(row, new=True)
-    return Created(tx.scalars(select(Tenant).where(Tenant.id == tenant_id)).one(), new=False)
+        return Created(row, is_new=True)
+    return Created(tx.scalars(select(Tenant).where(Tenant.id == tenant_id)).one(), is_new=False)
 
 
 def live(tx: Tx) -> list[Tenant]:
-    """Every tenant that is not deleted, by id. For the owner and the platform."""
+    """Every tenant that is not deleted, by id. For `owner_tx` and `platform_tx`."""
     return list(tx.scalars(select(Tenant).where(Tenant.deleted_at.is_(None)).order_by(Tenant.id)))
 
 
@@ -81,12 +81,12 @@ def get(tx: Tx, tenant_id: str) -> Tenant:
 
 
 def is_live(tx: Tx, tenant_id: str) -> bool:
-    """Whether the tenant is there and not deleted."""
+    """Whether the tenant exists and is not deleted."""
     return tx.scalar(select(Tenant.id).where(Tenant.id == tenant_id, Tenant.deleted_at.is_(None))) is not None
 
 
 def mark_deleted(tx: Tx, tenant_id: str, *, now: datetime) -> None:
-    """Shut the tenant out from now on."""
+    """End the tenant's access. Its rows are deleted later."""
     marked = tx.scalar(
         update(Tenant)
         .where(Tenant.id == tenant_id, Tenant.deleted_at.is_(None))
@@ -98,18 +98,20 @@ def mark_deleted(tx: Tx, tenant_id: str, *, now: datetime) -> None:
 
 
 def deleted(tx: Tx) -> list[str]:
-    """The tenants that are marked, and still have rows."""
+    """The tenants that are marked as deleted and not purged yet."""
     return list(tx.scalars(select(Tenant.id).where(Tenant.deleted_at.is_not(None)).order_by(Tenant.id)))
 
 
 def purge(tx: Tx, tenant_id: str) -> None:
-    """Remove a marked tenant and every row it has: by the foreign keys, and then where there is none. As the owner."""
+    """Delete a marked tenant and all its rows: by foreign keys, then in tables that have none. As the owner."""
     tx.execute(text("SET LOCAL statement_timeout = 0"))
-    gone = tx.scalar(delete(Tenant).where(Tenant.id == tenant_id, Tenant.deleted_at.is_not(None)).returning(Tenant.id))
-    if gone is None:
+    purged = tx.scalar(
+        delete(Tenant).where(Tenant.id == tenant_id, Tenant.deleted_at.is_not(None)).returning(Tenant.id)
+    )
+    if purged is None:
         return
     for table in tx.scalars(_TENANT_TABLES).all():
-        tx.execute(text(f"DELETE FROM {table} WHERE tenant_id = :tenant"), {"tenant": gone})  # noqa: S608  quoted
+        tx.execute(text(f"DELETE FROM {table} WHERE tenant_id = :tenant"), {"tenant": purged})  # noqa: S608  quoted
 
 
 _TENANT_TABLES = text("""
@@ -123,7 +125,7 @@ def _check(tenant_id: str, name: str) -> None:
     errors: dict[str, str] = {}
     if TENANT_ID.fullmatch(tenant_id) is None:
         errors["id"] = "2 to 63 of a-z, 0-9 and -, starting with a letter"
-    if not name.strip() or len(name) > NAME_MAX or _UNPRINTABLE.search(name):
-        errors["name"] = f"1 to {NAME_MAX} printable characters"
+    if not name.strip() or len(name) > MAX_NAME_CHARS or _UNPRINTABLE.search(name):
+        errors["name"] = f"1 to {MAX_NAME_CHARS} printable characters"
     if errors:
         raise Invalid.fields(errors)

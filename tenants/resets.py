@@ -1,4 +1,4 @@
-"""Password resets: a token with which a user sets a new password, once. Only its hash is kept."""
+"""Password resets: a token with which a user can set a new password, once. Only its hash is stored."""
 
 import secrets
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from tenants.errors import Forbidden, Unauthenticated
 from tenants.opaque_tokens import hash_token, tenant_part
 from tenants.users import Role, User
 
-RESET_LIVES = timedelta(hours=1)
+RESET_TTL = timedelta(hours=1)
 
 
 class PasswordReset(TenantOwned, Base):
@@ -33,16 +33,16 @@ class BadResetToken(Unauthenticated):
     title = "The reset token is not valid"
 
 
-def offer(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> tuple[str, datetime]:
-    """A token with which this user can set a new password, once.
+def create(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> tuple[str, datetime]:
+    """Create a token with which this user can set a new password, once.
 
-    The user is locked first: a promotion at the same time either is seen here, or sees the reset and deletes it.
+    The user is locked first: a concurrent promotion is either visible here, or finds the reset and deletes it.
     """
     users.lock(tx, user)
     if user.role == Role.ADMIN and not by_admin:
         raise Forbidden("Only an admin may reset an admin's password")
     token = f"rst_{tx.tenant}_{secrets.token_urlsafe(32)}"
-    expires_at = now + RESET_LIVES
+    expires_at = now + RESET_TTL
     delete_for(tx, user.id)
     tx.add(PasswordReset(tenant_id=tx.tenant, token_hash=hash_token(token), user_id=user.id, expires_at=expires_at))
     tx.flush()
@@ -58,26 +58,26 @@ def tenant_of(token: str) -> str:
 
 
 def user_of(tx: Tx, token: str, *, now: datetime) -> UUID:
-    """Whose password this token can set, if it can."""
-    user_id = tx.scalar(select(PasswordReset.user_id).where(*_is_open(token, now)))
+    """The user whose password this token can set, if it is valid."""
+    user_id = tx.scalar(select(PasswordReset.user_id).where(*_is_valid(token, now)))
     if user_id is None:
         raise BadResetToken
     return user_id
 
 
-def spend(tx: Tx, token: str, password_hash: str, *, now: datetime) -> UUID:
-    """Set the new password: whose. `sessions.reset_password` also ends the user's sessions."""
+def consume(tx: Tx, token: str, password_hash: str, *, now: datetime) -> UUID:
+    """Set the new password; returns the user's id. `sessions.reset_password` also ends the user's sessions."""
     user_id = user_of(tx, token, now=now)
-    # The user before the reset, as in every other transaction.
+    # Lock the user before the reset, as in every other transaction.
     tx.execute(select(User.id).where(User.id == user_id).with_for_update(key_share=True))
-    spent = update(PasswordReset).where(*_is_open(token, now)).values(used_at=now).returning(PasswordReset.user_id)
-    if tx.scalar(spent) is None:
+    used = update(PasswordReset).where(*_is_valid(token, now)).values(used_at=now).returning(PasswordReset.user_id)
+    if tx.scalar(used) is None:
         raise BadResetToken
     users.set_password(tx, user_id, password_hash, now=now)
     return user_id
 
 
-def _is_open(token: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
+def _is_valid(token: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
     return (
         PasswordReset.token_hash == hash_token(token),
         PasswordReset.used_at.is_(None),

@@ -1,7 +1,7 @@
 """Row-level security, as migrations write it.
 
-Policies are forced, so that they hold for the owner of the tables too; the owner then gets a policy of its own. The
-tenant of a transaction is `plaudit.tenant`; after one that setting is an empty string, not NULL, hence NULLIF.
+Policies are forced, so that they also apply to the owner of the tables, which gets a policy of its own. The tenant of a
+transaction is `plaudit.tenant`; after the transaction that setting is an empty string, not NULL, hence NULLIF.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def isolate(
     platform: tuple[Privilege, ...] = (),
     tenant_column: str = "tenant_id",
 ) -> Iterator[str]:
-    """The statements that confine `table` to the tenant that is set, with these privileges for each role."""
+    """The statements that restrict `table` to the current tenant, with these privileges for each role."""
     yield f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY"
     yield f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY"
     same_tenant = f"{tenant_column} = {CURRENT_TENANT}"
@@ -37,7 +37,7 @@ def isolate(
 
 
 def create_roles() -> Iterator[str]:
-    """The roles, once per server. Roles are shared by all databases of a server, so another may have made them."""
+    """Create the roles, once per server. All databases of a server share them, so they may already exist."""
     for role in (SERVICE_ROLE, PLATFORM_ROLE):
         yield f"""
             DO $$ BEGIN
@@ -46,13 +46,13 @@ def create_roles() -> Iterator[str]:
                 END IF;
             EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
             END $$"""
-        # To take the role with SET ROLE one must be granted it, unless one is a superuser. Since PostgreSQL 16 having
-        # made a role is not enough: its maker may grant it, and must do so to itself.
+        # SET ROLE needs a grant of the role, except for a superuser. Since PostgreSQL 16 the creator of a role does not
+        # have it automatically, but may grant it to itself.
         yield f"""
             DO $$ BEGIN
                 IF NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
                     EXECUTE format('GRANT {role} TO %I', current_user);
                 END IF;
-            EXCEPTION WHEN insufficient_privilege THEN NULL;  -- another owner's role: they grant it, or have done so
+            EXCEPTION WHEN insufficient_privilege THEN NULL;  -- another owner's role: that owner grants it
             END $$"""  # noqa: S608  the names above
         yield f"GRANT USAGE ON SCHEMA public TO {role}"

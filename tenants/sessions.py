@@ -1,10 +1,11 @@
 """Logins: a session row for each, short access tokens, and refresh tokens that are used once.
 
-A refresh token is `rt_<tenant>_<session>_<random>_<mac>`; only its hash is kept. Using one that was replaced already
-means that two have it, so the session ends. Whether a session counts is looked up in Redis, then in PostgreSQL.
+A refresh token is `rt_<tenant>_<session>_<random>_<mac>`; only its hash is stored. If one that was already
+replaced is used, somebody has a copy, so the session ends. Whether a session is valid is read from Redis, then from
+PostgreSQL.
 
-A browser that signs in to the dashboard has a cookie instead, `ds_<tenant>_<session>_<user>_<random>_<mac>`: it stays
-the same as long as its session lives.
+A browser that signs in to the dashboard has a cookie instead, `ds_<tenant>_<session>_<user>_<random>_<mac>`: it does
+not change while its session is valid.
 """
 
 import hmac
@@ -24,13 +25,13 @@ from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import NotFound, Unauthenticated
 from tenants.opaque_tokens import hash_token, tenant_part
-from tenants.settings import Sees
+from tenants.settings import VisiblePages
 from tenants.signing import Signer
 from tenants.users import Role, User
 
-ACCESS_LIVES_S = 900
-SESSION_LIVES = timedelta(days=30)
-AGENT_MAX = 512
+ACCESS_TOKEN_TTL_S = 900
+SESSION_TTL = timedelta(days=30)
+MAX_AGENT_CHARS = 512
 
 
 class Session(TenantOwned, Base):
@@ -77,8 +78,8 @@ class Cookie:
 
 
 @dataclass(frozen=True)
-class SignedIn:
-    """Whose a cookie is, if its session counts."""
+class BrowserSession:
+    """The tenant, user and session in a cookie. Its session may have ended."""
 
     tenant_id: str
     user_id: UUID
@@ -94,10 +95,10 @@ class Rights:
 
 
 def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Tokens:
-    """A new session for a user who has shown who they are."""
+    """Start a session for a user who has authenticated."""
     session_id = uuid4()
     refresh = _signed(signer, "rt", tx.tenant, session_id.hex)
-    _keep(tx, session_id, user, refresh, ip=ip, agent=agent, now=now)
+    _store(tx, session_id, user, refresh, ip=ip, agent=agent, now=now)
     return _tokens(tx.tenant, user.id, session_id, refresh, signer, now)
 
 
@@ -105,19 +106,19 @@ def start_in_browser(tx: Tx, user: User, *, signer: Signer, ip: str | None, agen
     """The same, for the dashboard."""
     session_id = uuid4()
     cookie = _signed(signer, "ds", tx.tenant, session_id.hex, user.id.hex)
-    _keep(tx, session_id, user, cookie, ip=ip, agent=agent, now=now)
+    _store(tx, session_id, user, cookie, ip=ip, agent=agent, now=now)
     return Cookie(cookie, session_id)
 
 
-def of_cookie(cookie: str, signer: Signer) -> SignedIn | None:
-    """Whose it is, if we made it. `rights_of` knows whether its session is valid."""
+def parse_cookie(cookie: str, signer: Signer) -> BrowserSession | None:
+    """The session in a cookie, if we issued it. `rights_of` checks whether the session is valid."""
     parts = cookie.split("_")
     if len(parts) != 6 or parts[0] != "ds" or TENANT_ID.fullmatch(parts[1]) is None or not _is_ours(cookie, signer):
         return None
-    return SignedIn(parts[1], user_id=UUID(hex=parts[3]), session_id=UUID(hex=parts[2]))
+    return BrowserSession(parts[1], user_id=UUID(hex=parts[3]), session_id=UUID(hex=parts[2]))
 
 
-def _keep(
+def _store(
     tx: Tx, session_id: UUID, user: User, token: str, *, ip: str | None, agent: str | None, now: datetime
 ) -> None:
     tx.add(
@@ -127,36 +128,36 @@ def _keep(
             user_id=user.id,
             refresh_hash=hash_token(token),
             ip=ip,
-            user_agent=_kept_agent(agent),
+            user_agent=_stored_agent(agent),
             created_at=now,
             last_used_at=now,
-            expires_at=now + SESSION_LIVES,
+            expires_at=now + SESSION_TTL,
         )
     )
     tx.flush()
 
 
 def is_known_device(tx: Tx, username: str, *, network: str, agent: str | None, now: datetime) -> bool:
-    """Whether this user had a session from this network and agent, as long ago as a session lives at most."""
+    """Whether this user started a session from this network and agent within the lifetime of a session."""
     known = (
         select(Session.id)
         .join(User, (User.tenant_id == Session.tenant_id) & (User.id == Session.user_id))
         .where(
             func.lower(User.username) == username.lower(),
-            Session.created_at > now - SESSION_LIVES,
-            Session.user_agent.is_not_distinct_from(_kept_agent(agent)),
+            Session.created_at > now - SESSION_TTL,
+            Session.user_agent.is_not_distinct_from(_stored_agent(agent)),
             Session.ip.op("<<=")(cast(network or None, INET)),
         )
     )
     return tx.scalar(known.limit(1)) is not None
 
 
-def _kept_agent(agent: str | None) -> str | None:
-    return (agent or "")[:AGENT_MAX] or None
+def _stored_agent(agent: str | None) -> str | None:
+    return (agent or "")[:MAX_AGENT_CHARS] or None
 
 
 def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
-    """New tokens for an old refresh token; one that was used before ends its session."""
+    """Exchange a refresh token for new tokens; one that was used before ends its session."""
     tenant_id, session_id = _parse_refresh(token, signer)
     signer.load()
     with tenant_tx(tenant_id) as tx:
@@ -174,7 +175,7 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
         )
         if user_id is not None:
             return _tokens(tenant_id, user_id, session_id, new, signer, now)
-        # A token of ours that is not the newest: somebody has a copy. (One that has run out is still the newest.)
+        # A token of ours that is not the newest: somebody has a copy. (An expired one is still the newest.)
         is_newest = select(Session.id).where(Session.id == session_id, Session.refresh_hash == hash_token(token))
         reused = tx.scalar(is_newest) is None and revoke(tx, session_id, now=now)
     if reused:
@@ -188,14 +189,14 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
 def rights_of(tenant_id: str, session_id: str) -> Rights | None:
     """The rights of the session's user, if the session is valid. The one place that decides who sees private pages.
 
-    Opens a transaction where the answer is not in Redis, and where the tenant's settings are not in memory.
+    Opens a transaction if the answer is not in Redis, or if the tenant's settings are not in memory.
     """
     try:
         UUID(session_id)
     except ValueError:
         return None
 
-    def ask() -> str | None:
+    def read() -> str | None:
         with tenant_tx(tenant_id) as tx:
             row = tx.execute(
                 select(User.role, User.sees_private)
@@ -211,18 +212,20 @@ def rights_of(tenant_id: str, session_id: str) -> Rights | None:
             ).one_or_none()
         return _answer(row.role, sees_private=row.sees_private) if row is not None else None
 
-    found = liveness.look_up(tenant_id, [f"session:{session_id}"], ask)
-    if not found:
+    answer = liveness.look_up(tenant_id, [f"session:{session_id}"], read)
+    if not answer:
         return None
-    role, _, restricted = found.partition(" ")
+    role, _, restricted = answer.partition(" ")
     public_only = (
-        bool(restricted) and role != Role.ADMIN and tenant_settings.recent(tenant_id).signup_sees is not Sees.ALL
+        bool(restricted)
+        and role != Role.ADMIN
+        and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL
     )
     return Rights(Role(role), public_only)
 
 
 def _answer(role: str, *, sees_private: bool) -> str:
-    """What `liveness` keeps of a session. For who sees private pages the role alone, as older releases write it."""
+    """What `liveness` caches for a session. For users who see private pages the role alone, as older releases do."""
     return role if sees_private else f"{role} {_RESTRICTED}"
 
 
@@ -230,7 +233,7 @@ _RESTRICTED = "restricted"
 
 
 def list_for(tx: Tx, user_id: UUID, *, now: datetime) -> list[Session]:
-    """Those that can still be used, newest first."""
+    """The user's valid sessions, newest first."""
     return list(
         tx.scalars(
             select(Session)
@@ -242,7 +245,7 @@ def list_for(tx: Tx, user_id: UUID, *, now: datetime) -> list[Session]:
 
 
 def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = None) -> bool:
-    """End a session (of this user, if one is named). After the commit, `announce` it."""
+    """End a session (of this user, if given). After the commit, call `announce`."""
     ended = (
         update(Session)
         .where(Session.id == session_id, Session.revoked_at.is_(None))
@@ -255,7 +258,7 @@ def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = No
 
 
 def revoke_all(tx: Tx, user_id: UUID, *, now: datetime) -> list[UUID]:
-    """End every session of a user. After the commit, `announce` them."""
+    """End every session of a user. After the commit, call `announce`."""
     return list(
         tx.scalars(
             update(Session)
@@ -267,38 +270,38 @@ def revoke_all(tx: Tx, user_id: UUID, *, now: datetime) -> list[UUID]:
 
 
 def reset_password(tx: Tx, token: str, password_hash: str, *, now: datetime) -> tuple[UUID, list[UUID]]:
-    """Set the new password and end every session: whose, and which are to be announced after the commit."""
-    user_id = resets.spend(tx, token, password_hash, now=now)
+    """Set the new password and end every session. Returns the user, and the sessions to announce after the commit."""
+    user_id = resets.consume(tx, token, password_hash, now=now)
     return user_id, revoke_all(tx, user_id, now=now)
 
 
 def announce(tenant_id: str, session_ids: list[UUID]) -> None:
-    """Tell every process that these have ended."""
-    liveness.revoked(tenant_id, [f"session:{session_id}" for session_id in session_ids])
+    """Announce to every process that these sessions have ended."""
+    liveness.announce_revoked(tenant_id, [f"session:{session_id}" for session_id in session_ids])
 
 
 def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> tuple[User, Callable[[], None]]:
-    """Change a user, and what to do after the commit so that new rights or a suspension take effect everywhere.
+    """Change a user. Returns also what to call after the commit, so that new rights or a suspension take effect.
 
-    A new role ends open resets: whoever asked for one may not be allowed to reset the password of such a user.
+    A new role deletes open resets: their creator may not be allowed to reset the password of a user with that role.
     """
     changed = users.change(tx, user, changes, now=now)
     if "role" in changes:
         resets.delete_for(tx, user.id)
     ended = revoke_all(tx, user.id, now=now) if changes.get("suspended") else []
-    alive = select(Session.id).where(Session.user_id == user.id, Session.revoked_at.is_(None), Session.expires_at > now)
+    valid = select(Session.id).where(Session.user_id == user.id, Session.revoked_at.is_(None), Session.expires_at > now)
     answer = _answer(changed.role, sees_private=changed.sees_private)
     has_new_rights = bool({"role", "sees_private"} & changes.keys())
-    answers = {f"session:{session_id}": answer for session_id in tx.scalars(alive)} if has_new_rights else {}
+    answers = {f"session:{session_id}": answer for session_id in tx.scalars(valid)} if has_new_rights else {}
     tenant_id, user_name = tx.tenant, f"user:{user.id}"
 
-    def tell() -> None:
+    def announce_change() -> None:
         announce(tenant_id, ended)
-        liveness.changed(tenant_id, answers)
+        liveness.store_answers(tenant_id, answers)
         if answers:
-            liveness.tell(tenant_id, [user_name])  # open connections are checked again
+            liveness.announce(tenant_id, [user_name])  # open connections are checked again
 
-    return changed, tell
+    return changed, announce_change
 
 
 def get_own(tx: Tx, session_id: UUID, user_id: UUID) -> Session:
@@ -310,8 +313,8 @@ def get_own(tx: Tx, session_id: UUID, user_id: UUID) -> Session:
 
 def _tokens(tenant_id: str, user_id: UUID, session_id: UUID, refresh: str, signer: Signer, now: datetime) -> Tokens:
     claims = {"sub": str(user_id), "tenant": tenant_id, "sid": str(session_id), "kind": "user"}
-    access = signer.sign(claims, lives_s=ACCESS_LIVES_S, now=now)
-    return Tokens(access, refresh, ACCESS_LIVES_S, session_id)
+    access = signer.sign(claims, ttl_s=ACCESS_TOKEN_TTL_S, now=now)
+    return Tokens(access, refresh, ACCESS_TOKEN_TTL_S, session_id)
 
 
 def _signed(signer: Signer, *parts: str) -> str:
@@ -325,7 +328,7 @@ def _is_ours(token: str, signer: Signer) -> bool:
 
 
 def _parse_refresh(token: str, signer: Signer) -> tuple[str, UUID]:
-    """The tenant and session of a token that we made (which anyone who merely knows a session's id did not)."""
+    """The tenant and session of a token that we issued. Knowing a session's id is not enough to forge one."""
     tenant_id = tenant_part(token, "rt_", BadRefreshToken)
     if not _is_ours(token, signer):
         raise BadRefreshToken

@@ -1,6 +1,6 @@
-"""What each tenant has decided: one typed object with defaults, stored as what the tenant said.
+"""Each tenant's settings: one typed object with defaults. Only what the tenant has set is stored.
 
-Also where it said the default: a later release may have another one, and must not change what was said.
+A value is stored even if it equals the default: a later release may have another default, and must not change it.
 """
 
 import re
@@ -24,7 +24,7 @@ from tenants.errors import Invalid, Stale
 class Limits:
     score_updates_per_minute: int = 10
     beacons_per_minute: int = 60
-    # Above this a breaker holds up score updates of the tenant, in each process.
+    # Above this a breaker stops score updates of the tenant, in each process.
     score_spike_per_minute: int = 60_000
     # Open sockets and streams of the tenant, in each live process.
     live_connections: int = 2_000
@@ -32,7 +32,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Integrity:
-    # Who gets more is flagged.
+    # A user who gets more is flagged.
     points_per_hour: int = 10_000
     suspend_automatically: bool = False
 
@@ -45,8 +45,8 @@ class Retention:
     snapshots_days: int = 400
 
 
-class Sees(StrEnum):
-    """Which of a tenant's pages somebody sees."""
+class VisiblePages(StrEnum):
+    """Which of a tenant's pages a user sees."""
 
     PUBLIC = "public"
     ALL = "all"
@@ -54,20 +54,20 @@ class Sees(StrEnum):
 
 @dataclass(frozen=True)
 class TenantSettings:
-    # Whether anybody who knows the tenant's id may register as a member.
+    # Whether anyone who knows the tenant's id may register as a member.
     signup_open: bool = False
-    # What members see who registered alone, until an admin sets their `sees_private`.
-    signup_sees: Sees = Sees.PUBLIC
+    # What members see who registered themselves, until an admin sets their `sees_private`.
+    signup_sees: VisiblePages = VisiblePages.PUBLIC
     share_public_pages: bool = False
     public_scoreboard: bool = False
-    # Origins from which every publishable key of the tenant counts, beside the key's own.
+    # Origins from which every publishable key of the tenant is valid, besides the key's own.
     allowed_origins: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     integrity: Integrity = field(default_factory=Integrity)
     retention: Retention = field(default_factory=Retention)
 
 
-# The least and most each number may be. An event's id must be remembered longer than an event's age is accepted.
+# Minimum and maximum of each number. An event's id must be kept for longer than the maximum age of an event.
 RANGES: dict[str, tuple[int, int]] = {
     "limits.score_updates_per_minute": (1, 10_000),
     "limits.beacons_per_minute": (1, 10_000),
@@ -81,9 +81,9 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 
 
-MOST_ORIGINS = 50
+MAX_ORIGINS = 50
 RECENT_S = 3.0
-MOST_RECENT = 10_000
+MAX_CACHED = 10_000
 _recent: dict[str, tuple[float, TenantSettings]] = {}
 
 
@@ -103,29 +103,30 @@ def read(tx: Tx) -> tuple[TenantSettings, int]:
     row = tx.scalar(select(TenantSettingsRow))
     if row is None:
         return TenantSettings(), 0
-    return _merge(TenantSettings(), row.overrides, "", {}), row.version  # a newer release may know more: it is kept
+    # Names that only a newer release knows are ignored.
+    return _merge(TenantSettings(), row.overrides, "", {}), row.version
 
 
 def recent(tenant_id: str) -> TenantSettings:
-    """The settings as of a few seconds ago at most: for busy routes that would only read them."""
+    """The settings as of a few seconds ago at most: for busy routes that only read them."""
     now = time.monotonic()
-    known = _recent.get(tenant_id)
-    if known is None or known[0] < now:
+    cached = _recent.get(tenant_id)
+    if cached is None or cached[0] < now:
         with tenant_tx(tenant_id) as tx:
-            known = (now + RECENT_S, read(tx)[0])
-        if len(_recent) > MOST_RECENT:
+            cached = (now + RECENT_S, read(tx)[0])
+        if len(_recent) > MAX_CACHED:
             _recent.clear()
-        _recent[tenant_id] = known
-    return known[1]
+        _recent[tenant_id] = cached
+    return cached[1]
 
 
 def forget(tenant_id: str) -> None:
-    """Read them anew the next time, in this process: they were changed."""
+    """Drop this process's cached settings of the tenant: they were changed."""
     _recent.pop(tenant_id, None)
 
 
 def change(tx: Tx, changes: Mapping[str, Any], *, now: datetime, expected_version: int | None = None) -> "Change":
-    """Set some of them; the rest stays. With an expected version, only if nobody was quicker."""
+    """Set some settings; the others stay. With an expected version, only if that is the current one."""
     tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('settings:' || :tenant, 0))"), {"tenant": tx.tenant})
     current, version = read(tx)
     if expected_version is not None and expected_version != version:
@@ -159,7 +160,7 @@ def merge(current: TenantSettings, changes: Mapping[str, Any]) -> TenantSettings
 
 
 def is_origin(origin: Any) -> bool:
-    """Whether it is an origin as browsers send it: scheme, host and perhaps a port, in lower case."""
+    """Whether it is an origin as browsers send it: scheme, host and an optional port, in lower case."""
     try:
         parts = urlsplit(origin)
         port = parts.port
@@ -173,7 +174,7 @@ def is_origin(origin: Any) -> bool:
 
 
 def _with(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored, with these changes. Names that only a newer release knows stay."""
+    """The stored values with these changes. Names that only a newer release knows are kept."""
     merged = dict(stored)
     for name, value in changes.items():
         before = merged.get(name)
@@ -183,21 +184,21 @@ def _with(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[str, str]) -> Any:
-    """`current` with what of the changes is right; the rest is said in `errors`."""
+    """`current` with the valid changes; the others are added to `errors`."""
     known = {entry.name for entry in fields(current)}
     values: dict[str, Any] = {}
     for name, value in changes.items():
         path = f"{prefix}{name}"
         if name not in known:
-            errors[path] = f"there is no such setting; there are {', '.join(sorted(known))}"
+            errors[path] = f"unknown setting; the settings are {', '.join(sorted(known))}"
             continue
         before = getattr(current, name)
         if is_dataclass(before) and isinstance(value, Mapping):
             values[name] = _merge(before, value, f"{path}.", errors)
             continue
-        wrong = _complaint(path, before, value)
-        if wrong:
-            errors[path] = wrong
+        error = _error_in(path, before, value)
+        if error:
+            errors[path] = error
         elif isinstance(before, tuple):
             values[name] = tuple(dict.fromkeys(value))
         else:
@@ -205,18 +206,18 @@ def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[s
     return replace(current, **values)
 
 
-def _complaint(path: str, before: Any, value: Any) -> str | None:
-    """What is wrong with this value for a setting that is of the kind of `before`."""
+def _error_in(path: str, before: Any, value: Any) -> str | None:
+    """Why this value is not valid for a setting of the type of `before`; None if it is."""
     if isinstance(before, bool):
         return None if isinstance(value, bool) else "true or false"
     if isinstance(before, int):
-        least, most = RANGES[path]
-        right = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        return None if right else f"a whole number from {least} to {most}"
+        minimum, maximum = RANGES[path]
+        is_valid = isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
+        return None if is_valid else f"a whole number from {minimum} to {maximum}"
     if isinstance(before, StrEnum):
         choices = [choice.value for choice in type(before)]
         return None if value in choices else " or ".join(choices)
     if isinstance(before, tuple):
-        right = isinstance(value, list) and len(value) <= MOST_ORIGINS and all(map(is_origin, value))
-        return None if right else f"at most {MOST_ORIGINS} origins such as https://wiki.example (no path)"
+        is_valid = isinstance(value, list) and len(value) <= MAX_ORIGINS and all(map(is_origin, value))
+        return None if is_valid else f"at most {MAX_ORIGINS} origins such as https://wiki.example (no path)"
     return "an object"

@@ -1,8 +1,8 @@
 """The keys that sign access tokens, and the tokens themselves.
 
-Keys are asymmetric (ES256), kept in PostgreSQL with the private part encrypted under PLAUDIT_SECRET_KEY, and published
-as a JWKS. A new key is published for a while before it signs, and an old one as long as a token it signed may live:
-rotating breaks no token, in no verifier that looks at the JWKS once in a few minutes.
+Keys are asymmetric (ES256), stored in PostgreSQL with the private part encrypted with PLAUDIT_SECRET_KEY, and
+published as a JWKS. A new key is published for a while before it signs, and an old one until the last token it signed
+has expired: a rotation breaks no token, for any verifier that reads the JWKS every few minutes.
 """
 
 import base64
@@ -31,16 +31,16 @@ from tenants.errors import Unauthenticated
 
 ALGORITHM = "ES256"
 AUDIENCE = "plaudit"
-LONGEST_TOKEN_S = 3600
+MAX_TOKEN_TTL_S = 3600
 CLOCK_LEEWAY_S = 5
-# How long a new key is published before it signs: longer than verifiers keep a JWKS.
+# How long a new key is published before it signs: longer than verifiers cache a JWKS.
 PUBLISHED_AHEAD = timedelta(minutes=15)
 ROTATE_AFTER = timedelta(days=30)
 RELOAD_AFTER_S = 60.0
-# An unknown key id makes us look again, this often at most: anyone can send one.
-LOOK_AGAIN_AFTER_S = 2.0
-_MAKE_LOCK = 7_526_103_842
-_CACHED_TOKENS = 10_000
+# An unknown key id makes us reload the keys, at most this often: anyone can send one.
+RELOAD_UNKNOWN_AFTER_S = 2.0
+_CREATE_LOCK = 7_526_103_842
+_MAX_CACHED_TOKENS = 10_000
 
 
 class SigningKey(Base):
@@ -68,7 +68,7 @@ class _Loaded:
 
 
 class Signer:
-    """Signs and verifies for one issuer. Holds the keys of this process."""
+    """Signs and verifies for one issuer. Caches the keys for this process."""
 
     def __init__(self, *, issuer: str, secret_key: str) -> None:
         self.issuer = issuer
@@ -87,11 +87,11 @@ class Signer:
         )
 
     def load(self) -> None:
-        """Read the keys, if they are due. Before a transaction in which something is signed: it has one connection."""
+        """Read the keys, if due. Call it before a transaction that signs: a request has one connection only."""
         self._keys()
 
-    def sign(self, claims: dict[str, Any], *, lives_s: int, now: datetime) -> str:
-        """An access token with these claims, valid from now on."""
+    def sign(self, claims: dict[str, Any], *, ttl_s: int, now: datetime) -> str:
+        """An access token with these claims, valid at once."""
         issued_at = int(now.timestamp())
         key = self._keys().signer
         standard = {
@@ -99,17 +99,17 @@ class Signer:
             "aud": AUDIENCE,
             "iat": issued_at,
             "nbf": issued_at,
-            "exp": issued_at + min(lives_s, LONGEST_TOKEN_S),
+            "exp": issued_at + min(ttl_s, MAX_TOKEN_TTL_S),
             "jti": secrets.token_urlsafe(16),
         }
         return jwt.encode({"alg": ALGORITHM, "kid": key.kid, "typ": "at+jwt"}, {**standard, **claims}, key)
 
     def verify(self, token: str) -> dict[str, Any]:
-        """The claims of a token of ours that is valid now. Whether it was revoked is another question."""
-        known = self._verified.get(token)
-        if known is not None:
-            if known["exp"] > time.time():  # all else stays as it was
-                return known
+        """The claims of a token of ours that has not expired. Does not check whether it was revoked."""
+        cached = self._verified.get(token)
+        if cached is not None:
+            if cached["exp"] > time.time():  # nothing else can change
+                return cached
             self._verified.pop(token, None)
         claims = self._decode(token)
         try:
@@ -117,39 +117,39 @@ class Signer:
         except (JoseError, ValueError, TypeError) as error:
             raise BadToken(f"The access token is not valid: {getattr(error, 'error', 'malformed')}") from None
         self._verified[token] = claims
-        while len(self._verified) > _CACHED_TOKENS:
-            with contextlib.suppress(KeyError):  # another thread was quicker
+        while len(self._verified) > _MAX_CACHED_TOKENS:
+            with contextlib.suppress(KeyError):  # another thread removed it
                 self._verified.popitem(last=False)
         return claims
 
     def mac(self, text: str) -> str:
-        """Proof that this text is ours, for tokens that are looked up before they are checked."""
+        """A MAC that proves that we issued this text, checked before a token is looked up."""
         return hmac.new(self._mac_key, text.encode(), hashlib.sha256).hexdigest()[:32]
 
     def jwks(self) -> list[dict[str, Any]]:
         return self._keys().published
 
     def rotate(self, *, now: datetime) -> str:
-        """Publish a new key, which signs after a while; let the older ones go when their tokens are over."""
+        """Publish a new key, which signs later; retire the older ones when their tokens have expired."""
         with platform_tx() as tx:
-            tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MAKE_LOCK})
-            made = self._make(tx, now=now, activates_at=now + PUBLISHED_AHEAD)
-            over = made.activates_at + timedelta(seconds=LONGEST_TOKEN_S + 60)
+            tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATE_LOCK})
+            created = self._create_key(tx, now=now, activates_at=now + PUBLISHED_AHEAD)
+            retires_at = created.activates_at + timedelta(seconds=MAX_TOKEN_TTL_S + 60)
             tx.execute(
                 update(SigningKey)
-                .where(SigningKey.retires_at.is_(None), SigningKey.kid != made.kid)
-                .values(retires_at=over)
+                .where(SigningKey.retires_at.is_(None), SigningKey.kid != created.kid)
+                .values(retires_at=retires_at)
             )
             tx.execute(delete(SigningKey).where(SigningKey.retires_at < now))
         self._loaded = None
-        return made.kid
+        return created.kid
 
     def _decode(self, token: str) -> dict[str, Any]:
         try:
             kid = _kid_of(token)
             verifiers = self._keys().verifiers
             if kid not in {key.kid for key in verifiers.keys}:
-                verifiers = self._keys(max_age_s=LOOK_AGAIN_AFTER_S).verifiers
+                verifiers = self._keys(max_age_s=RELOAD_UNKNOWN_AFTER_S).verifiers
             return dict(jwt.decode(token, verifiers, algorithms=[ALGORITHM]).claims)
         except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise BadToken from None
@@ -167,12 +167,12 @@ class Signer:
     def _load(self, *, now: datetime) -> _Loaded:
         with platform_tx() as tx:
             rows = self._usable(tx, now)
-            if not any(row.activates_at <= now and self._open(row) for row in rows):
-                tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MAKE_LOCK})
+            if not any(row.activates_at <= now and self._decrypt(row) for row in rows):
+                tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATE_LOCK})
                 rows = self._usable(tx, now)
-                if not any(row.activates_at <= now and self._open(row) for row in rows):
-                    rows = [*rows, self._make(tx, now=now, activates_at=now)]
-        signers = [(row.activates_at, key) for row in rows if row.activates_at <= now and (key := self._open(row))]
+                if not any(row.activates_at <= now and self._decrypt(row) for row in rows):
+                    rows = [*rows, self._create_key(tx, now=now, activates_at=now)]
+        signers = [(row.activates_at, key) for row in rows if row.activates_at <= now and (key := self._decrypt(row))]
         return _Loaded(
             signer=max(signers, key=lambda pair: pair[0])[1],
             verifiers=KeySet([ECKey.import_key(row.public_jwk) for row in rows]),
@@ -185,7 +185,7 @@ class Signer:
         usable = SigningKey.retires_at.is_(None) | (SigningKey.retires_at > now)
         return list(tx.scalars(select(SigningKey).where(usable).order_by(SigningKey.created_at)))
 
-    def _make(self, tx: Tx, *, now: datetime, activates_at: datetime) -> SigningKey:
+    def _create_key(self, tx: Tx, *, now: datetime, activates_at: datetime) -> SigningKey:
         kid = secrets.token_hex(8)
         key = ECKey.generate_key("P-256", {"kid": kid, "use": "sig", "alg": ALGORITHM})
         row = SigningKey(
@@ -200,8 +200,8 @@ class Signer:
         tx.flush()
         return row
 
-    def _open(self, row: SigningKey) -> ECKey | None:
-        """The private key; None when it was sealed under another secret (a restored backup): a new one is made."""
+    def _decrypt(self, row: SigningKey) -> ECKey | None:
+        """The private key; None if it was encrypted with another secret (a restored backup): a new one is created."""
         try:
             return ECKey.import_key(orjson.loads(self._box.decrypt(row.private_key)))
         except InvalidToken:

@@ -1,4 +1,4 @@
-"""Limits on how often something may be tried: in Redis for all processes together, else in this process alone."""
+"""Rate limits: in Redis for all processes together, or without Redis in this process alone."""
 
 import hashlib
 import math
@@ -16,7 +16,7 @@ PREFIX = "lim"
 
 
 class TooMany(Limited):
-    """Over a limit; carries the headers that say so."""
+    """Over a limit; has the rate limit headers for the answer."""
 
     def __init__(self, detail: str, *, state: "State") -> None:
         super().__init__(detail, retry_after_s=state.resets_in_s)
@@ -25,14 +25,14 @@ class TooMany(Limited):
 
 @dataclass(frozen=True)
 class State:
-    """Where a caller stands with one limit (draft-ietf-httpapi-ratelimit-headers)."""
+    """A caller's state under one limit (draft-ietf-httpapi-ratelimit-headers)."""
 
     name: str
     limit: int
     window_s: int
     remaining: int
     resets_in_s: int
-    allowed: bool
+    is_allowed: bool
 
     def headers(self) -> dict[str, str]:
         return {
@@ -56,7 +56,7 @@ def per_minute(amount: int) -> RateLimitItem:
 
 
 def hit(name: str, item: RateLimitItem, *identifiers: str) -> State:
-    """Count one try, and say whether it may go on."""
+    """Count one attempt, and return whether it is allowed."""
     limiters = _current()
     try:
         with limiters.guarded.client():
@@ -67,23 +67,23 @@ def hit(name: str, item: RateLimitItem, *identifiers: str) -> State:
 
 def require(name: str, item: RateLimitItem, *identifiers: str, detail: str) -> State:
     state = hit(name, item, *identifiers)
-    if not state.allowed:
+    if not state.is_allowed:
         raise TooMany(detail, state=state)
     return state
 
 
 def _hit(limiter: RateLimiter, name: str, item: RateLimitItem, identifiers: tuple[str, ...]) -> State:
-    # Nobody's name or address stands in a key.
-    whose = hashlib.blake2b("\0".join(identifiers).encode(), digest_size=16).hexdigest()
-    allowed = limiter.hit(item, name, whose)
-    window = limiter.get_window_stats(item, name, whose)
+    # No name or address of a person in a key.
+    caller = hashlib.blake2b("\0".join(identifiers).encode(), digest_size=16).hexdigest()
+    is_allowed = limiter.hit(item, name, caller)
+    window = limiter.get_window_stats(item, name, caller)
     return State(
         name=name,
         limit=item.amount,
         window_s=item.get_expiry(),
         remaining=max(0, window.remaining),
         resets_in_s=max(1, math.ceil(window.reset_time - time.time())),
-        allowed=allowed,
+        is_allowed=is_allowed,
     )
 
 
@@ -91,7 +91,7 @@ def _current() -> _Limiters:
     global _limiters  # noqa: PLW0603  one set per process, for the Redis that is configured now
     guarded = boards()
     if _limiters is None or _limiters.guarded is not guarded:
-        # The address is not used: the pool says where Redis is.
+        # The address is not used: the connection pool has it.
         storage = RedisStorage("redis://", connection_pool=guarded.redis.connection_pool, key_prefix=PREFIX)
         _limiters = _Limiters(guarded, MovingWindowRateLimiter(storage), MovingWindowRateLimiter(MemoryStorage()))
     return _limiters

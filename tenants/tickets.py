@@ -1,7 +1,7 @@
-"""Tickets: how a browser comes in to a socket, where it can send no header and no token may stand in an address.
+"""Tickets: how a browser authenticates a socket, where it can send no header, and an address must not contain a token.
 
-One use, half a minute, and kept in PostgreSQL: spending one is one DELETE, so it counts once whatever becomes of Redis.
-A socket outlives its ticket by far, so it remembers who holds it and asks again what they may see.
+A ticket is valid once, for half a minute, and stored in PostgreSQL: using it is one DELETE, so it is used once even
+without Redis. A socket outlives its ticket by far, so it keeps the ticket's holder and checks their rights again.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Unauthenticated
 from tenants.liveness import TENANT
 
-LIVES = timedelta(seconds=30)
+TICKET_TTL = timedelta(seconds=30)
 
 
 class LiveTicket(TenantOwned, Base):
@@ -42,12 +42,12 @@ class BadTicket(Unauthenticated):
 
 @dataclass(frozen=True)
 class Holder:
-    """Whose a ticket is, by the credential with which they asked for it."""
+    """The owner of a ticket, identified by the credential that requested it."""
 
     tenant_id: str
     kind: Literal["user", "client", "key"]
     id: str
-    # A user's session, or the id of a client's token, and when (in seconds of UNIX) that runs out.
+    # A user's session, or the id of a client's token, and when (UNIX time in seconds) that expires.
     proof: str = ""
     until: int | None = None
 
@@ -63,11 +63,11 @@ class Holder:
 
     @property
     def subject(self) -> str:
-        """The name under which `liveness` publishes that their rights have changed."""
+        """The name under which `liveness` announces that the holder's rights have changed."""
         return f"{self.kind}:{self.id}"
 
-    def public_only(self) -> bool | None:
-        """Whether they see public pages only, as of now. None: the credential is not valid any more."""
+    def sees_public_only(self) -> bool | None:
+        """Whether the holder sees public pages only, as of now. None: the credential is no longer valid."""
         if self.until is not None and time.time() >= self.until:
             return None
         match self.kind:
@@ -75,14 +75,14 @@ class Holder:
                 rights = sessions.rights_of(self.tenant_id, self.proof)
                 return rights.public_only if rights is not None else None
             case "client":
-                return False if credentials.client_token_counts(self.tenant_id, self.id, self.proof) else None
+                return False if credentials.client_token_is_valid(self.tenant_id, self.id, self.proof) else None
             case "key":
                 return True if credentials.find_key(self.id) is not None else None
 
 
 def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
-    """A new ticket, and until when it can be used."""
-    ticket, expires_at = f"tkt_{tx.tenant}_{secrets.token_urlsafe(32)}", now + LIVES
+    """Create a ticket; returns it and when it expires."""
+    ticket, expires_at = f"tkt_{tx.tenant}_{secrets.token_urlsafe(32)}", now + TICKET_TTL
     tx.add(
         LiveTicket(tenant_id=tx.tenant, ticket_hash=_hash(ticket), holder=asdict(holder), expires_at=expires_at),
     )
@@ -90,20 +90,20 @@ def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
     return ticket, expires_at
 
 
-def spend(ticket: str, *, now: datetime) -> Holder:
-    """Whose it is; from now on it is nobody's. Whether its holder's credential is still valid, the holder says."""
+def consume(ticket: str, *, now: datetime) -> Holder:
+    """Use up a ticket; returns its holder, whose credential the caller has to check (`sees_public_only`)."""
     parts = ticket.split("_", 2)
     if len(parts) < 3 or parts[0] != "tkt" or TENANT_ID.fullmatch(parts[1]) is None:
         raise BadTicket
     with tenant_tx(parts[1]) as tx:
-        spent = tx.execute(
+        used = tx.execute(
             delete(LiveTicket)
             .where(LiveTicket.ticket_hash == _hash(ticket))
             .returning(LiveTicket.holder, LiveTicket.expires_at)
         ).one_or_none()
-    if spent is None or spent.expires_at <= now:
+    if used is None or used.expires_at <= now:
         raise BadTicket
-    return Holder(**spent.holder)
+    return Holder(**used.holder)
 
 
 def _hash(ticket: str) -> str:

@@ -1,4 +1,4 @@
-"""The people of a tenant: those who register here, and those a tenant app speaks for by `external_id`."""
+"""The users of a tenant: those who registered here, and a tenant app's own users, named by `external_id`."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ EMAIL = re.compile(
 )
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
 SEGMENT = re.compile(r"[A-Za-z0-9._~-]{1,64}")
-EMAIL_MAX = 255
+MAX_EMAIL_CHARS = 255
 
 
 class Role(StrEnum):
@@ -58,9 +58,9 @@ class User(TenantOwned, Base):
     bio: Mapped[str | None]
     wallet: Mapped[str | None]
     email_verified: Mapped[bool] = mapped_column(server_default=text("false"))
-    # Of a member: whether they see private pages whatever the setting `signup_sees` is. Who registers alone does not.
+    # Of a member: whether they see private pages regardless of the setting `signup_sees`. False after a sign-up.
     sees_private: Mapped[bool] = mapped_column(server_default=text("true"))
-    # Moved by the ledger, in the transaction of each entry.
+    # Changed by the ledger, in the transaction of each entry.
     current_score: Mapped[int] = mapped_column(BigInteger, server_default="0")
     total_actions: Mapped[int] = mapped_column(BigInteger, server_default="0")
     score_reached_at: Mapped[datetime | None]
@@ -70,9 +70,9 @@ class User(TenantOwned, Base):
 
 
 class UserNotFound(NotFound):
-    """Not there, or another tenant's, or erased."""
+    """Does not exist, belongs to another tenant, or is erased."""
 
-    title = "There is no such user: name one by our id, by ext:<your own id>, or as me"
+    title = "There is no such user: use our id, ext:<your own id>, or me"
 
 
 class NameTaken(Conflict):
@@ -90,7 +90,7 @@ def register(
     role: Role = Role.MEMBER,
     sees_private: bool = True,
 ) -> User:
-    """A new user with a login of their own."""
+    """Create a user who can log in."""
     _check(username=username, email=email)
     ceilings.require(tx, Ceiling.USERS, count)
     user = User(
@@ -116,25 +116,25 @@ def register(
 
 
 def ensure_external(tx: Tx, external_id: str, *, now: datetime) -> UUID:
-    """The id of a tenant app's own user, made on first sight."""
+    """The id of a tenant app's own user, created if it does not exist."""
     check_external_id(external_id)
-    found = tx.scalar(select(User.id).where(User.external_id == external_id))
-    if found is not None:
-        return found
+    user_id = tx.scalar(select(User.id).where(User.external_id == external_id))
+    if user_id is not None:
+        return user_id
     ceilings.require(tx, Ceiling.USERS, count)
-    made = tx.scalar(
+    created = tx.scalar(
         insert(User)
         .values(tenant_id=tx.tenant, id=uuid4(), external_id=external_id, created_at=now, updated_at=now)
         .on_conflict_do_nothing()
         .returning(User.id)
     )
-    return made or tx.scalars(select(User.id).where(User.external_id == external_id)).one()
+    return created or tx.scalars(select(User.id).where(User.external_id == external_id)).one()
 
 
 def ensure_all_external(tx: Tx, external_ids: set[str], *, now: datetime) -> dict[str, UUID]:
-    """The same for many (each checked before), in the order of their ids.
+    """The same for many (each id already checked), in the order of their ids.
 
-    Without those for whom there is no room: where the tenant has as many users as it may have.
+    Without those for whom there is no room, if the tenant has reached its ceiling of users.
     """
     if not external_ids:
         return {}
@@ -143,7 +143,7 @@ def ensure_all_external(tx: Tx, external_ids: set[str], *, now: datetime) -> dic
     found = {str(row.external_id): row.id for row in tx.execute(known)}
     missing = [external_id for external_id in ordered if external_id not in found]
     if missing:
-        missing = missing[: ceilings.room(tx, Ceiling.USERS, len(missing), count)]
+        missing = missing[: ceilings.grant(tx, Ceiling.USERS, len(missing), count)]
         tx.execute(
             text("""
                 INSERT INTO users (tenant_id, id, external_id, created_at, updated_at)
@@ -157,15 +157,15 @@ def ensure_all_external(tx: Tx, external_ids: set[str], *, now: datetime) -> dic
     return found
 
 
-def count(tx: Tx, most: int) -> int:
-    """How many users there are, erased ones too, or `most`."""
-    counted = text("SELECT count(*) FROM (SELECT FROM users WHERE tenant_id = :tenant LIMIT :most) u")
-    return int(tx.scalar(counted, {"tenant": tx.tenant, "most": most}) or 0)
+def count(tx: Tx, limit: int) -> int:
+    """The number of users, including erased ones, counted up to `limit`."""
+    counted = text("SELECT count(*) FROM (SELECT FROM users WHERE tenant_id = :tenant LIMIT :limit) u")
+    return int(tx.scalar(counted, {"tenant": tx.tenant, "limit": limit}) or 0)
 
 
-def count_segments(tx: Tx, most: int) -> int:
-    """How many segments users are in, or have been while they had points (their boards remain); or `most`."""
-    return int(tx.scalar(_SEGMENTS, {"tenant": tx.tenant, "most": most}) or 0)
+def count_segments(tx: Tx, limit: int) -> int:
+    """The number of segments, including former ones that still have boards, counted up to `limit`."""
+    return int(tx.scalar(_SEGMENTS, {"tenant": tx.tenant, "limit": limit}) or 0)
 
 
 def lock_users(tx: Tx, user_ids: set[UUID]) -> set[UUID]:
@@ -184,14 +184,14 @@ def get(tx: Tx, user_id: UUID) -> User:
 
 
 def lock(tx: Tx, user: User) -> None:
-    """Read the user again as they are now; until the transaction is over, nobody else changes them."""
+    """Lock the user until the transaction ends, and read their current values."""
     tx.refresh(user, with_for_update=True)
     if user.erased_at is not None:
         raise UserNotFound
 
 
 def find(tx: Tx, reference: str) -> User:
-    """The user that a path names: our UUID, or `ext:<external_id>`."""
+    """The user with this reference: our UUID, or `ext:<external_id>`."""
     if reference.startswith("ext:"):
         user = tx.scalar(select(User).where(User.external_id == reference.removeprefix("ext:")))
         if user is None:
@@ -252,19 +252,19 @@ def set_password(tx: Tx, user_id: UUID, password_hash: str, *, now: datetime) ->
     tx.execute(update(User).where(User.id == user_id).values(password_hash=password_hash, updated_at=now))
 
 
-def better_hash(user: User, password: str) -> str | None:
-    """The password under today's parameters, if it is stored under older ones. Slow: outside of any transaction."""
+def rehash_if_outdated(user: User, password: str) -> str | None:
+    """Hash the password again if it was hashed with older parameters. Slow: call it outside of transactions."""
     if user.password_hash is None or not passwords.needs_rehash(user.password_hash):
         return None
     return passwords.hash_password(password)
 
 
-def still_the_same(tx: Tx, user: User) -> bool:
-    """Whether neither the password nor a suspension came between; and until the transaction is over, none can."""
-    now = tx.execute(
+def is_unchanged(tx: Tx, user: User) -> bool:
+    """Whether the user has the same password as before and is not suspended. Locks the user for the transaction."""
+    current = tx.execute(
         select(User.password_hash, User.suspended_at).where(User.id == user.id).with_for_update()
     ).one_or_none()
-    return now is not None and now.suspended_at is None and now.password_hash == user.password_hash
+    return current is not None and current.suspended_at is None and current.password_hash == user.password_hash
 
 
 def check_external_id(external_id: str) -> None:
@@ -293,8 +293,8 @@ def _check(
     errors: dict[str, str] = {}
     if username is not None and USERNAME.fullmatch(username) is None:
         errors["username"] = "3 to 50 of A-Z, a-z, 0-9 and _"
-    if email is not None and (len(email) > EMAIL_MAX or EMAIL.fullmatch(email) is None):
-        errors["email"] = f"a valid address of at most {EMAIL_MAX} characters"
+    if email is not None and (len(email) > MAX_EMAIL_CHARS or EMAIL.fullmatch(email) is None):
+        errors["email"] = f"a valid address of at most {MAX_EMAIL_CHARS} characters"
     if segment is not None and SEGMENT.fullmatch(segment) is None:
         errors["segment"] = "1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"
     if avatar_url is not None and re.fullmatch(r"https?://[\x21-\x7e]+", avatar_url) is None:

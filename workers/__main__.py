@@ -1,4 +1,4 @@
-"""`python -m workers worker` or `python -m workers cron`: what `plaudit worker` and `plaudit cron` become."""
+"""`python -m workers worker` or `python -m workers cron`: what `plaudit worker` and `plaudit cron` execute."""
 
 import sys
 

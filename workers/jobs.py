@@ -14,13 +14,13 @@ from tenants import registry, retention, signing
 from tenants.db import owner_tx, utcnow
 from tenants.redis import RedisUnavailable, queue
 
-REDACT_EACH_S = 60.0
+MAX_REDACT_S = 60.0
 
 log = structlog.get_logger()
 
 
 def project(tenant_id: str) -> None:
-    """Bring one tenant's boards up to date. Safe to run twice, or at once."""
+    """Bring one tenant's boards up to date."""
     wake.wait_out_pause(tenant_id)
     wake.job_started(tenant_id)
     began = time.perf_counter()
@@ -33,18 +33,18 @@ def project(tenant_id: str) -> None:
 
 
 def sweep() -> None:
-    """Find tenants whose boards are behind, whatever wake-up was lost. Without Redis, do it here."""
+    """Wake tenants whose boards are behind, in case a wake-up was lost. Without Redis, project them here."""
     stale = projection.stale_tenants(now=utcnow())
     if queue().is_up():
         wake.wake(stale)
         return
     for tenant_id in stale:
-        with _alone(tenant_id), contextlib.suppress(RedisUnavailable, Busy):
+        with _isolated(tenant_id), contextlib.suppress(RedisUnavailable, Busy):
             projection.bring_up_to_date(tenant_id, now=utcnow)
 
 
 def refresh_snapshots() -> None:
-    """Keep the top of every board that changed, and seal yesterday's."""
+    """Take a snapshot of every board that changed, and seal yesterday's."""
     with contextlib.suppress(Busy):
         snapshots.refresh_all(now=utcnow())
 
@@ -54,7 +54,7 @@ def purge_deleted_tenants() -> None:
     with owner_tx() as tx:
         marked = registry.deleted(tx)
     for tenant_id in marked:
-        with _alone(tenant_id):
+        with _isolated(tenant_id):
             projection.retire(tenant_id, now=utcnow())
             with owner_tx() as tx:
                 registry.purge(tx, tenant_id)
@@ -62,35 +62,35 @@ def purge_deleted_tenants() -> None:
 
 
 @contextlib.contextmanager
-def _alone(tenant_id: str) -> Iterator[None]:
-    """One tenant's trouble is not the others'."""
+def _isolated(tenant_id: str) -> Iterator[None]:
+    """Log an error of one tenant, and let the job continue with the others."""
     try:
         yield
     except Exception:
-        log.exception("a tenant's turn failed", action="job.failed", tenantId=tenant_id)
+        log.exception("a job failed for a tenant", action="job.failed", tenantId=tenant_id)
 
 
 def purge_expired() -> None:
-    """Remove sessions, reset tokens, revoked tokens and idempotent answers that nobody can use any more."""
+    """Remove sessions, reset tokens, revoked tokens and idempotent answers that have expired."""
     purged = retention.purge_expired(now=utcnow())
     if any(purged.values()):
         log.info("expired rows purged", action="retention.purged", data=purged)
 
 
 def redact_kept_answers() -> None:
-    """Take erased users out of kept answers, where the request that erased them could not finish it."""
+    """Remove erased users from kept answers, where the request that erased them could not finish that."""
     for tenant_id, user_id in redaction.pending():
-        with _alone(tenant_id):
-            redaction.redact(tenant_id, user_id, within_s=REDACT_EACH_S)
+        with _isolated(tenant_id):
+            redaction.redact(tenant_id, user_id, within_s=MAX_REDACT_S)
 
 
 def keep_partitions() -> None:
-    """Make the audit's next months, and drop those that nobody keeps any more."""
+    """Create the audit's partitions of the next months, and drop those that no tenant keeps any longer."""
     maintenance.keep_months(now=utcnow())
 
 
 def purge_history() -> None:
-    """Remove hourly buckets and audit rows that are older than each tenant keeps them."""
+    """Remove hourly buckets and audit rows that are older than the tenant's retention."""
     purged = maintenance.purge_history(now=utcnow())
     if any(purged.values()):
         log.info("old history purged", action="retention.purged", data=purged)

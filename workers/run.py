@@ -1,4 +1,4 @@
-"""The processes: one that works, one that schedules."""
+"""The worker process, and the cron process that enqueues scheduled jobs."""
 
 import logging
 import signal
@@ -22,21 +22,21 @@ from workers import schedule
 WORKER_TTL_S = 30
 WORKER_TIMEOUT_S = 45.0
 RETRY_S = 0.5
-# A rebuild sends much at a time, and nobody waits for it.
+# A rebuild sends much data at once, and no request waits for it.
 BOARDS_TIMEOUT_S = 5.0
 
 log = structlog.get_logger()
 
 
 class Worker(SimpleWorker):
-    """Runs jobs in its own process: a fork for each would cost more than most jobs do."""
+    """Runs jobs in its own process: forking for each job would cost more than most jobs."""
 
     max_connection_wait_time = 1.0
-    stop_asked = False
+    is_stopping = False
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
-        """RQ asks Redis for its own state here; when Redis goes down with us, that must not keep us."""
-        Worker.stop_asked = True
+        """RQ reads its own state from Redis here; that must not keep us running if Redis is stopped too."""
+        Worker.is_stopping = True
         try:
             super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
         except RedisError:
@@ -45,17 +45,17 @@ class Worker(SimpleWorker):
 
 
 def work(settings: Settings) -> None:
-    """Take jobs until told to stop. A lost Redis is waited for."""
+    """Run jobs until a stop signal. Without Redis it waits until Redis is back."""
     _stop_on_signals()
     connection = tenants_redis.make_client(_queue_url(settings), timeout_s=WORKER_TIMEOUT_S)
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
     _quieten_rq()
-    while not Worker.stop_asked:
+    while not Worker.is_stopping:
         try:
             worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)
             worker.work(logging_level="WARNING", with_scheduler=False)
-            # RQ also gives up by itself, when Redis goes away while it writes down that a job is done: go on then.
-            time.sleep(0 if Worker.stop_asked else RETRY_S)
+            # RQ also returns if Redis fails while it records that a job is done: continue then.
+            time.sleep(0 if Worker.is_stopping else RETRY_S)
         except StopRequested:
             return
         except (RedisError, OSError) as error:
@@ -64,7 +64,7 @@ def work(settings: Settings) -> None:
 
 
 def tick(_settings: Settings) -> None:
-    """Enqueue what the schedule says until told to stop."""
+    """Enqueue scheduled jobs until a stop signal."""
     schedule.run(should_stop=_stop_on_signals())
 
 
@@ -87,7 +87,7 @@ def _stop_on_signals() -> Callable[[], bool]:
 
     def stop(number: int, _frame: object) -> None:
         stopped.append(number)
-        Worker.stop_asked = True  # before RQ has its own handlers in place
+        Worker.is_stopping = True  # before RQ has its own handlers in place
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)

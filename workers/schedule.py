@@ -1,6 +1,6 @@
-"""What runs when: one literal table, and the loop that enqueues from it.
+"""The schedule: one literal table, and the loop that enqueues its jobs.
 
-RQ has a scheduler of its own, which enqueues with pickle and ends on the first Redis error; this one does neither.
+RQ has a scheduler of its own, which enqueues with pickle and stops on the first Redis error; this one does neither.
 It takes no lock, so two may run at once: every job here is safe to run twice.
 """
 
@@ -14,8 +14,8 @@ import structlog
 from tenants.queue import enqueue
 from tenants.redis import RedisUnavailable
 
-# A scheduled job that no worker took in this time is dropped: the next one does its work.
-LEAST_TTL_S = 30
+# A scheduled job that no worker started in this time is dropped: the next one does its work.
+MIN_TTL_S = 30
 TICK_S = 0.5
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ class Every:
 
     seconds: int
     job: str
-    # Without Redis there is no worker to ask: then the clock runs it itself.
+    # Without Redis no job can be enqueued: then this process runs it.
     also_without_redis: bool = False
 
     def next_after(self, at: float) -> float:
@@ -47,7 +47,7 @@ SCHEDULE = [
 
 
 def resolve(job: str) -> Callable[..., None]:
-    """The function a name in the table stands for."""
+    """The function with this name."""
     module, name = job.rsplit(".", 1)
     function: Callable[..., None] = getattr(import_module(module), name)
     return function
@@ -56,20 +56,20 @@ def resolve(job: str) -> Callable[..., None]:
 def _run_here(job: str) -> None:
     try:
         resolve(job)()
-    except Exception:  # whatever it is, the clock goes on
+    except Exception:  # the loop must continue after any error
         log.exception("a job failed", action="cron.failed", data={"job": job})
 
 
 def run(*, should_stop: Callable[[], bool], schedule: list[Every] | None = None) -> None:
-    """Enqueue what is due, until told to stop. Without Redis it runs what cannot wait for it to be back."""
+    """Enqueue due jobs until `should_stop`. Without Redis it runs those that cannot wait until Redis is back."""
     entries = SCHEDULE if schedule is None else schedule
-    due_at = {entry: time.time() for entry in entries}  # each once at the start: nobody knows what was missed
+    due_at = {entry: time.time() for entry in entries}  # each once at the start, since some may have been missed
     while not should_stop():
         for entry in entries:
             if time.time() < due_at[entry]:
                 continue
             try:
-                enqueue(entry.job, ttl_s=max(entry.seconds, LEAST_TTL_S))
+                enqueue(entry.job, ttl_s=max(entry.seconds, MIN_TTL_S))
             except RedisUnavailable:
                 if not entry.also_without_redis:
                     continue

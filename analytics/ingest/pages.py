@@ -139,7 +139,7 @@ def count(tx: Tx, most: int) -> int:
 
 def count_spaces(tx: Tx, most: int) -> int:
     """How many spaces have pages, or had pages on boards (whose rows remain); or `most`."""
-    return int(tx.scalar(_SPACES, {"tenant": tx.tenant, "most": most}) or 0)
+    return int(tx.scalar(_SPACES, {"tenant": tx.tenant, "limit": most}) or 0)
 
 
 def _require_room(tx: Tx, external_id: str, space: str) -> None:

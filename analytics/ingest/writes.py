@@ -22,7 +22,7 @@ from analytics.ingest.likes import LikeChange
 from analytics.outbox import Kind
 from tenants import users
 from tenants.credentials import ClientToken
-from tenants.db import Base, TenantOwned, Tx, array, in_one_trip, shared_tx
+from tenants.db import Base, TenantOwned, Tx, array, run_in_one_trip, shared_tx
 from tenants.signing import BadToken
 
 
@@ -120,7 +120,7 @@ def commit_together(requests: Sequence[WriteRequest], shared: bool) -> list[Writ
             for write in writes:
                 write.write(enter(write.tenant_id))
         return []
-    rows = in_one_trip([(write.tenant_id, _RECORD, write.parameters()) for write in writes], shared=shared)
+    rows = run_in_one_trip([(write.tenant_id, _RECORD, write.parameters()) for write in writes], shared=shared)
     left: list[WriteRequest] = []
     for write, row in zip(writes, rows, strict=True):
         write.assign_outcomes(_Recorded(*row))

@@ -50,9 +50,9 @@ def require_user(*, per_minute: int, updates: int, oldest_at: datetime | None, n
         window_s=WINDOW_S,
         remaining=max(0, per_minute - updates - 1),
         resets_in_s=max(1, math.ceil(wait_s)),
-        allowed=updates < per_minute,
+        is_allowed=updates < per_minute,
     )
-    if not state.allowed:
+    if not state.is_allowed:
         raise TooMany(f"At most {per_minute} score updates a minute", state=state)
     return state
 

@@ -124,17 +124,17 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
     # From one network little; from all together more, and never so that strangers lock somebody's own device out.
     throttle.require("login", PER_ACCOUNT_HERE, *account, caller_network(), detail="Too many logins, wait a little")
     together = throttle.hit("login-account", PER_ACCOUNT, *account)
-    if not together.allowed and not _is_known_device(tenant_id, username):
+    if not together.is_allowed and not _is_known_device(tenant_id, username):
         raise throttle.TooMany("Too many logins for this account", state=together)
     user = _find(tenant_id, username)
-    right = passwords.verify_password(user.password_hash if user else None, body["password"][: passwords.MOST_LENGTH])
+    right = passwords.verify_password(user.password_hash if user else None, body["password"][: passwords.MAX_CHARS])
     if user is None or not right or user.suspended_at is not None:
         raise BadLogin
-    better = users.better_hash(user, body["password"])
+    better = users.rehash_if_outdated(user, body["password"])
     services().signer.load()
     with tenant_tx(tenant_id) as tx:
         # Checking took a while: a reset or a suspension in the meantime counts.
-        if not users.still_the_same(tx, user):
+        if not users.is_unchanged(tx, user):
             raise BadLogin
         if better is not None:
             users.set_password(tx, user.id, better, now=utcnow())

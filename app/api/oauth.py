@@ -242,11 +242,11 @@ def _query_client(client_id: str) -> OAuthClient:
 
 def _generate_token(*, grant_type: str, client: OAuthClient, scope: str | None = None, **_rest: Any) -> dict[str, Any]:  # noqa: ARG001
     granted = client.get_allowed_scope(scope or "")
-    credentials.used(client.client, now=utcnow())
+    credentials.record_use(client.client, now=utcnow())
     return {
         "token_type": "Bearer",
         "access_token": credentials.client_token(client.client, granted, signer=essentials().signer, now=utcnow()),
-        "expires_in": credentials.CLIENT_TOKEN_LIVES_S,
+        "expires_in": credentials.CLIENT_TOKEN_TTL_S,
         "scope": granted,
     }
 

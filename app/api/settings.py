@@ -14,7 +14,7 @@ from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import liveness
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
-from tenants.settings import Sees, TenantSettings
+from tenants.settings import TenantSettings, VisiblePages
 
 blueprint = Blueprint("settings", __name__, url_prefix="/api/v1", description="Settings of the tenant")
 
@@ -41,7 +41,7 @@ class RetentionOut(Schema):
 class SettingsOut(Schema):
     signup_open = ma.fields.Boolean(metadata={"description": "whether anybody may register as a member"})
     signup_sees = ma.fields.Enum(
-        Sees, by_value=True, metadata={"description": "which pages members see who registered alone"}
+        VisiblePages, by_value=True, metadata={"description": "which pages members see who registered alone"}
     )
     share_public_pages = ma.fields.Boolean()
     public_scoreboard = ma.fields.Boolean()
@@ -58,7 +58,7 @@ class SettingsIn(Schema):
         unknown = ma.INCLUDE
 
     signup_open = ma.fields.Raw(metadata={"type": "boolean"})
-    signup_sees = ma.fields.Raw(metadata={"type": "string", "enum": [choice.value for choice in Sees]})
+    signup_sees = ma.fields.Raw(metadata={"type": "string", "enum": [choice.value for choice in VisiblePages]})
     share_public_pages = ma.fields.Raw(metadata={"type": "boolean"})
     public_scoreboard = ma.fields.Raw(metadata={"type": "boolean"})
     allowed_origins = ma.fields.Raw(metadata={"type": "array"})
@@ -88,7 +88,7 @@ def change_settings(changes: dict[str, Any]) -> Any:
         if changed.after.share_public_pages != changed.before.share_public_pages:
             outbox.mark_sharing_stale(tx)
     tenant_id = current_actor().tenant_id
-    after_commit(lambda: liveness.tell(tenant_id, [liveness.SETTINGS]))
+    after_commit(lambda: liveness.announce(tenant_id, [liveness.SETTINGS]))
     audit("settings.changed", changed=changes)
     return _answer(changed.after, changed.version)
 

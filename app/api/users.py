@@ -22,7 +22,7 @@ from app.http.transactions import actor_tx, after_commit, audit, idempotent
 from tenants import logs, registry, resets, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
-from tenants.settings import Sees
+from tenants.settings import VisiblePages
 from tenants.users import Role, User
 
 blueprint = Blueprint("users", __name__, url_prefix="/api/v1", description="Users")
@@ -92,7 +92,7 @@ class MeOut(Schema):
     id = ma.fields.String(required=True)
     scopes = ma.fields.List(ma.fields.String())
     roles = ma.fields.List(ma.fields.String())
-    sees = ma.fields.Enum(Sees, by_value=True, metadata={"description": "which pages are there for the caller"})
+    sees = ma.fields.Enum(VisiblePages, by_value=True, metadata={"description": "which pages are there for the caller"})
     user = ma.fields.Nested(UserOut)
 
 
@@ -159,7 +159,7 @@ def me() -> Any:
     """Who the caller is."""
     actor = current_actor()
     told: dict[str, Any] = {"kind": actor.kind, "tenant": actor.tenant_id, "id": actor.id}
-    told["sees"] = Sees.PUBLIC if actor.public_only else Sees.ALL
+    told["sees"] = VisiblePages.PUBLIC if actor.public_only else VisiblePages.ALL
     if actor.kind == "client":
         return {**told, "scopes": sorted(actor.scopes)}
     with actor_tx() as tx:
@@ -228,7 +228,7 @@ def offer_reset(user: str) -> ResponseReturnValue:
     """A token, good once and for an hour, with which the user sets a new password. Deliver it yourself."""
     with actor_tx() as tx:
         found = resolve(tx, user, current_actor())
-        token, expires_at = resets.offer(tx, found, by_admin=current_actor().is_admin, now=utcnow())
+        token, expires_at = resets.create(tx, found, by_admin=current_actor().is_admin, now=utcnow())
     logs.audit("password.reset_offered", user=str(found.id))
     return {"reset_token": token, "expires_at": expires_at}
 

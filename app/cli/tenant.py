@@ -129,7 +129,7 @@ def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
         with owner_tx() as tx:
             registry.mark_deleted(tx, tenant_id, now=utcnow())
         connect_redis(settings)
-        liveness.revoked(tenant_id, [liveness.TENANT])
+        liveness.announce_revoked(tenant_id, [liveness.TENANT])
         with contextlib.suppress(RedisUnavailable, Busy):  # else the purge does it, within minutes
             projection.retire(tenant_id, now=utcnow())
     audit("tenant.deleted", tenant_id)

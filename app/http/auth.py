@@ -14,7 +14,7 @@ from flask import g, request
 
 from app.http.services import essentials
 from tenants import credentials, logs, sessions
-from tenants.credentials import ClientToken, KeyInUse, Scope
+from tenants.credentials import ClientToken, Scope, ValidKey
 from tenants.db import TENANT_ID
 from tenants.errors import Forbidden, Unauthenticated
 from tenants.signing import BadToken, Signer
@@ -119,8 +119,8 @@ def current_reader() -> Reader:
     return Reader.anonymous(current_key().tenant_id)
 
 
-def current_key() -> KeyInUse:
-    key: KeyInUse = g.publishable_key
+def current_key() -> ValidKey:
+    key: ValidKey = g.publishable_key
     return key
 
 
@@ -202,7 +202,7 @@ def require_same_origin() -> None:
 def _actor_of_cookie(cookie: str) -> Actor:
     if request.method not in {"GET", "HEAD"}:
         require_same_origin()
-    known = sessions.of_cookie(cookie, essentials().signer)
+    known = sessions.parse_cookie(cookie, essentials().signer)
     actor = _user_of(known.tenant_id, str(known.user_id), str(known.session_id)) if known is not None else None
     if actor is None:
         raise BadCredentials("The session has ended: sign in again")
@@ -228,7 +228,7 @@ def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
         return actor
     if claims.get("kind") == "client":
         jti, scopes = str(claims.get("jti")), frozenset(str(claims.get("scope", "")).split())
-        if check_token and not credentials.client_token_counts(tenant_id, subject, jti):
+        if check_token and not credentials.client_token_is_valid(tenant_id, subject, jti):
             raise BadToken
         return Actor("client", tenant_id, subject, scopes, token_id=jti, token_until=int(claims["exp"]))
     raise BadToken

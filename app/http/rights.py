@@ -17,7 +17,7 @@ from app.http import body
 from app.http.auth import WRITTEN, Actor, NoCredentials, OriginNotAllowed, authenticate, caller_address
 from app.http.services import essentials, services
 from tenants import credentials, logs
-from tenants.credentials import KeyInUse, Scope
+from tenants.credentials import Scope, ValidKey
 from tenants.errors import Forbidden, TooLarge, Unauthenticated
 from tenants.users import Role
 
@@ -171,7 +171,7 @@ def declared(view: Callable[..., Any]) -> Access | May | None:
     return getattr(view, "plaudit_access", None)
 
 
-def _check_origin(key: KeyInUse) -> None:
+def _check_origin(key: ValidKey) -> None:
     """Browsers say where a page that sends something is from; a page that only reads may come without."""
     origin = request.headers.get("Origin")
     if origin is None and request.method in {"GET", "HEAD"}:

@@ -34,7 +34,7 @@ def idempotent(view: View) -> View:
         key = request.headers.get("Idempotency-Key")
         if key is None:
             return view(*args, **kwargs)
-        claimed = idempotency.claim(
+        claimed = idempotency.identify(
             caller=current_actor().caller,
             method=request.method,
             path=request.path,
@@ -52,7 +52,7 @@ def idempotent(view: View) -> View:
     return answer  # type: ignore[return-value]
 
 
-def _answer_once(claimed: idempotency.Claim, make: Callable[[], Response]) -> Response:
+def _answer_once(claimed: idempotency.RequestIdentity, make: Callable[[], Response]) -> Response:
     """The answer kept for this claim; or the one that is made now, kept in the transaction of its effect."""
     now = utcnow()
     with actor_tx() as tx:

@@ -46,7 +46,7 @@ def by_ticket() -> Guest:
     ticket = request.args.get("ticket", "")
     if not ticket:
         raise NoCredentials("Open it with a ticket from POST /api/v1/live/tickets: ?ticket=…")
-    return _checked(_guest(tickets.spend(ticket, now=utcnow())))
+    return _checked(_guest(tickets.consume(ticket, now=utcnow())))
 
 
 def by_ticket_or_resumed() -> tuple[Guest, int]:
@@ -93,7 +93,7 @@ def _guest(holder: Holder) -> Guest:
 
 
 def _reader_of(holder: Holder) -> Reader | None:
-    public_only = holder.public_only()
+    public_only = holder.sees_public_only()
     if public_only is None:
         return None
     return Reader(holder.tenant_id, public_only=public_only, is_anonymous=holder.kind == "key")

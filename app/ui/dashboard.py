@@ -63,7 +63,7 @@ def login(body: dict[str, str]) -> Response:
     require_same_origin()
     _user, cookie = sign_in(body, sessions.start_in_browser)
     response = make_response("", 204)
-    _set(response, cookie.value, int(sessions.SESSION_LIVES.total_seconds()))
+    _set(response, cookie.value, int(sessions.SESSION_TTL.total_seconds()))
     return response
 
 

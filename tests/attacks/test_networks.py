@@ -18,7 +18,7 @@ from app.settings import Settings
 from tenants import settings as tenant_settings
 from tenants import throttle
 from tenants.db import tenant_tx, utcnow
-from tenants.sessions import SESSION_LIVES
+from tenants.sessions import SESSION_TTL
 from tests.analytics.conftest import make_page
 from tests.attacks.conftest import ORIGIN
 from tests.attacks.test_beacon import FIREFOX, send
@@ -178,7 +178,7 @@ def test_a_device_is_known_as_long_as_a_session_may_live(client: FlaskClient, te
     with tenant_tx(tenant) as tx:
         tx.execute(text("UPDATE sessions SET revoked_at = now() WHERE tenant_id = :tenant"), {"tenant": tenant})
     assert log_in(client, tenant, at_home(2)) == 200, "also after logging out"
-    old = utcnow() - SESSION_LIVES - timedelta(seconds=1)
+    old = utcnow() - SESSION_TTL - timedelta(seconds=1)
     with tenant_tx(tenant) as tx:
         tx.execute(
             text("UPDATE sessions SET created_at = :old WHERE tenant_id = :tenant"), {"tenant": tenant, "old": old}

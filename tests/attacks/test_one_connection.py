@@ -92,7 +92,7 @@ def test_a_transaction_inside_another_of_the_same_tenant_is_the_same_and_of_anot
     with tenant_tx(tenant) as outer, tenant_tx(tenant) as inner:
         assert inner is outer
         for second in (tenant_tx(other_tenant), platform_tx()):
-            with pytest.raises(RuntimeError, match="open already"), second:
+            with pytest.raises(RuntimeError, match="already open"), second:
                 pass
     with tenant_tx(other_tenant) as later:
         assert later is not outer

@@ -76,7 +76,7 @@ def test_an_offer_that_is_under_way_is_ended_by_a_promotion(
     admin = user_of(client, tenant, role=Role.ADMIN)
     with ThreadPoolExecutor(1) as pool:
         with tenant_tx(tenant) as tx:
-            token, _ = resets.offer(tx, users.get(tx, UUID(victim.id)), by_admin=False, now=utcnow())
+            token, _ = resets.create(tx, users.get(tx, UUID(victim.id)), by_admin=False, now=utcnow())
             path = f"/api/v1/users/{victim.id}"
             answer = waiting(pool, lambda: admin("PATCH", path, json={"role": "admin"}).status_code)
         assert answer.result() == 200

@@ -183,7 +183,7 @@ def test_rotation_breaks_no_valid_token_and_both_keys_are_published(
     kid = signer.rotate(now=utcnow())
     published = {key["kid"] for key in caller.http.get("/.well-known/jwks.json").get_json()["keys"]}
     assert published == before | {kid}
-    assert parts(signer.sign({}, lives_s=60, now=utcnow()))[0]["kid"] in before, "published first, used later"
+    assert parts(signer.sign({}, ttl_s=60, now=utcnow()))[0]["kid"] in before, "published first, used later"
     assert caller("GET", "/api/v1/me").status_code == 200
 
     # A quarter of an hour later the new one signs, and another process, which knew only the old one, finds it.
@@ -196,7 +196,7 @@ def test_rotation_breaks_no_valid_token_and_both_keys_are_published(
         )
     fresh = Signer(issuer=settings.public_url, secret_key=settings.secret_key or "")
     claims = {"sub": "x", "tenant": "y"}
-    token = fresh.sign(claims, lives_s=60, now=utcnow())
+    token = fresh.sign(claims, ttl_s=60, now=utcnow())
     assert parts(token)[0]["kid"] == kid
     assert another.verify(token)["sub"] == "x"
     assert caller("GET", "/api/v1/me").status_code == 200, "the old key is published as long as its tokens live"
@@ -210,7 +210,7 @@ def test_private_keys_are_sealed_and_a_lost_secret_makes_a_new_key(app: Flask, s
     assert stored
     assert not any(b'"d"' in bytes(row) for row in stored)
     stranger = Signer(issuer=settings.public_url, secret_key="another secret of some length " * 2)
-    token = stranger.sign({"sub": "x", "tenant": "y"}, lives_s=60, now=utcnow())
+    token = stranger.sign({"sub": "x", "tenant": "y"}, ttl_s=60, now=utcnow())
     assert stranger.verify(token)["sub"] == "x"
     with owner_tx() as tx:
         tx.execute(text("DELETE FROM signing_keys WHERE kid = :kid"), {"kid": parts(token)[0]["kid"]})

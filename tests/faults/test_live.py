@@ -52,7 +52,7 @@ def like(wiki: Caller, user: str, page: str = "a") -> None:
 
 def many_tickets(wiki: Caller, count: int) -> Iterator[str]:
     """As one is made by the API, and just before each is used."""
-    holder = tickets.spend(ticket_for(wiki), now=utcnow())
+    holder = tickets.consume(ticket_for(wiki), now=utcnow())
     for _ in range(count):
         with tenant_tx(wiki.tenant) as tx:
             ticket, _ = tickets.issue(tx, holder, now=utcnow())

@@ -51,19 +51,19 @@ def answer(tenant: str, name: str, says: str | None) -> str | None:
 
 def test_a_changed_answer_is_never_written_over_a_revocation(tenant: str, name: str, redis: Redis) -> None:
     assert answer(tenant, name, "member") == "member"
-    liveness.changed(tenant, {name: "admin"})
+    liveness.store_answers(tenant, {name: "admin"})
     assert answer(tenant, name, "nobody is asked") == "admin"
-    assert 0 < redis.ttl(key("cred", tenant, name)) <= liveness.GOOD_FOR_S
-    liveness.revoked(tenant, [name])
-    liveness.changed(tenant, {name: "admin"})
+    assert 0 < redis.ttl(key("cred", tenant, name)) <= liveness.ANSWER_TTL_S
+    liveness.announce_revoked(tenant, [name])
+    liveness.store_answers(tenant, {name: "admin"})
     assert answer(tenant, name, "admin") is None
-    assert redis.ttl(key("cred", tenant, name)) > liveness.GOOD_FOR_S
+    assert redis.ttl(key("cred", tenant, name)) > liveness.ANSWER_TTL_S
 
 
 def test_an_answer_that_was_under_way_during_a_revocation_is_not_kept(tenant: str, name: str) -> None:
     def ask() -> str:
-        liveness.revoked(tenant, [name])  # meanwhile, and after PostgreSQL was asked
-        liveness.changed(tenant, {name: "admin"})
+        liveness.announce_revoked(tenant, [name])  # meanwhile, and after PostgreSQL was asked
+        liveness.store_answers(tenant, {name: "admin"})
         return "member"
 
     assert liveness.look_up(tenant, [name], ask) == "member"
@@ -84,8 +84,8 @@ def test_a_role_that_is_announced_after_the_session_ended_does_not_bring_it_back
 def test_a_changed_answer_that_waits_for_redis_never_replaces_a_revocation_that_waits(
     tenant: str, name: str, settings: Settings, away: None
 ) -> None:
-    liveness.revoked(tenant, [name])
-    liveness.changed(tenant, {name: "admin"})
+    liveness.announce_revoked(tenant, [name])
+    liveness.store_answers(tenant, {name: "admin"})
     back(settings)
     assert answer(tenant, name, "admin") is None
 
@@ -93,8 +93,8 @@ def test_a_changed_answer_that_waits_for_redis_never_replaces_a_revocation_that_
 def test_a_revocation_replaces_a_changed_answer_that_waits(
     tenant: str, name: str, settings: Settings, away: None
 ) -> None:
-    liveness.changed(tenant, {name: "admin"})
-    liveness.revoked(tenant, [name])
+    liveness.store_answers(tenant, {name: "admin"})
+    liveness.announce_revoked(tenant, [name])
     back(settings)
     assert answer(tenant, name, "admin") is None
 
@@ -102,8 +102,8 @@ def test_a_revocation_replaces_a_changed_answer_that_waits(
 def test_a_changed_answer_that_waited_is_not_written_over_what_another_process_revoked(
     tenant: str, name: str, settings: Settings, away: None, redis: Redis
 ) -> None:
-    liveness.changed(tenant, {name: "admin"})
-    redis.set(key("cred", tenant, name), b"-", ex=liveness.REVOKED_FOR_S)
+    liveness.store_answers(tenant, {name: "admin"})
+    redis.set(key("cred", tenant, name), b"-", ex=liveness.TOMBSTONE_TTL_S)
     back(settings)
     assert answer(tenant, name, "admin") is None
 
@@ -111,9 +111,9 @@ def test_a_changed_answer_that_waited_is_not_written_over_what_another_process_r
 def test_a_changed_answer_that_waited_too_long_is_never_written(
     tenant: str, name: str, settings: Settings, away: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    liveness.changed(tenant, {name: "admin"})
+    liveness.store_answers(tenant, {name: "admin"})
     real = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: real() + liveness.GOOD_FOR_S + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: real() + liveness.ANSWER_TTL_S + 1)
     back(settings)
     assert answer(tenant, name, "member") == "member", "another process may have changed it since"
     assert liveness._unwritten == {}
@@ -122,7 +122,7 @@ def test_a_changed_answer_that_waited_too_long_is_never_written(
 def test_a_tenant_that_is_made_anew_is_not_revoked_by_what_waited(
     tenant: str, name: str, settings: Settings, away: None
 ) -> None:
-    liveness.revoked(tenant, [liveness.TENANT])
+    liveness.announce_revoked(tenant, [liveness.TENANT])
     liveness.forget(tenant, [liveness.TENANT])
     back(settings)
     assert answer(tenant, name, "member") == "member"

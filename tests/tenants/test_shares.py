@@ -21,7 +21,7 @@ def test_above_its_share_a_tenant_waits_briefly_and_is_refused_while_others_are_
     with share.of("b"), share.of("a"), share.of("a"):
         began = time.monotonic()
         with pytest.raises(TenantBusy) as refused:
-            share.take("a")
+            share.acquire("a")
         waited = time.monotonic() - began
         assert shares.WAIT_S <= waited < shares.WAIT_ALONE_S
         assert (refused.value.code, refused.value.retry_after_s) == ("tenant_busy", 1)
@@ -34,8 +34,8 @@ def test_above_its_share_a_tenant_waits_briefly_and_is_refused_while_others_are_
 
 def test_a_tenant_that_is_alone_waits_longer() -> None:
     share = TenantShare(1, max_waiting=1)
-    share.take("a")
-    threading.Timer(2 * shares.WAIT_S, share.give_back, ["a"]).start()
+    share.acquire("a")
+    threading.Timer(2 * shares.WAIT_S, share.release, ["a"]).start()
     with share.of("a"):
         pass
 
@@ -51,7 +51,7 @@ def test_who_waits_longest_is_next_and_no_more_wait_than_may() -> None:
         with share.of("a"):
             served.append(number)
 
-    share.take("a")
+    share.acquire("a")
     with ThreadPoolExecutor(3) as pool:
         waiting = []
         for number in range(3):
@@ -59,13 +59,13 @@ def test_who_waits_longest_is_next_and_no_more_wait_than_may() -> None:
             eventually(partial(is_waiting, share, number + 1))
         began = time.monotonic()
         with pytest.raises(TenantBusy):
-            share.take("a")
+            share.acquire("a")
         assert time.monotonic() - began < shares.WAIT_ALONE_S, "where the queue is full nobody waits"
-        share.give_back("a")
+        share.release("a")
         for future in waiting:
             future.result(5)
     assert served == [0, 1, 2]
-    assert (share._taken, share._queues) == ({}, {}), "and nothing is remembered of tenants that left"
+    assert (share._in_use, share._queues) == ({}, {}), "and nothing is remembered of tenants that left"
 
 
 def test_forty_eight_at_once_of_one_tenant_are_never_refused() -> None:

@@ -129,7 +129,7 @@ def test_logins_are_throttled_without_redis_too(settings: Settings, tenant: str)
 
 
 def test_a_flood_of_logins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = [passwords._waiting.acquire(blocking=False) for _ in range(passwords.AT_ONCE + passwords.MOST_WAITING)]
+    taken = [passwords._waiting.acquire(blocking=False) for _ in range(passwords.MAX_RUNNING + passwords.MAX_WAITING)]
     try:
         with pytest.raises(passwords.PasswordsBusy):
             passwords.hash_password(PASSWORD)
@@ -293,7 +293,7 @@ def test_a_nonsense_refresh_or_reset_token_is_401(client: FlaskClient, token: st
 
 def test_a_session_that_has_run_out_cannot_be_refreshed(client: FlaskClient, tenant: str, app: Flask) -> None:
     user = user_of(client, tenant)
-    later = utcnow() + sessions.SESSION_LIVES + timedelta(seconds=1)
+    later = utcnow() + sessions.SESSION_TTL + timedelta(seconds=1)
     with app.app_context(), pytest.raises(sessions.BadRefreshToken):
         sessions.refresh(user.refresh_token, signer=services_of(app).signer, now=later)
 

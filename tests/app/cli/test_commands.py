@@ -94,7 +94,7 @@ def test_tenants_are_made_listed_and_deleted(folder: Path) -> None:
     assert json.loads(made.stdout)["id"] == "acme", made.stderr
     again = plaudit("tenant", "create", "acme", "--name", "Acme", data_dir=folder)
     assert again.returncode == 1
-    assert again.stderr == "plaudit: There is a tenant 'acme' already\n"
+    assert again.stderr == "plaudit: A tenant 'acme' already exists\n"
     bad = plaudit("tenant", "create", "A!", "--name", "x", data_dir=folder)
     assert bad.returncode == 1
     assert bad.stderr.startswith("plaudit: id: 2 to 63")
@@ -413,6 +413,6 @@ def test_an_operator_sets_and_sees_how_much_a_tenant_may_have(folder: Path) -> N
     assert (changed["users"], changed["sockets"], changed["pages"]) == ((1, 1), (10, None), (5_000_000, 0))
     assert "users" in plaudit("tenant", "limit", "bound", data_dir=folder).stdout
     second = plaudit("user", "create", "bound", "second", data_dir=folder)
-    assert (second.returncode, "may have 1 users" in second.stderr) == (1, True)
+    assert (second.returncode, "maximum of 1 users" in second.stderr) == (1, True)
     for wrong in (("nobody",), ("bound", "--pages", "-1")):
         assert plaudit("tenant", "limit", *wrong, data_dir=folder).returncode in {1, 2}
