@@ -111,7 +111,7 @@ def delete_action(action_type: str) -> None:
 
 
 @blueprint.post("/action-tokens")
-@requires(May.MAKE_ACTION_TOKENS)
+@requires(May.ISSUE_ACTION_TOKENS)
 @blueprint.arguments(TokenIn)
 @blueprint.response(201, TokenOut)
 def make_token(body: dict[str, Any]) -> ResponseReturnValue:

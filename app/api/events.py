@@ -84,7 +84,7 @@ def send_view(external_id: str) -> ResponseReturnValue:
 def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> WriteRequest:
     """What the request of a single view writes."""
     now = utcnow()
-    sent = body.read_json(environ) if body.is_there(environ) else {}
+    sent = body.read_json(environ) if body.has_body(environ) else {}
     if not isinstance(sent, dict) or "type" in sent or "page" in sent:
         raise Invalid.field("body", "user, id, occurred_at", detail="The body may have user, id and occurred_at")
     if EXTERNAL_ID.fullmatch(external_id) is None:

@@ -112,4 +112,4 @@ def _holder() -> Holder:
         return Holder(reader.tenant_id, "key", current_key().key_id)
     if actor.kind == "user":
         return Holder(actor.tenant_id, "user", actor.id, str(actor.session_id))
-    return Holder(actor.tenant_id, "client", actor.id, actor.token_id, until=actor.token_until)
+    return Holder(actor.tenant_id, "client", actor.id, actor.token_id, until=actor.token_expires_at)

@@ -155,7 +155,7 @@ def refresh(body: dict[str, str]) -> Any:
 
 
 @blueprint.post("/logout")
-@requires(May.KEEP_OWN_SESSIONS)
+@requires(May.MANAGE_OWN_SESSIONS)
 @blueprint.response(204)
 def logout() -> None:
     """End this session."""
@@ -172,7 +172,7 @@ def end_own_session() -> None:
 
 
 @blueprint.get("/sessions")
-@requires(May.KEEP_OWN_SESSIONS)
+@requires(May.MANAGE_OWN_SESSIONS)
 @blueprint.response(200, SessionsOut)
 def list_sessions() -> Any:
     """One's own sessions, newest first: the latest hundred."""
@@ -190,7 +190,7 @@ def list_sessions() -> Any:
 
 
 @blueprint.delete("/sessions/<uuid:session_id>")
-@requires(May.KEEP_OWN_SESSIONS)
+@requires(May.MANAGE_OWN_SESSIONS)
 @idempotent
 @blueprint.response(204)
 def end_session(session_id: UUID) -> None:

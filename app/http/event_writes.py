@@ -13,13 +13,13 @@ from tenants.signing import BadToken
 
 
 def write(wanted: WriteRequest) -> Sequence[Outcome]:
-    """Write it and wait for its commit; inside an idempotent request, in that request's own transaction."""
-    done: Sequence[Outcome] | BaseException | None = request.environ.pop(WRITTEN, None)
+    """Write, and return after the commit; inside an idempotent request, in that request's own transaction."""
+    written: Sequence[Outcome] | BaseException | None = request.environ.pop(WRITTEN, None)
     try:
-        if isinstance(done, BaseException):
-            raise done
-        if done is not None:
-            return done
+        if isinstance(written, BaseException):
+            raise written
+        if written is not None:
+            return written
         tx = current_tx()
         if tx is not None:
             writes.apply(tx, wanted)

@@ -17,7 +17,7 @@ from analytics.locks import Busy, try_lock_boards
 from analytics.metrics import VIEWS
 from analytics.windows import Window
 from app.api import leaderboards as leaderboards_api
-from app.http.answer_cache import MOST_BOARDS, MOST_BYTES, Answer, BoardShelf
+from app.http.answer_cache import MAX_BOARDS, MAX_BYTES, Answer, BoardAnswerCache
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.users import Role
@@ -529,35 +529,35 @@ def test_a_page_that_turned_private_a_moment_ago_is_not_shown_by_its_new_title(
         assert "wiki.example/b" in said
 
 
-def test_made_up_spaces_do_not_empty_the_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.http.answer_cache.KEPT_S", 60)
-    shelf = a_shelf()
+def test_made_up_spaces_do_not_empty_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.http.answer_cache.MAX_AGE_S", 60)
+    cache = listening_cache()
     one = names.Board("t", "tenant", Window.WEEK, VIEWS)
-    for number in range(MOST_BOARDS + 1):
-        shelf.get(replace(one, scope=f"space:{number}"), 1, lambda: Answer(b"x", "e", 1))
+    for number in range(MAX_BOARDS + 1):
+        cache.get(replace(one, scope=f"space:{number}"), 1, lambda: Answer(b"x", "e", 1))
     made: list[int] = []
-    for number in range(2, MOST_BOARDS + 1):
-        shelf.get(replace(one, scope=f"space:{number}"), 1, lambda: made.append(1) or Answer(b"x", "e", 1))  # type: ignore[func-returns-value]
+    for number in range(2, MAX_BOARDS + 1):
+        cache.get(replace(one, scope=f"space:{number}"), 1, lambda: made.append(1) or Answer(b"x", "e", 1))  # type: ignore[func-returns-value]
     assert made == [], "only the oldest made room"
 
 
-def a_shelf() -> BoardShelf:
-    shelf = BoardShelf()
-    shelf._listener.is_hearing = True
-    shelf._listener.start = lambda: None  # type: ignore[method-assign]
-    return shelf
+def listening_cache() -> BoardAnswerCache:
+    cache = BoardAnswerCache()
+    cache._listener.is_hearing = True
+    cache._listener.start = lambda: None  # type: ignore[method-assign]
+    return cache
 
 
-def test_the_shelf_is_bounded_in_bytes() -> None:
-    shelf = a_shelf()
+def test_the_cache_is_bounded_in_bytes() -> None:
+    cache = listening_cache()
     one = names.Board("t", "tenant", Window.WEEK, VIEWS)
     for number in range(400):
         body = b"x" * 200_000
-        shelf.get(one, number, lambda body=body: Answer(body, "e", 1))  # type: ignore[misc]
-        shelf.get(replace(one, scope=f"space:{number}"), 1, lambda body=body: Answer(body, "e", 1))  # type: ignore[misc]
-        assert shelf._bytes == sum(len(k.answer.body) for kept in shelf._kept.values() for k in kept.values())
-        assert shelf._bytes <= MOST_BYTES
-    assert shelf._bytes > MOST_BYTES / 4, "and it keeps something"
+        cache.get(one, number, lambda body=body: Answer(body, "e", 1))  # type: ignore[misc]
+        cache.get(replace(one, scope=f"space:{number}"), 1, lambda body=body: Answer(body, "e", 1))  # type: ignore[misc]
+        assert cache._bytes == sum(len(k.answer.body) for cached in cache._cached.values() for k in cached.values())
+        assert cache._bytes <= MAX_BYTES
+    assert cache._bytes > MAX_BYTES / 4, "and it keeps something"
 
 
 def test_exports_have_a_limit(board: Board, app_client: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
