@@ -14,7 +14,7 @@ from flask import Request
 from tenants.errors import DomainError, Invalid, Malformed, TooLarge, WrongType
 
 MAX_BODY_BYTES = 1024 * 1024
-# For routes that anybody may call.
+# For public routes.
 MAX_PUBLIC_BODY_BYTES = 16 * 1024
 MAX_DEPTH = 32
 # Lists, objects and commas: a batch has about ten thousand. More would take long to parse for few bytes.

@@ -132,7 +132,7 @@ def is_sent_by_demo(environ: dict[str, Any], demo_secret: str | None) -> bool:
     """Whether the demo's own traffic sent this.
 
     `plaudit up --demo` creates a secret at each start, for the API and the traffic only. So nobody else, whatever their
-    credentials, can keep a request out of the log; without the demo there is no secret, and every request is logged.
+    credentials, can keep a request out of the log; without the demo there is no secret, and the result is always False.
     """
     given = environ.get(DEMO_HEADER)
     return given is not None and demo_secret is not None and hmac.compare_digest(given.encode(), demo_secret.encode())
