@@ -15,7 +15,7 @@ from analytics.wake import Waker
 from app import api
 from app.api import oauth
 from app.http import body, edge, errors, services
-from app.http.answer_cache import BoardShelf
+from app.http.answer_cache import BoardAnswerCache
 from app.http.exports import Exports
 from app.http.fast_lane import FastLane
 from app.http.services import Services
@@ -68,7 +68,7 @@ def install_services(app: Flask, settings: Settings) -> None:
         ingest=GroupCommit(after=Waker()),
         threads=share_of_threads(settings),
         action_tokens=ActionTokens(secret_key(settings)),
-        boards=BoardShelf(),
+        boards=BoardAnswerCache(),
         exports=Exports(port=settings.port),
         visitors=Visitors(secret_key=secret_key(settings)),
         oauth=oauth.authorization_server(app),

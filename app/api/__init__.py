@@ -51,7 +51,7 @@ MODULES = (
 
 
 def install(app: Flask) -> PlauditApi:
-    """Put every blueprint on the app, and publish what they declare as OpenAPI 3.1."""
+    """Register every blueprint, and publish the generated OpenAPI 3.1 document."""
     api = PlauditApi(app)
     for module in MODULES:
         api.register_blueprint(module.blueprint)

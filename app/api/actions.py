@@ -1,4 +1,4 @@
-"""The action catalog, and action tokens: what users can do, and how a tenant's app vouches for it."""
+"""The action catalog (what users are paid for), and action tokens (how a tenant's app vouches for an action)."""
 
 from datetime import timedelta
 from typing import Any
@@ -23,12 +23,12 @@ OBJECT = ma.validate.Regexp(actions.OBJECT)
 
 
 DAILY_CAP = {
-    "description": "The most points that a user gets for this action in a day (UTC); at least `points`. An action that "
-    "would pass it is refused whole (409 `daily_cap_reached`). What an admin takes back later still counts."
+    "description": "The maximum points that a user gets for this action in a day (UTC); at least `points`. An action "
+    "that would exceed it is refused whole (409 `daily_cap_reached`). Payments that an admin reverses still count."
 }
 DAILY_LIMIT = {
     "description": "How many times a user is paid for this action in a day (UTC); one more is refused "
-    "(409 `daily_limit_reached`). What an admin takes back later still counts."
+    "(409 `daily_limit_reached`). Payments that an admin reverses still count."
 }
 
 
@@ -81,7 +81,7 @@ class TokenOut(Schema):
 @requires(May.SEE_ONESELF)
 @blueprint.response(200, CatalogOut)
 def read_catalog() -> Any:
-    """What users can do, and what it is worth."""
+    """The actions of the tenant, and the points for each."""
     with actor_tx() as tx:
         return {"items": catalog.list_(tx)}
 
@@ -92,7 +92,7 @@ def read_catalog() -> Any:
 @blueprint.arguments(TermsIn)
 @blueprint.response(200, ActionOut)
 def put_action(body: dict[str, Any], action_type: str) -> Any:
-    """Make an action, or change what it is worth. What was paid stays paid."""
+    """Create an action, or change its terms. Earlier payments do not change."""
     with actor_tx() as tx:
         row = catalog.put(tx, action_type, Terms(**body), now=utcnow())
     audit("action.changed", type=action_type, points=body["points"], enabled=body["enabled"])
@@ -104,24 +104,24 @@ def put_action(body: dict[str, Any], action_type: str) -> Any:
 @idempotent
 @blueprint.response(204)
 def delete_action(action_type: str) -> None:
-    """Take an action out of the catalog."""
+    """Delete an action from the catalog."""
     with actor_tx() as tx:
         catalog.remove(tx, action_type)
     audit("action.removed", type=action_type)
 
 
 @blueprint.post("/action-tokens")
-@requires(May.MAKE_ACTION_TOKENS)
+@requires(May.ISSUE_ACTION_TOKENS)
 @blueprint.arguments(TokenIn)
 @blueprint.response(201, TokenOut)
-def make_token(body: dict[str, Any]) -> ResponseReturnValue:
-    """A token that lets one user claim one action, once. Hand it to the user's browser or app."""
+def issue_token(body: dict[str, Any]) -> ResponseReturnValue:
+    """A token that lets one user claim one action, once. Pass it to the user's browser or app."""
     now = utcnow()
     expires_at = now + timedelta(seconds=body["expires_in"])
     with actor_tx() as tx:
         action = catalog.find(tx, body["action_type"])
-        most = body.get("max_points", action.points)
-        if most > action.points:
+        max_points = body.get("max_points", action.points)
+        if max_points > action.points:
             raise AboveCatalog.field("max_points", f"at most {action.points} for {action.type}")
         user = resolve(tx, body["user"], current_actor())
     token = services().action_tokens.issue(
@@ -129,8 +129,8 @@ def make_token(body: dict[str, Any]) -> ResponseReturnValue:
         user_id=str(user.id),
         action=action.type,
         object_=body.get("object"),
-        max_points=most,
+        max_points=max_points,
         expires_at=expires_at,
         now=now,
     )
-    return {"action_token": token, "expires_at": expires_at, "max_points": most}
+    return {"action_token": token, "expires_at": expires_at, "max_points": max_points}

@@ -35,8 +35,8 @@ SCRIPT = Path(__file__).parents[1] / "ui" / "static" / "plaudit.js"
 @quiet
 @publishable_key
 @blueprint.doc(
-    summary="One view, from a browser",
-    description="With a publishable key, as navigator.sendBeacon sends it: text/plain JSON with page, or url.",
+    summary="Send one view from a browser",
+    description="With a publishable key. The body is JSON as text/plain (navigator.sendBeacon), with page or url.",
     requestBody={"content": {"text/plain": {"schema": {"type": "string"}}}},
     responses={"202": TALLY},
 )
@@ -44,14 +44,14 @@ def beacon() -> ResponseReturnValue:
     key, now = current_key(), utcnow()
     sent = body.parse_json(body.read_bytes(request.environ)[: MAX_BEACON_BYTES + 1])
     if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
-        raise Invalid.field("body", "page, or url, and nothing else", detail="Send page or url")
+        raise Invalid.field("body", "either page or url, and no other field", detail="Send either page or url")
     agent, network = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_network()
     limit_network(key.tenant_id, network)
     if is_bot(agent):
-        return refuse(key.tenant_id, Reason.BOT, "the user agent is a robot's")
+        return refuse(key.tenant_id, Reason.BOT, "the user agent is a bot")
     page = page_of(key.tenant_id, sent)
     if page is None:
-        return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "there is no such page")
+        return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "the page does not exist")
     visitors = services().visitors
     visitor = visitors.identify(network=network, agent=agent, today=now.date())
     if not visitors.is_first_visit(key.tenant_id, visitor, page):
@@ -65,7 +65,7 @@ def beacon() -> ResponseReturnValue:
     if outcome.result is Result.UNKNOWN_PAGE:
         visitors.forget_visit(key.tenant_id, visitor, page)
         events.reject(key.tenant_id, Reason.UNKNOWN_PAGE)
-        return answer(_refused(Reason.UNKNOWN_PAGE, "there is no such page"))
+        return answer(_refused(Reason.UNKNOWN_PAGE, "the page does not exist"))
     events.EVENTS.labels(key.tenant_id, "view").inc()
     return answer(Tally(1, 0, []))
 
@@ -89,7 +89,7 @@ def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:
     if isinstance(url, str) and len(url) <= pages.MAX_URL_BYTES:
         with tenant_tx(tenant_id) as tx:
             return pages.find_by_url(tx, url)
-    raise Invalid.field("body", "page and url are text", detail="page and url are text")
+    raise Invalid.field("body", "page and url must be text", detail="page and url must be text")
 
 
 def limit_network(tenant_id: str, network: str) -> None:

@@ -17,12 +17,12 @@ from app.http import body
 from tenants.credentials import Scope
 from tenants.errors import Invalid
 
-LONGEST_KEPT_QUERY = 300
-MOST_KEPT_QUERIES = 2_000
+MAX_CACHED_QUERY_BYTES = 300
+MAX_CACHED_QUERIES = 2_000
 
 
 class StrictParser(FlaskParser):
-    # What a schema says of unknown fields counts for addresses too: a misspelt one is noticed.
+    # A schema's rule for unknown fields applies to the query too, so that a misspelt parameter is an error.
     DEFAULT_UNKNOWN_BY_LOCATION = {**FlaskParser.DEFAULT_UNKNOWN_BY_LOCATION, "query": None}  # noqa: RUF012
 
     def __init__(self) -> None:
@@ -30,17 +30,17 @@ class StrictParser(FlaskParser):
         self._queries: OrderedDict[tuple[int, bytes], dict[str, Any]] = OrderedDict()
 
     def parse(self, argmap: Any, req: Any = None, *, location: str | None = None, **options: Any) -> Any:
-        """Queries that were right before are not checked again: boards are asked for by the same few, over and over."""
-        asked = (id(argmap), request.query_string)
-        if location != "query" or len(asked[1]) > LONGEST_KEPT_QUERY:
+        """Cache valid queries: boards are requested with the same few, over and over."""
+        key = (id(argmap), request.query_string)
+        if location != "query" or len(key[1]) > MAX_CACHED_QUERY_BYTES:
             return super().parse(argmap, req, location=location, **options)
-        known = self._queries.get(asked)
-        if known is None:
-            known = self._queries[asked] = super().parse(argmap, req, location=location, **options)
-            if len(self._queries) > MOST_KEPT_QUERIES:
-                with contextlib.suppress(KeyError):  # another thread was quicker
+        parsed = self._queries.get(key)
+        if parsed is None:
+            parsed = self._queries[key] = super().parse(argmap, req, location=location, **options)
+            if len(self._queries) > MAX_CACHED_QUERIES:
+                with contextlib.suppress(KeyError):  # another thread has removed it
                     self._queries.popitem(last=False)
-        return dict(known)
+        return dict(parsed)
 
     def _raw_load_json(self, req: Request) -> Any:
         value = body.read_json(req.environ)
@@ -54,7 +54,7 @@ class Blueprint(SmorestBlueprint):  # type: ignore[misc]
 
 
 def _rfc3339(moment: datetime) -> str:
-    """All times are shown in UTC, and in one way."""
+    """All times are shown in UTC, in one format."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -67,24 +67,24 @@ def metric_field(metrics: Iterable[Metric], **options: Any) -> ma.fields.String:
 
 
 class Schema(ma.Schema):
-    """What goes in and out. Unknown fields are refused, so that a misspelt one is noticed."""
+    """The base of every request and response. Unknown fields are refused, so that a misspelt one is an error."""
 
     class Meta:
         unknown = ma.RAISE
 
 
 def load(schema: Schema, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a schema makes of these values, where flask-smorest does not ask it."""
+    """Validate these values with a schema, where flask-smorest does not."""
     try:
         loaded: dict[str, Any] = schema.load(values)
     except ma.ValidationError as error:
-        said = {name: [str(text) for text in texts] for name, texts in error.messages_dict.items()}
-        raise Invalid.fields(said) from None
+        messages = {name: [str(text) for text in texts] for name, texts in error.messages_dict.items()}
+        raise Invalid.fields(messages) from None
     return loaded
 
 
 class StrictBoolean(ma.fields.Boolean):
-    """true or false, and nothing that looks like them."""
+    """true or false; no text or number instead."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
         if not isinstance(value, bool):
@@ -93,16 +93,16 @@ class StrictBoolean(ma.fields.Boolean):
 
 
 class PageIn(Schema):
-    """How much of a list, and from where on."""
+    """How much of a list to return, and where to continue."""
 
     cursor = ma.fields.String(
-        validate=ma.validate.Length(1, 512), metadata={"description": "next_cursor of the page before"}
+        validate=ma.validate.Length(1, 512), metadata={"description": "next_cursor of the previous page"}
     )
     limit = ma.fields.Integer(load_default=20, validate=ma.validate.Range(1, 100))
 
 
 class ProblemSchema(Schema):
-    """RFC 9457: what every error looks like."""
+    """The format of every error (RFC 9457)."""
 
     type = ma.fields.String(required=True)
     title = ma.fields.String(required=True)
@@ -147,4 +147,4 @@ class PlauditApi(Api):  # type: ignore[misc]
             self.spec.components.security_scheme(name, scheme)
 
     def _register_error_handlers(self) -> None:
-        """None of flask-smorest's: app/errors.py answers every error."""
+        """Install none of flask-smorest's: app/http/errors.py answers every error."""

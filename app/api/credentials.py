@@ -32,7 +32,7 @@ class ClientOut(Schema):
 
 
 class NewClientOut(ClientOut):
-    client_secret = ma.fields.String(required=True, metadata={"description": "shown now and never again"})
+    client_secret = ma.fields.String(required=True, metadata={"description": "shown only once"})
 
 
 class ClientsOut(Schema):
@@ -64,7 +64,7 @@ class KeysOut(Schema):
 @blueprint.arguments(PageIn, location="query")
 @blueprint.response(200, ClientsOut)
 def list_clients(query: dict[str, Any]) -> Any:
-    """The clients that count, by id."""
+    """The clients that are not revoked, by id."""
     asked = paging.slice_of(query, id=str)
     with actor_tx() as tx:
         return asked.answer(credentials.list_clients(tx, after=asked.after, limit=asked.fetch))
@@ -75,22 +75,22 @@ def list_clients(query: dict[str, Any]) -> Any:
 @blueprint.arguments(ClientIn)
 @blueprint.response(201, NewClientOut)
 def create_client(body: dict[str, Any]) -> Any:
-    """A new client. Its secret is in this answer only."""
+    """Create a client. Its secret is in this answer only."""
     with actor_tx() as tx:
-        made = credentials.create_client(tx, name=body["name"], scopes=body["scopes"], now=utcnow())
-    logs.audit("client.created", client=made.client.id, scopes=made.client.scopes)
-    return _with_secret(made)
+        created = credentials.create_client(tx, name=body["name"], scopes=body["scopes"], now=utcnow())
+    logs.audit("client.created", client=created.client.id, scopes=created.client.scopes)
+    return _with_secret(created)
 
 
 @blueprint.post("/clients/<client_id>/rotate")
 @requires(May.MANAGE_CREDENTIALS)
 @blueprint.response(200, NewClientOut)
 def rotate_client(client_id: str) -> Any:
-    """A new secret; the old one counts for another day."""
+    """Create a new secret; the old one is valid for another day."""
     with actor_tx() as tx:
-        made = credentials.rotate_client(tx, client_id, now=utcnow())
+        rotated = credentials.rotate_client(tx, client_id, now=utcnow())
     logs.audit("client.rotated", client=client_id)
-    return _with_secret(made)
+    return _with_secret(rotated)
 
 
 @blueprint.delete("/clients/<client_id>")
@@ -98,7 +98,7 @@ def rotate_client(client_id: str) -> Any:
 @idempotent
 @blueprint.response(204)
 def revoke_client(client_id: str) -> None:
-    """Neither its secret nor its tokens count from now on."""
+    """Revoke a client: its secret and its tokens are no longer valid."""
     with actor_tx() as tx:
         credentials.revoke_client(tx, client_id, now=utcnow())
     after_commit(lambda: credentials.announce_client(current_actor().tenant_id, client_id))
@@ -110,7 +110,7 @@ def revoke_client(client_id: str) -> None:
 @blueprint.arguments(PageIn, location="query")
 @blueprint.response(200, KeysOut)
 def list_keys(query: dict[str, Any]) -> Any:
-    """The publishable keys that count, by id."""
+    """The publishable keys that are not revoked, by id."""
     asked = paging.slice_of(query, id=str)
     with actor_tx() as tx:
         return asked.answer(credentials.list_keys(tx, after=asked.after, limit=asked.fetch))
@@ -122,11 +122,11 @@ def list_keys(query: dict[str, Any]) -> Any:
 @blueprint.arguments(KeyIn)
 @blueprint.response(201, KeyOut)
 def create_key(body: dict[str, Any]) -> Any:
-    """A key that browsers may show, from these origins."""
+    """Create a key that browsers may send from these origins."""
     with actor_tx() as tx:
-        made = credentials.create_key(tx, name=body["name"], origins=body["origins"], now=utcnow())
-    audit("key.created", key=made.id[-6:], origins=made.origins)
-    return made
+        created = credentials.create_key(tx, name=body["name"], origins=body["origins"], now=utcnow())
+    audit("key.created", key=created.id[-6:], origins=created.origins)
+    return created
 
 
 @blueprint.delete("/keys/<key_id>")
@@ -134,18 +134,18 @@ def create_key(body: dict[str, Any]) -> Any:
 @idempotent
 @blueprint.response(204)
 def revoke_key(key_id: str) -> None:
-    """It does not count from now on."""
+    """Revoke a key: it is no longer valid."""
     with actor_tx() as tx:
         credentials.revoke_key(tx, key_id, now=utcnow())
     after_commit(lambda: credentials.announce_key(current_actor().tenant_id, key_id))
     audit("key.revoked", key=key_id[-6:])
 
 
-def _with_secret(made: NewSecret) -> dict[str, Any]:
-    client = made.client
+def _with_secret(new: NewSecret) -> dict[str, Any]:
+    client = new.client
     return {
         "id": client.id,
-        "client_secret": made.secret,
+        "client_secret": new.secret,
         "name": client.name,
         "scopes": client.scopes,
         "created_at": client.created_at,

@@ -1,4 +1,4 @@
-"""The contract, generated from the code's own schemas: as OpenAPI 3.1 and as a page to read."""
+"""The API documentation, generated from the schemas and routes: as OpenAPI 3.1 and as a page."""
 
 import re
 from collections import defaultdict
@@ -15,18 +15,18 @@ PAGE_CSP = "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestor
 
 def install(app: Flask, api: PlauditApi) -> None:
     @cache
-    def contract() -> dict[str, Any]:
+    def specification() -> dict[str, Any]:
         return with_security(app, api.spec.to_dict())
 
     @app.get("/api/openapi.json")
     @public
     def openapi() -> Response:
-        return jsonify(contract())
+        return jsonify(specification())
 
     @app.get("/api/docs")
     @public
     def docs() -> Response:
-        spec = contract()
+        spec = specification()
         page = make_response(render_template("docs.html", spec=spec, groups=group_by_tag(spec)))
         page.headers["Content-Security-Policy"] = PAGE_CSP
         return page
@@ -35,7 +35,7 @@ def install(app: Flask, api: PlauditApi) -> None:
 
 
 def with_security(app: Flask, spec: dict[str, Any]) -> dict[str, Any]:
-    """Say of every operation which credentials it takes, as the routes declare it."""
+    """Add to every operation which credentials it accepts, as its route declares."""
     for rule in app.url_map.iter_rules():
         path = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
         for method in rule.methods or ():

@@ -32,12 +32,12 @@ blueprint = Blueprint("events", __name__, url_prefix="", description="Views and 
 
 ONE_ACCEPTED = orjson.dumps(Tally(1, 0, []).as_json())
 ONE_DUPLICATE = orjson.dumps(Tally(0, 1, []).as_json())
-counted = lru_cache(maxsize=10_000)(events.EVENTS.labels)
+event_counter = lru_cache(maxsize=10_000)(events.EVENTS.labels)
 TALLY = {"description": "accepted, duplicates, and rejected: [{index, code, detail}]"}
 
 
 class BadView(Invalid):
-    """A single view that is refused: the code is the reason."""
+    """A refused single view: the code is the reason."""
 
     def __init__(self, code: Reason, detail: str) -> None:
         super().__init__(detail, errors={"event": [detail]})
@@ -59,8 +59,8 @@ class RejectionsOut(Schema):
 @requires(May.SEND_EVENTS, checks_token=True)
 @idempotent
 @blueprint.doc(
-    summary="One view of a page",
-    description="Body, all optional: user, id (counted once), occurred_at.",
+    summary="Send one view of a page",
+    description="All fields of the body are optional: user, id (the same id counts once), occurred_at.",
     requestBody={"content": {"application/json": {"schema": {"type": "object"}}}},
     responses={"202": TALLY},
 )
@@ -73,7 +73,7 @@ def send_view(external_id: str) -> ResponseReturnValue:
         raise BadView(refused.code, refused.detail) from None
     result = event_writes.write(view)[0].result
     if result is Result.UNKNOWN_PAGE:
-        # In a transaction of this request's own the refusal is rolled back with it, and recorded after it.
+        # In an idempotent request the record of the refusal is rolled back too, so it is written again afterwards.
         is_recorded = current_tx() is None
         after_refusal(partial(events.reject if is_recorded else record, actor.tenant_id, Reason.UNKNOWN_PAGE))
         raise PageNotFound(external_id)
@@ -82,9 +82,9 @@ def send_view(external_id: str) -> ResponseReturnValue:
 
 
 def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> WriteRequest:
-    """What the request of a single view writes."""
+    """The write request of a single view."""
     now = utcnow()
-    sent = body.read_json(environ) if body.is_there(environ) else {}
+    sent = body.read_json(environ) if body.has_body(environ) else {}
     if not isinstance(sent, dict) or "type" in sent or "page" in sent:
         raise Invalid.field("body", "user, id, occurred_at", detail="The body may have user, id and occurred_at")
     if EXTERNAL_ID.fullmatch(external_id) is None:
@@ -95,11 +95,11 @@ def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> Wri
 
 
 def count_view(tenant_id: str, result: Result) -> None:
-    """Count a view that is committed, or was before, in the service's metrics."""
+    """Count a committed view, or a duplicate, in the service's metrics."""
     if result is Result.DUPLICATE:
         events.DUPLICATES.labels(tenant_id).inc()
     else:
-        counted(tenant_id, "view").inc()
+        event_counter(tenant_id, "view").inc()
 
 
 def view_answer(result: Result) -> bytes:
@@ -111,9 +111,9 @@ def view_answer(result: Result) -> bytes:
 @requires(May.SEND_EVENTS, checks_token=True)
 @idempotent
 @blueprint.doc(
-    summary="Up to 1000 events at once",
-    description="Each is accepted, a duplicate, or rejected with a reason; bad ones do not stop good ones. "
-    "At most 1 MiB; gzip is taken.",
+    summary="Send up to 1000 events",
+    description="Each is accepted, a duplicate, or rejected with a reason; rejected events do not affect others. "
+    "At most 1 MiB; gzip is accepted.",
     requestBody={
         "required": True,
         "content": {
@@ -139,7 +139,7 @@ def send_events() -> ResponseReturnValue:
     sent = body.read_json(request.environ)
     raw = sent.get("events") if isinstance(sent, dict) and set(sent) == {"events"} else None
     if not isinstance(raw, list) or not 1 <= len(raw) <= events.MAX_ITEMS:
-        raise Invalid.field("events", f"a list of 1 to {events.MAX_ITEMS} events, and nothing beside it")
+        raise Invalid.field("events", f"a list of 1 to {events.MAX_ITEMS} events, and no other field")
     batch = batch_of(current_actor(), raw)
     tally = write_with_actions(batch) if batch.actions else batch.tally(event_writes.write(batch.request))
     after_commit(tally.measure)
@@ -151,7 +151,7 @@ def send_events() -> ResponseReturnValue:
 @blueprint.arguments(RejectionsIn, location="query")
 @blueprint.response(200, RejectionsOut)
 def rejections(query: dict[str, str]) -> Any:
-    """How many events were refused, by reason."""
+    """How many events were rejected, by reason."""
     since = utcnow() - (WINDOWS[query["window"]].length or timedelta())
     with actor_tx() as tx:
         reasons = writes.rejections(tx, since=since)
@@ -164,7 +164,7 @@ def batch_of(actor: Actor, raw: list[Any]) -> Batch:
 
 
 def write_with_actions(batch: Batch) -> Tally:
-    """Create the users, then write everything in one transaction. (With an Idempotency-Key both are the request's.)"""
+    """Create the users, then write everything in one transaction. (With an Idempotency-Key both use the request's.)"""
     actor, now = current_actor(), utcnow()
     is_vouched = Scope.ACTIONS_WRITE in actor.scopes or actor.is_admin
     settings = tenant_settings.recent(batch.tenant_id)
@@ -178,8 +178,8 @@ def write_with_actions(batch: Batch) -> Tally:
 
 
 def ages_of(actor: Actor, now: datetime) -> Ages:
-    backfill = Scope.EVENTS_BACKFILL in actor.scopes or actor.is_admin
-    days = tenant_settings.recent(actor.tenant_id).retention.hourly_buckets_days if backfill else None
+    may_backfill = Scope.EVENTS_BACKFILL in actor.scopes or actor.is_admin
+    days = tenant_settings.recent(actor.tenant_id).retention.hourly_buckets_days if may_backfill else None
     return Ages.for_caller(now, backfill_days=days)
 
 

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready?"""
+"""Health checks: liveness and readiness."""
 
 import marshmallow as ma
 from flask.typing import ResponseReturnValue
@@ -11,7 +11,7 @@ from migrations.head import head_revision
 from tenants.db import platform_tx
 from tenants.redis import boards, queue
 
-blueprint = Blueprint("health", __name__, url_prefix="/health", description="Is it alive, is it ready?")
+blueprint = Blueprint("health", __name__, url_prefix="/health", description="Health checks")
 
 
 class HealthOut(Schema):
@@ -34,7 +34,7 @@ def live() -> ResponseReturnValue:
 @blueprint.response(200, HealthOut)
 @public
 def ready() -> ResponseReturnValue:
-    """PostgreSQL answers and is migrated. Without Redis it is degraded, and still ready."""
+    """PostgreSQL answers and is migrated. Without Redis the service is degraded, but ready."""
     database, migrations = check_database()
     checks = {
         "database": database,
@@ -44,15 +44,15 @@ def ready() -> ResponseReturnValue:
     }
     if database != "ok" or migrations != "ok":
         return {"status": "unavailable", "checks": checks}, 503
-    degraded = checks["redis"] != "ok" or checks["queue"] != "ok"
-    return {"status": "degraded" if degraded else "ok", "checks": checks}
+    is_degraded = checks["redis"] != "ok" or checks["queue"] != "ok"
+    return {"status": "degraded" if is_degraded else "ok", "checks": checks}
 
 
 def check_database() -> tuple[str, str]:
     try:
         with platform_tx() as tx:
             revision = tx.scalar(text("SELECT version_num FROM alembic_version"))
-    except Exception:  # noqa: BLE001  whatever the reason is, the database is not ready
+    except Exception:  # noqa: BLE001  whatever the error, the database is not ready
         return "unavailable", "unknown"
-    # A newer schema is fine: changes expand first, so that this release runs on while the next one is rolled out.
+    # A newer schema is fine: migrations only expand, so this release works while the next one is rolled out.
     return "ok", "ok" if str(revision or "") >= head_revision() else f"at {revision}, needs {head_revision()}"

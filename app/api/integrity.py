@@ -1,4 +1,4 @@
-"""Scores that look forged, for admins to settle."""
+"""Flags on suspicious scores, for admins to resolve."""
 
 from datetime import datetime
 from typing import Any
@@ -55,11 +55,11 @@ class ResolvedOut(FlagOut):
 @blueprint.arguments(FlagsIn, location="query")
 @blueprint.response(200, FlagsOut)
 def list_flags(query: dict[str, Any]) -> Any:
-    """Newest first."""
+    """Suspicious scores, newest first."""
     asked = paging.slice_of(query, created_at=datetime, id=UUID)
     with actor_tx() as tx:
-        found = integrity.list_(tx, state=query.get("state"), after=asked.after, limit=asked.fetch)
-    return asked.answer(found)
+        flags = integrity.list_(tx, state=query.get("state"), after=asked.after, limit=asked.fetch)
+    return asked.answer(flags)
 
 
 @blueprint.post("/flags/<uuid:flag_id>/resolve")
@@ -68,14 +68,14 @@ def list_flags(query: dict[str, Any]) -> Any:
 @blueprint.arguments(VerdictIn)
 @blueprint.response(200, ResolvedOut)
 def resolve_flag(body: dict[str, Any], flag_id: UUID) -> Any:
-    """`dismiss` it (a suspension is lifted), `suspend` the user, or `reverse` what they got since an hour before it."""
+    """`dismiss` it (ends a suspension), `suspend` the user, or `reverse` their payments since an hour before it."""
     actor, now, verdict = current_actor(), utcnow(), body["action"]
     with actor_tx() as tx:
-        settled = integrity.resolve(tx, flag_id, verdict, by=actor.caller, note=body.get("note"), now=now)
-        flag = settled.flag
-        if settled.suspend is not None:
-            user_changes.change_user(tx, users.get(tx, flag.user_id), {"suspended": settled.suspend}, now=now)
-        shown = {name: getattr(flag, name) for name in FlagOut().fields}
-        shown["reversed_entries"] = settled.reversed_entries
+        resolution = integrity.resolve(tx, flag_id, verdict, by=actor.caller, note=body.get("note"), now=now)
+        flag = resolution.flag
+        if resolution.suspend is not None:
+            user_changes.change_user(tx, users.get(tx, flag.user_id), {"suspended": resolution.suspend}, now=now)
+        answer = {name: getattr(flag, name) for name in FlagOut().fields}
+        answer["reversed_entries"] = resolution.reversed_entries
     audit("flag.resolved", flag=str(flag_id), verdict=verdict.value, user=str(flag.user_id))
-    return shown
+    return answer

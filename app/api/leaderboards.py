@@ -1,4 +1,4 @@
-"""Leaderboards: what matters, in which space, over which time."""
+"""Leaderboards: reading boards, ranks and exports."""
 
 import contextlib
 import csv
@@ -41,16 +41,16 @@ blueprint = Blueprint("leaderboards", __name__, url_prefix="/api/v1/leaderboards
 MAX_ROWS = 1_000
 MAX_MEMBERS = 100
 MAX_AROUND = 100
-EXPORT_CHUNK = 500
+MAX_ROWS_PER_CHUNK = 500
 EXPORTS_PER_MINUTE = 30
 READS_PER_MINUTE = 600
-BEYOND_ANY_VALUE = 1e18
+MAX_CURSOR_VALUE = 1e18
 MEMBER = re.compile(r"[0-9]{1,19}")
 USER_MEMBER = re.compile(r"[0-9]{13}[0-9a-f]{16}:[0-9a-f-]{36}")
-# What stands before a sign that a spreadsheet may take for a formula's. (Full-width signs are taken in some languages.)
-# Each run of separators and white space is tried once, so it is linear.
+# The text before a character that starts a formula in spreadsheets (in some languages the full-width ones do too).
+# Each run of separators and white space is matched once, so it takes linear time.
 FORMULA = re.compile(r"""(?<![\s";|])[\s";|]*+(?=[=+\-@\uff1d\uff0b\uff0d\uff20])""")
-# What some spreadsheets split cells on.
+# Characters at which some spreadsheets split cells.
 SEPARATORS = frozenset(";|\t\r\n")
 
 
@@ -58,23 +58,23 @@ class BoardIn(Schema):
     scope = ma.fields.String(
         validate=ma.validate.Length(1, 80),
         metadata={
-            "description": "tenant, space:<key>, public, public:<key>, global, users or users:<segment>. Without it"
-            " tenant, or public for those who see public pages only"
+            "description": "tenant, space:<key>, public, public:<key>, global, users or users:<segment>. The default is"
+            " tenant, or public for callers who see public pages only"
         },
     )
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
-    metric = metric_field(METRICS.values(), metadata={"description": "score, or for users points"})
+    metric = metric_field(METRICS.values(), metadata={"description": "the default is score, or points for users"})
     key = ma.fields.String(metadata={"description": "a publishable key, instead of the header"})
 
 
 class ListIn(BoardIn):
     limit = ma.fields.Integer(load_default=10, validate=ma.validate.Range(1, MAX_ROWS))
     cursor = ma.fields.String(validate=ma.validate.Length(1, 512))
-    as_of = ma.fields.Date(metadata={"description": "an earlier day: the board as it was at its end"})
+    as_of = ma.fields.Date(metadata={"description": "an earlier day: the board as it was at the end of it"})
     members = ma.fields.String(
-        validate=ma.validate.Length(1, 14_000), metadata={"description": "only these pages, with commas between"}
+        validate=ma.validate.Length(1, 14_000), metadata={"description": "only these pages, separated by commas"}
     )
-    explain = ma.fields.Boolean(load_default=False, metadata={"description": "how each score came about"})
+    explain = ma.fields.Boolean(load_default=False, metadata={"description": "add how each score is computed"})
 
 
 class RankIn(BoardIn):
@@ -88,7 +88,7 @@ class ShownPageOut(Schema):
     title = ma.fields.String()
     url = ma.fields.String()
     space = ma.fields.String()
-    tenant = ma.fields.String(metadata={"description": "on the global boards"})
+    tenant = ma.fields.String(metadata={"description": "on global boards only"})
 
 
 class ShownUserOut(Schema):
@@ -100,7 +100,7 @@ class ShownUserOut(Schema):
 class RowOut(Schema):
     rank = ma.fields.Integer()
     value = ma.fields.Raw(metadata={"type": "number"})
-    rank_change = ma.fields.Integer(allow_none=True, metadata={"description": "places gained since the day before"})
+    rank_change = ma.fields.Integer(allow_none=True, metadata={"description": "places gained since the previous day"})
     is_new = ma.fields.Boolean()
     page = ma.fields.Nested(ShownPageOut, allow_none=True, metadata={"description": "on boards of pages"})
     user = ma.fields.Nested(ShownUserOut, metadata={"description": "on boards of users"})
@@ -133,25 +133,25 @@ class RankOut(Schema):
 @blueprint.arguments(ListIn, location="query")
 @blueprint.alt_response(200, schema=ListOut, success=True)
 def read_board(query: dict[str, Any]) -> ResponseReturnValue:
-    """The top of a board, or what comes after a cursor. `ETag` and 304; `source` says where it was read."""
+    """The top of a board, or the rows after a cursor. Supports `ETag` and 304; `source` is where it was read."""
     reader = current_reader()
     board = board_for(reader, query)
     after = _position(board, query["cursor"]) if query.get("cursor") else None
-    _check_together(reader, board, query)
-    if query.get("members") or query.get("as_of"):  # never in memory
-        limit_key(reader)
+    _check_combination(reader, board, query)
+    if query.get("members") or query.get("as_of"):  # never cached
+        limit_anonymous(reader)
     if query.get("members"):
         return if_changed(_subset(reader, board, query["members"]))
     if query.get("as_of"):
-        return if_changed(_as_it_was(reader, board, query["as_of"], limit=query["limit"], after=after))
-    shelf = services().boards
+        return if_changed(_past(reader, board, query["as_of"], limit=query["limit"], after=after))
+    cache = services().boards
 
-    def make() -> Answer:
-        limit_key(reader)
-        return _now(reader, board, query["limit"], after, explain=query["explain"])
+    def compute() -> Answer:
+        limit_anonymous(reader)
+        return _current(reader, board, query["limit"], after, explain=query["explain"])
 
-    what = (query["limit"], after, query["explain"], reader.audience)
-    return if_changed(shelf.get(board, what, make))
+    question = (query["limit"], after, query["explain"], reader.audience)
+    return if_changed(cache.get(board, question, compute))
 
 
 @blueprint.get("/rank")
@@ -160,10 +160,10 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
 @blueprint.arguments(RankIn, location="query")
 @blueprint.response(200, RankOut)
 def read_rank(query: dict[str, Any]) -> Any:
-    """One page's rank and value; with `around`, also its neighbours."""
+    """The rank and value of one page or user; with `around`, also its neighbours."""
     reader = current_reader()
     board = board_for(reader, query)
-    limit_key(reader)
+    limit_anonymous(reader)
     subject = _subjects(reader, board, [query["member"]]).get(query["member"])
     if subject is None:
         raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
@@ -187,96 +187,96 @@ def read_rank(query: dict[str, Any]) -> Any:
 @blueprint.arguments(BoardIn, location="query")
 @blueprint.doc(responses={"200": {"description": "text/csv: the whole board"}})
 def export(query: dict[str, Any]) -> Response:
-    """The whole board as CSV, streamed; safe to open in a spreadsheet. One that breaks off ends with `# incomplete`."""
+    """The whole board as CSV, streamed; safe to open in a spreadsheet. If it fails, it ends with `# incomplete`."""
     reader = current_reader()
     board = board_for(reader, query)
     limit_reader(reader, "export", EXPORTS_PER_MINUTE)
 
-    def make() -> Iterator[bytes]:
-        first = _export_chunk(board, after=None)  # what fails now is an answer, not half a file
+    def start() -> Iterator[bytes]:
+        first = _export_chunk(board, after=None)  # an error here is an error answer, not half a file
         return (part.encode() for part in _csv(reader, board, first))
 
     name = board.topic.replace(":", "-")
     return Response(
-        services().exports.begin(reader.tenant_id, make, stranger=_stranger(reader)),
+        services().exports.begin(reader.tenant_id, start, stranger=_stranger(reader)),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
     )
 
 
 def limit_reader(reader: Reader, name: str, per_minute: int) -> None:
-    """For a tenant's own callers together; for each stranger by themselves."""
-    whose = (reader.tenant_id, _stranger(reader) or "")
-    throttle.require(name, throttle.per_minute(per_minute), *whose, detail="Too many in a minute: try again later")
+    """Limit a tenant's own callers together, and each stranger separately."""
+    key = (reader.tenant_id, _stranger(reader) or "")
+    throttle.require(name, throttle.per_minute(per_minute), *key, detail="Too many requests: try again later")
 
 
 def _stranger(reader: Reader) -> str | None:
-    """Who is not one of the tenant's own: a network, with a publishable key, or a user who registered alone."""
+    """A caller from outside the tenant: a network with a publishable key, or a self-registered user; else None."""
     if reader.is_anonymous:
         return caller_network()
     return str(g.actor.id) if reader.public_only else None
 
 
-def limit_key(reader: Reader) -> None:
-    """Anybody may have a publishable key: what it costs to read with one has a limit."""
+def limit_anonymous(reader: Reader) -> None:
+    """Anybody can find a publishable key, so reads with one are limited."""
     if reader.is_anonymous:
         limit_reader(reader, "boards", READS_PER_MINUTE)
 
 
-def _check_together(reader: Reader, board: Board, query: dict[str, Any]) -> None:
-    """What can be asked for at once."""
+def _check_combination(reader: Reader, board: Board, query: dict[str, Any]) -> None:
+    """Refuse parameters that cannot be combined."""
     errors: dict[str, str] = {}
     if query["explain"]:
         if reader.public_only:
-            raise PublicBoardsOnly("The weights are not public, so explain is for those who see private pages")
+            raise PublicBoardsOnly("The weights are not public, so explain is only for callers who see private pages")
         if board.metric is not SCORE:
-            errors["explain"] = "there is nothing to explain but the score: ask for metric=score"
+            errors["explain"] = "only for metric=score"
         elif board.is_global:
-            errors["explain"] = "not on the global boards: every tenant has its own weights"
+            errors["explain"] = "not on the global boards: each tenant has its own weights"
         elif query.get("as_of"):
-            errors["explain"] = "not together with as_of"
+            errors["explain"] = "cannot be combined with as_of"
     if query.get("members"):
         others = [name for name in ("as_of", "cursor", "explain") if query.get(name)]
         if others:
-            errors["members"] = f"not together with {' or '.join(others)}"
+            errors["members"] = f"cannot be combined with {' or '.join(others)}"
     if errors:
         raise Invalid.fields(errors)
 
 
-def _now(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
+def _current(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
     shown = reading.read(board, Top(limit, after), now=utcnow())
     items = rows_as_json(shown, external_ids=reader.sees_external_ids)
     if explain:
         _explain(shown, items)
-    return _rendered(shown, items)
+    return _render(shown, items)
 
 
-def _as_it_was(reader: Reader, board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
+def _past(reader: Reader, board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
     if day >= utcnow().date():
         raise Invalid.field("as_of", "a day before today (UTC)")
     shown = reading.read(board, AsOf(day, limit, after), now=utcnow())
-    return _rendered(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
+    return _render(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
 
 
 def _subset(reader: Reader, board: Board, members: str) -> Answer:
-    wanted = list(dict.fromkeys(name for name in members.split(",") if name))
-    if not 1 <= len(wanted) <= MAX_MEMBERS:
-        raise Invalid.field("members", f"1 to {MAX_MEMBERS} pages, with commas between")
-    subjects = _subjects(reader, board, wanted)
+    names = list(dict.fromkeys(name for name in members.split(",") if name))
+    if not 1 <= len(names) <= MAX_MEMBERS:
+        raise Invalid.field("members", f"1 to {MAX_MEMBERS} pages, separated by commas")
+    subjects = _subjects(reader, board, names)
     shown = reading.read(board, Only(list(subjects.values())), now=utcnow())
-    return _rendered(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
+    return _render(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
 
 
 def _subjects(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, str]:
-    """The ids that these names stand for: pages by their external ids, users by our ids, `ext:…` or `me`."""
+    """The ids of pages by external id, or of users by our id, `ext:…` or `me`. Unknown names are omitted."""
     if board.is_users:
-        found = {}
+        user_ids = {}
         with tenant_tx(reader.tenant_id) as tx:
             for name in names:
                 with contextlib.suppress(users.UserNotFound):
                     if reader.sees_external_ids or not name.startswith("ext:"):
-                        found[name] = str(_user(tx, name).id)
-        return found
+                        user_ids[name] = str(_user(tx, name).id)
+        return user_ids
     external_ids = [name for name in names if EXTERNAL_ID.fullmatch(name)]
     with tenant_tx(reader.tenant_id) as tx:
         return pages.ids_of(tx, external_ids, public_only=reader.public_only)
@@ -288,7 +288,7 @@ def _user(tx: Tx, name: str) -> users.User:
 
 
 def _explain(shown: ShownBoard, items: list[dict[str, Any]]) -> None:
-    """By the weights that the boards are scored by. `pending`: the row does not show these numbers yet."""
+    """Add how each score is computed, by the weights that the board uses. `pending`: the row has older numbers."""
     with tenant_tx(shown.board.tenant_id) as tx:
         counts = series.counts_of(tx, [int(row.subject) for row in shown.rows], shown.board.window)
         applied = weights.applied(tx)
@@ -298,7 +298,7 @@ def _explain(shown: ShownBoard, items: list[dict[str, Any]]) -> None:
         item["explain"] = {**explained, "pending": explained["score"] != row.value}
 
 
-def _rendered(shown: ShownBoard, items: list[dict[str, Any]]) -> Answer:
+def _render(shown: ShownBoard, items: list[dict[str, Any]]) -> Answer:
     body = orjson.dumps(
         {
             "items": items,
@@ -314,25 +314,25 @@ def _rendered(shown: ShownBoard, items: list[dict[str, Any]]) -> Answer:
 
 
 def _cursor(board: Board, position: Position) -> str:
-    return cursors.encode(_mark(board), position.value, position.member)
+    return cursors.encode(_board_hash(board), position.value, position.member)
 
 
-def _mark(board: Board) -> str:
-    """Which board a cursor is of."""
+def _board_hash(board: Board) -> str:
+    """Identifies the board in its cursors."""
     return hashlib.blake2b(board.key.encode(), digest_size=6).hexdigest()
 
 
 def _position(board: Board, cursor: str) -> Position:
-    whose, value, member = cursors.decode(cursor, str, object, str)
-    is_number = isinstance(value, int | float) and abs(value) < BEYOND_ANY_VALUE
-    right = (USER_MEMBER if board.is_users else MEMBER).fullmatch(member)
-    if whose != _mark(board) or not is_number or not right:
+    board_hash, value, member = cursors.decode(cursor, str, object, str)
+    is_number = isinstance(value, int | float) and abs(value) < MAX_CURSOR_VALUE
+    is_member = (USER_MEMBER if board.is_users else MEMBER).fullmatch(member)
+    if board_hash != _board_hash(board) or not is_number or not is_member:
         raise cursors.BadCursor
     return Position(board.metric.load(value), member)
 
 
 def _export_chunk(board: Board, *, after: Position | None) -> ShownBoard:
-    return reading.read(board, Top(EXPORT_CHUNK, after), now=utcnow(), with_movement=False)
+    return reading.read(board, Top(MAX_ROWS_PER_CHUNK, after), now=utcnow(), with_movement=False)
 
 
 def _csv(reader: Reader, board: Board, chunk: ShownBoard) -> Iterator[str]:
@@ -356,12 +356,12 @@ def _csv(reader: Reader, board: Board, chunk: ShownBoard) -> Iterator[str]:
 
 def _csv_line(cells: Sequence[Any]) -> str:
     out = io.StringIO()
-    csv.writer(out).writerow([_harmless(cell) for cell in cells])
+    csv.writer(out).writerow([_escape_formula(cell) for cell in cells])
     return out.getvalue()
 
 
-def _harmless(cell: Any) -> Any:
-    """Text behind an apostrophe is never a formula: at the start of a cell, or of what may be taken for one."""
+def _escape_formula(cell: Any) -> Any:
+    """Put an apostrophe before what a spreadsheet may read as a formula: at the start, or after a separator."""
 
     def quote(run: "re.Match[str]") -> str:
         return f"{run[0]}'" if run.start() == 0 or not SEPARATORS.isdisjoint(run[0]) else run[0]

@@ -1,4 +1,4 @@
-"""Likes: by a user for themselves, or by a client for its own user."""
+"""Likes: by a user for themselves, or by a client for one of its users."""
 
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from analytics.ingest.events import EVENTS, Reason
 from analytics.ingest.pages import PageNotFound
 from analytics.ingest.writes import EventKind, Item, Result, WriteRequest
 from app.api.blueprint import Blueprint, Schema
-from app.api.pages import visible
+from app.api.pages import get_visible
 from app.http import event_writes
 from app.http.auth import BadCredentials, current_actor
 from app.http.edge import quiet
@@ -46,7 +46,7 @@ def like(external_id: str) -> Any:
 @idempotent
 @blueprint.response(200, LikeOut)
 def unlike(external_id: str) -> Any:
-    """Take one's like back."""
+    """Remove one's own like."""
     return change_like(external_id, EventKind.UNLIKE, current_actor().user_id)
 
 
@@ -56,7 +56,7 @@ def unlike(external_id: str) -> Any:
 @idempotent
 @blueprint.response(200, LikeOut)
 def like_for(external_id: str, user: str) -> Any:
-    """Like a page for a user, by the tenant's own id for them (made on first sight)."""
+    """Like a page for a user, by the tenant's own id for them. An unknown user is created."""
     check_external_id(user)
     return change_like(external_id, EventKind.LIKE, user)
 
@@ -67,7 +67,7 @@ def like_for(external_id: str, user: str) -> Any:
 @idempotent
 @blueprint.response(200, LikeOut)
 def unlike_for(external_id: str, user: str) -> Any:
-    """Take a user's like back."""
+    """Remove a user's like."""
     check_external_id(user)
     return change_like(external_id, EventKind.UNLIKE, user)
 
@@ -75,10 +75,12 @@ def unlike_for(external_id: str, user: str) -> Any:
 def change_like(external_id: str, kind: EventKind, user: str | UUID) -> dict[str, Any]:
     actor, now = current_actor(), utcnow()
     if actor.public_only:
-        with actor_tx() as tx:  # which ends before the write begins
-            visible(tx, external_id)
-    wanted = WriteRequest(actor.tenant_id, [Item(kind, external_id, now, user=user)], now, token=actor.client_token)
-    outcome = event_writes.write(wanted)[0]
+        with actor_tx() as tx:  # ends before the write begins
+            get_visible(tx, external_id)
+    write_request = WriteRequest(
+        actor.tenant_id, [Item(kind, external_id, now, user=user)], now, token=actor.client_token
+    )
+    outcome = event_writes.write(write_request)[0]
     if outcome.result is Result.UNKNOWN_PAGE:
         raise PageNotFound(external_id)
     if outcome.result is Result.UNKNOWN_USER:
@@ -91,7 +93,7 @@ def change_like(external_id: str, kind: EventKind, user: str | UUID) -> dict[str
 
 
 def record_limited(tenant_id: str, *, is_recorded: bool) -> None:
-    """Count a refusal; for the tenant's admins too, where it was rolled back with the request."""
+    """Count a refusal; also write it for the tenant's admins, if the request rolled it back."""
     if not is_recorded:
         event_writes.write(WriteRequest(tenant_id, [], utcnow(), rejected={Reason.LIMITED.value: 1}))
     events.reject(tenant_id, Reason.LIMITED)

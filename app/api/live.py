@@ -1,4 +1,4 @@
-"""Tickets for the sockets and streams, which a process of its own serves."""
+"""Tickets for the sockets and streams, which a separate process serves."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ class TicketIn(Schema):
 class TicketOut(Schema):
     ticket = ma.fields.String(required=True)
     expires_in = ma.fields.Integer(required=True)
-    live_url = ma.fields.String(required=True, metadata={"description": "where the sockets and streams are"})
+    live_url = ma.fields.String(required=True, metadata={"description": "the address of the sockets and streams"})
 
 
-class Elsewhere(NotFound):
+class ServedElsewhere(NotFound):
     code = "served_elsewhere"
-    title = "Sockets and streams are served by a process of their own"
+    title = "Sockets and streams are served by a separate process"
 
 
 @blueprint.post("/api/v1/live/tickets")
@@ -40,12 +40,12 @@ class Elsewhere(NotFound):
 @requires_or_key(May.READ_BOARDS)
 @blueprint.arguments(TicketIn, location="query")
 @blueprint.response(201, TicketOut)
-def make_ticket(_query: dict[str, Any]) -> Any:
-    """A ticket to open a socket or stream with: for one use, within 30 seconds."""
+def issue_ticket(_query: dict[str, Any]) -> Any:
+    """A ticket for opening a socket or stream: valid once, within 30 seconds."""
     holder, now = _holder(), utcnow()
-    whose = caller_network() if holder.kind == "key" else holder.proof
+    key = caller_network() if holder.kind == "key" else holder.proof
     limit = throttle.per_minute(TICKETS_PER_MINUTE[holder.kind])
-    throttle.require("tickets", limit, holder.tenant_id, holder.id, whose, detail="Too many tickets in a minute")
+    throttle.require("tickets", limit, holder.tenant_id, holder.id, key, detail="Too many tickets in a minute")
     with tenant_tx(holder.tenant_id) as tx:
         ticket, expires_at = tickets.issue(tx, holder, now=now)
     settings = essentials().settings
@@ -53,9 +53,9 @@ def make_ticket(_query: dict[str, Any]) -> Any:
     return {"ticket": ticket, "expires_in": expires_in, "live_url": settings.live_url}
 
 
-# What the live process serves, described here. On this process's own address it is only where a proxy joins both.
-UPGRADED = {"responses": {"101": {"description": "a websocket, of JSON messages"}}}
-STREAMED = {"responses": {"200": {"description": "text/event-stream; each event's data is a message in JSON"}}}
+# The live process serves these; they are documented here. A proxy may serve both under one address.
+UPGRADED = {"responses": {"101": {"description": "a WebSocket of JSON messages"}}}
+STREAMED = {"responses": {"200": {"description": "text/event-stream; the data of each event is a JSON message"}}}
 
 
 class SocketIn(Schema):
@@ -66,12 +66,14 @@ class SocketIn(Schema):
 
 
 class ScoreboardIn(SocketIn):
-    tenant = ma.fields.String(metadata={"description": "instead of a ticket, where the scoreboard is public"})
+    tenant = ma.fields.String(metadata={"description": "instead of a ticket, if the scoreboard is public"})
 
 
 class StreamIn(SocketIn):
-    topic = ma.fields.List(ma.fields.String(), metadata={"description": "<scope>:<window>:<metric>, once or more"})
-    top = ma.fields.Integer(metadata={"description": "rows to send with each change; else only its version"})
+    topic = ma.fields.List(ma.fields.String(), metadata={"description": "<scope>:<window>:<metric>; may be repeated"})
+    top = ma.fields.Integer(
+        metadata={"description": "how many rows to send with each change; without it, only the version"}
+    )
 
 
 @blueprint.get("/ws/leaderboards")
@@ -80,7 +82,7 @@ class StreamIn(SocketIn):
 @blueprint.doc(**UPGRADED)
 def boards_socket(_query: dict[str, Any]) -> None:
     """WebSocket: send `{"op": "subscribe", "scope", "window", "metric", "top"?}`, `unsubscribe` or `ping`."""
-    raise _elsewhere()
+    raise _served_elsewhere()
 
 
 @blueprint.get("/ws/scoreboard/top10")
@@ -88,8 +90,8 @@ def boards_socket(_query: dict[str, Any]) -> None:
 @blueprint.arguments(ScoreboardIn, location="query")
 @blueprint.doc(**UPGRADED)
 def scoreboard_socket(_query: dict[str, Any]) -> None:
-    """WebSocket: the ten best users, at once and whenever they change, with `changed_positions`."""
-    raise _elsewhere()
+    """WebSocket: the top ten users, on connecting and after each change, with `changed_positions`."""
+    raise _served_elsewhere()
 
 
 @blueprint.get("/api/v1/live/events")
@@ -97,13 +99,13 @@ def scoreboard_socket(_query: dict[str, Any]) -> None:
 @blueprint.arguments(StreamIn, location="query")
 @blueprint.doc(**STREAMED)
 def stream(_query: dict[str, Any]) -> None:
-    """Server-Sent Events: the same messages. `Last-Event-ID` goes on with a stream that broke off."""
-    raise _elsewhere()
+    """Server-Sent Events: the same messages. `Last-Event-ID` resumes an interrupted stream."""
+    raise _served_elsewhere()
 
 
-def _elsewhere() -> Elsewhere:
+def _served_elsewhere() -> ServedElsewhere:
     settings = essentials().settings
-    return Elsewhere(f"Open it at {settings.live_url}, with a ticket from POST /api/v1/live/tickets")
+    return ServedElsewhere(f"Open it at {settings.live_url}, with a ticket from POST /api/v1/live/tickets")
 
 
 def _holder() -> Holder:
@@ -112,4 +114,4 @@ def _holder() -> Holder:
         return Holder(reader.tenant_id, "key", current_key().key_id)
     if actor.kind == "user":
         return Holder(actor.tenant_id, "user", actor.id, str(actor.session_id))
-    return Holder(actor.tenant_id, "client", actor.id, actor.token_id, until=actor.token_until)
+    return Holder(actor.tenant_id, "client", actor.id, actor.token_id, until=actor.token_expires_at)

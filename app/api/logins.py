@@ -22,7 +22,7 @@ from tenants.sessions import BadLogin, Cookie, Tokens
 
 Started = TypeVar("Started", Tokens, Cookie)
 
-PER_ACCOUNT_HERE = throttle.per_minute(10)
+PER_ACCOUNT_AND_NETWORK = throttle.per_minute(10)
 PER_ACCOUNT = throttle.per_minute(60)
 PER_ADDRESS = throttle.per_minute(100)
 
@@ -31,7 +31,7 @@ blueprint = Blueprint("auth", __name__, url_prefix="/api/v1/auth", description="
 
 class SignupClosed(Forbidden):
     code = "signup_closed"
-    title = "This tenant does not take registrations"
+    title = "This tenant does not accept registrations"
 
 
 class RegisterIn(Schema):
@@ -84,7 +84,7 @@ class SessionsOut(Schema):
 @blueprint.arguments(RegisterIn)
 @blueprint.response(201, UserOut)
 def register(body: dict[str, str]) -> Any:
-    """Make a user with a login of their own. What they see of private pages is the setting `signup_sees`."""
+    """Create a user with a password. The setting `signup_sees` decides whether they see private pages."""
     _throttle_address("register")
     passwords.check_length(body["password"])
     with tenant_tx(_known_tenant(body["tenant"])) as tx:
@@ -117,27 +117,29 @@ def login(body: dict[str, str]) -> Any:
 
 
 def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.User, Started]:
-    """A session, of whichever kind, for who knows the password."""
+    """Check the password and start a session; `start` decides of which kind."""
     tenant_id, username = body["tenant"], body["username"]
     _throttle_address("login-address")
     account = (tenant_id[:64], username[:64].lower())
-    # From one network little; from all together more, and never so that strangers lock somebody's own device out.
-    throttle.require("login", PER_ACCOUNT_HERE, *account, caller_network(), detail="Too many logins, wait a little")
-    together = throttle.hit("login-account", PER_ACCOUNT, *account)
-    if not together.is_allowed and not _is_known_device(tenant_id, username):
-        raise throttle.TooMany("Too many logins for this account", state=together)
-    user = _find(tenant_id, username)
-    right = passwords.verify_password(user.password_hash if user else None, body["password"][: passwords.MAX_CHARS])
-    if user is None or not right or user.suspended_at is not None:
+    # Few from one network, more from all together; but others can never lock a user's known device out.
+    throttle.require(
+        "login", PER_ACCOUNT_AND_NETWORK, *account, caller_network(), detail="Too many logins: try again later"
+    )
+    all_networks = throttle.hit("login-account", PER_ACCOUNT, *account)
+    if not all_networks.is_allowed and not _is_known_device(tenant_id, username):
+        raise throttle.TooMany("Too many logins for this account", state=all_networks)
+    user = _find_user(tenant_id, username)
+    is_right = passwords.verify_password(user.password_hash if user else None, body["password"][: passwords.MAX_CHARS])
+    if user is None or not is_right or user.suspended_at is not None:
         raise BadLogin
-    better = users.rehash_if_outdated(user, body["password"])
+    new_hash = users.rehash_if_outdated(user, body["password"])
     services().signer.load()
     with tenant_tx(tenant_id) as tx:
-        # Checking took a while: a reset or a suspension in the meantime counts.
+        # Checking the password took a while: respect a reset or a suspension in the meantime.
         if not users.is_unchanged(tx, user):
             raise BadLogin
-        if better is not None:
-            users.set_password(tx, user.id, better, now=utcnow())
+        if new_hash is not None:
+            users.set_password(tx, user.id, new_hash, now=utcnow())
         started = start(tx, user, signer=services().signer, ip=caller_address(), agent=_agent(), now=utcnow())
     logs.bind(tenant_id=tenant_id, user_id=str(user.id))
     logs.audit("session.started", session=str(started.session_id))
@@ -149,13 +151,13 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
 @blueprint.arguments(RefreshIn)
 @blueprint.response(200, TokensOut)
 def refresh(body: dict[str, str]) -> Any:
-    """New tokens. Each refresh token is for one use: using one again ends the session."""
+    """New tokens. A refresh token is valid once: using it again ends the session."""
     _throttle_address("refresh")
     return _tokens(sessions.refresh(body["refresh_token"], signer=services().signer, now=utcnow()))
 
 
 @blueprint.post("/logout")
-@requires(May.KEEP_OWN_SESSIONS)
+@requires(May.MANAGE_OWN_SESSIONS)
 @blueprint.response(204)
 def logout() -> None:
     """End this session."""
@@ -172,10 +174,10 @@ def end_own_session() -> None:
 
 
 @blueprint.get("/sessions")
-@requires(May.KEEP_OWN_SESSIONS)
+@requires(May.MANAGE_OWN_SESSIONS)
 @blueprint.response(200, SessionsOut)
 def list_sessions() -> Any:
-    """One's own sessions, newest first: the latest hundred."""
+    """The latest hundred of one's own sessions, newest first."""
     actor = current_actor()
     with actor_tx() as tx:
         rows = sessions.list_for(tx, actor.user_id, now=utcnow())
@@ -190,7 +192,7 @@ def list_sessions() -> Any:
 
 
 @blueprint.delete("/sessions/<uuid:session_id>")
-@requires(May.KEEP_OWN_SESSIONS)
+@requires(May.MANAGE_OWN_SESSIONS)
 @idempotent
 @blueprint.response(204)
 def end_session(session_id: UUID) -> None:
@@ -212,7 +214,7 @@ def reset(body: dict[str, str]) -> ResponseReturnValue:
     _throttle_address("reset")
     tenant_id = resets.tenant_of(body["reset_token"])
     passwords.check_length(body["password"])
-    with tenant_tx(tenant_id) as tx:  # hashing is slow: only for a token that is good
+    with tenant_tx(tenant_id) as tx:  # hashing is slow: only for a valid token
         resets.user_of(tx, body["reset_token"], now=utcnow())
     hashed = passwords.hash_password(body["password"])  # outside of any transaction
     with tenant_tx(tenant_id) as tx:
@@ -223,8 +225,8 @@ def reset(body: dict[str, str]) -> ResponseReturnValue:
     return ""
 
 
-def _find(tenant_id: str, username: str) -> users.User | None:
-    """The user who wants to log in. An unknown tenant or user is None: the answer, and the work, must not differ."""
+def _find_user(tenant_id: str, username: str) -> users.User | None:
+    """The user who wants to log in; None for an unknown tenant or user. The answer, and the work, must not differ."""
     if TENANT_ID.fullmatch(tenant_id) is None:
         return None
     with tenant_tx(tenant_id) as tx:
@@ -236,7 +238,7 @@ def _find(tenant_id: str, username: str) -> users.User | None:
 
 
 def _is_known_device(tenant_id: str, username: str) -> bool:
-    """Whether this user had a session from this network and browser. An unknown user had none, for the same work."""
+    """Whether this user had a session from this network and browser. For an unknown user it does the same work."""
     if TENANT_ID.fullmatch(tenant_id) is None:
         return False
     with tenant_tx(tenant_id) as tx:
@@ -254,7 +256,7 @@ def _known_tenant(tenant_id: str) -> str:
 
 
 def _throttle_address(what: str) -> None:
-    throttle.require(what, PER_ADDRESS, caller_network(), detail="Too many tries from this address")
+    throttle.require(what, PER_ADDRESS, caller_network(), detail="Too many attempts from this address")
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:

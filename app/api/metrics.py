@@ -17,7 +17,7 @@ blueprint = Blueprint("metrics", __name__, description="For Prometheus")
 @blueprint.doc(responses={"200": {"description": "Prometheus text format"}})
 @operator
 def metrics() -> Response:
-    """Counters and timings of every process, from loopback or with the metrics token."""
+    """Counters and timings of every process. Only from loopback, or with the metrics token."""
     settings = essentials().settings
     registry = THIS_PROCESS
     if settings.metrics_dir is not None:

@@ -1,6 +1,6 @@
 """OAuth 2.0 for tenant apps: client credentials (RFC 6749), revocation (7009), metadata (8414), keys (7517).
 
-Errors here are RFC 6749's (`error`, `error_description`), as every OAuth library expects, with our own fields beside.
+Errors here are RFC 6749's (`error`, `error_description`), as every OAuth library expects, plus our own fields.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class OAuthClient(ClientMixin):  # type: ignore[misc]
         return bool(grant_type == "client_credentials")
 
 
-class Nobody(OAuthClient):
+class UnknownClient(OAuthClient):
     def __init__(self) -> None:
         return
 
@@ -64,9 +64,9 @@ class ClientCredentials(grants.ClientCredentialsGrant):  # type: ignore[misc]
     TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
 
     def validate_requested_scope(self) -> None:
-        """A client that asks for more than it has is told so, not given less."""
-        asked = set((self.request.payload.scope or "").split())
-        if not asked <= set(self.request.client.client.scopes):
+        """A client that requests a scope it lacks gets an error, not fewer scopes."""
+        requested = set((self.request.payload.scope or "").split())
+        if not requested <= set(self.request.client.client.scopes):
             raise InvalidScopeError
 
 
@@ -77,7 +77,7 @@ class Revocation(RevocationEndpoint):  # type: ignore[misc]
         try:
             return IssuedToken(essentials().signer.verify(token_string))
         except BadToken:
-            return None  # RFC 7009: a token that is not valid any more needs no revoking
+            return None  # RFC 7009: a token that is no longer valid needs no revocation
 
     def revoke_token(self, token: "IssuedToken", _request: Any) -> None:
         claims = token.claims
@@ -96,7 +96,7 @@ class IssuedToken:
 
 
 class FormPayload(FlaskOAuth2Payload):  # type: ignore[misc]
-    """Parameters from the body only: a secret in an address would end up in somebody's log."""
+    """Parameters from the body only: a secret in the query would appear in access logs."""
 
     @property
     def data(self) -> Any:
@@ -105,8 +105,8 @@ class FormPayload(FlaskOAuth2Payload):  # type: ignore[misc]
 
 class PlauditOAuth2Request(FlaskOAuth2Request):  # type: ignore[misc]
     def __init__(self) -> None:
-        # Whether the way here is secure is for the operator to say (a proxy, a private network), not the Host header:
-        # authlib would refuse plain http to anything but loopback.
+        # The operator decides whether the connection is secure (a proxy, a private network), not the Host header:
+        # authlib would refuse plain http except on loopback.
         OAuth2Request.__init__(
             self, method=request.method, uri="https://plaudit.invalid" + request.path, headers=request.headers
         )
@@ -118,10 +118,10 @@ class PlauditAuthorizationServer(AuthorizationServer):  # type: ignore[misc]
     def create_oauth2_request(self, _request: Any) -> PlauditOAuth2Request:
         return PlauditOAuth2Request()
 
-    def answer(self, make: Callable[[], Response]) -> Response:
-        """authlib's answer; what it cannot even read (a Basic header that is not text) is a bad client."""
+    def answer(self, respond: Callable[[], Response]) -> Response:
+        """authlib's answer; a header that it cannot parse (Basic that is not text) is an invalid client."""
         try:
-            return make()
+            return respond()
         except ValueError:
             return self.handle_response(401, {"error": "invalid_client"}, [("Content-Type", "application/json")])
 
@@ -129,7 +129,7 @@ class PlauditAuthorizationServer(AuthorizationServer):  # type: ignore[misc]
         if isinstance(payload, dict) and "error" in payload:
             g.problem_code = payload["error"]
             if payload["error"] == "invalid_client":
-                payload["error_description"] = "The client id or the secret is not right, or was revoked"
+                payload["error_description"] = "The client id or secret is wrong, or the client is revoked"
             payload = {
                 **payload,
                 "type": f"urn:plaudit:problem:{payload['error']}",
@@ -183,8 +183,8 @@ def token() -> ResponseReturnValue:
 
 @blueprint.post("/oauth/revoke")
 @blueprint.doc(
-    summary="Revoke an access token of the client that asks",
-    responses={"200": {"description": "It does not count any more, in any process"}},
+    summary="Revoke one of the client's own access tokens",
+    responses={"200": {"description": "It is no longer valid, in any process"}},
 )
 @public
 def revoke() -> ResponseReturnValue:
@@ -203,7 +203,7 @@ def jwks() -> ResponseReturnValue:
 
 
 @blueprint.get("/.well-known/oauth-authorization-server")
-@blueprint.doc(summary="Where everything is (RFC 8414)", responses={"200": {"description": "metadata"}})
+@blueprint.doc(summary="Authorization server metadata (RFC 8414)", responses={"200": {"description": "metadata"}})
 @public
 def metadata() -> ResponseReturnValue:
     issuer = _settings().public_url
@@ -235,9 +235,9 @@ def _throttle() -> None:
 
 
 def _query_client(client_id: str) -> OAuthClient:
-    """The client; for one that is not there, one that accepts no secret: both are refused in the same words."""
+    """The client; for an unknown id one that accepts no secret, so that both get the same error."""
     client = credentials.find_client(client_id)
-    return OAuthClient(client) if client is not None else Nobody()
+    return OAuthClient(client) if client is not None else UnknownClient()
 
 
 def _generate_token(*, grant_type: str, client: OAuthClient, scope: str | None = None, **_rest: Any) -> dict[str, Any]:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""What a tenant, or one of its spaces, got in all."""
+"""The totals and trends of a tenant, or of one of its spaces."""
 
 import threading
 import time
@@ -33,21 +33,21 @@ from tenants.errors import Invalid
 
 blueprint = Blueprint("overview", __name__, url_prefix="/api/v1/overview", description="Totals and trends")
 
-# Of those that have to be made, for each caller.
+# Of answers that are not cached, for each caller.
 READS_PER_MINUTE = 300
-# What is quick is made anew, so that nobody is shown what was before a change; of the rest, a tenth of a core's time.
+# Quick answers are never cached, so they are never stale; slow ones for ten times their cost: a tenth of a core.
 QUICK_S = 0.1
-TIMES_ITS_COST = 10
-MAX_KEPT_OF_A_TENANT = 100
-MAX_TENANTS_KEPT = 1_000
+MAX_AGE_PER_COST = 10
+MAX_ANSWERS_PER_TENANT = 100
+MAX_TENANTS = 1_000
 
 
 class OverviewIn(Schema):
     scope = ma.fields.String(
         validate=ma.validate.Length(1, 80),
         metadata={
-            "description": "tenant, space:<key>, public or public:<key>; tenant, or public for those who see public"
-            " pages only"
+            "description": "tenant, space:<key>, public or public:<key>. The default is tenant, or public for callers"
+            " who see public pages only"
         },
     )
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
@@ -56,9 +56,9 @@ class OverviewIn(Schema):
 class CountedOut(Schema):
     total = ma.fields.Integer(required=True)
     previous = ma.fields.Integer(
-        allow_none=True, metadata={"description": "in the window before; null for `all`, or if it took too long"}
+        allow_none=True, metadata={"description": "in the previous window; null for `all`, or if it took too long"}
     )
-    points = ma.fields.List(ma.fields.Nested(PointOut), metadata={"description": "none if it took too long"})
+    points = ma.fields.List(ma.fields.Nested(PointOut), metadata={"description": "empty if it took too long"})
 
 
 class OverviewFields(Schema):
@@ -78,113 +78,113 @@ OverviewOut = OverviewFields.from_dict(
 @blueprint.arguments(OverviewIn, location="query")
 @blueprint.alt_response(200, schema=OverviewOut, success=True)
 def read_overview(query: dict[str, Any]) -> Response:
-    """Views and likes in a window, in the one before, and over time (for `all`: the last 90 days). `ETag` and 304.
+    """Views and likes in a window, in the previous one, and over time (for `all`: the last 90 days). `ETag` and 304.
 
-    What takes long to make is kept for a while: `Age` says how old it is.
+    Slow answers are cached for a while: `Age` is the age in seconds.
     """
     board = board_for(current_reader(), {**query, "metric": VIEWS.name})
     if board.is_global:
         raise Invalid.field("scope", "tenant, space:<key>, public or public:<key>")
 
-    def make() -> tuple[Answer, bool]:
+    def compute() -> tuple[Answer, bool]:
         actor, now = current_actor(), utcnow()
         limit = throttle.per_minute(READS_PER_MINUTE)
-        throttle.require("overview", limit, actor.tenant_id, actor.id, detail="Too many in a minute: try again later")
+        throttle.require("overview", limit, actor.tenant_id, actor.id, detail="Too many requests: try again later")
         with actor_tx() as tx:
-            found = {
+            by_metric = {
                 metric.name: series.overview(
                     tx, metric, board.window, space=board.scope_key, public_only=board.is_public, now=now
                 )
                 for metric in counted_metrics()
             }
-            is_known = board.scope_key is None or pages.has_space(tx, board.scope_key)
+            space_exists = board.scope_key is None or pages.has_space(tx, board.scope_key)
         step_s = int(board.window.trend_step.total_seconds())
-        told = {"scope": board.scope, "window": board.window, "step_s": step_s, **found}
-        # Anybody can make up spaces: what is kept is of those that there are.
-        return Answer.of(orjson.dumps(told, option=orjson.OPT_UTC_Z), version=0), is_known
+        content = {"scope": board.scope, "window": board.window, "step_s": step_s, **by_metric}
+        # Cache only spaces that exist: callers can name any number of others.
+        return Answer.of(orjson.dumps(content, option=orjson.OPT_UTC_Z), version=0), space_exists
 
-    answer, age_s = _kept.get(board, make)
+    answer, age_s = _cache.get(board, compute)
     response = if_changed(answer)
-    response.headers["Age"] = str(ceil(age_s))  # 0: it is as of now
+    response.headers["Age"] = str(ceil(age_s))  # 0: computed now
     return response
 
 
 @dataclass(frozen=True)
 class _Entry:
     answer: Answer
-    made_at: float
-    until: float
+    computed_at: float
+    valid_until: float
 
 
 @dataclass
-class _Making:
+class _Computation:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    wanted_by: int = 0
+    callers: int = 0
 
 
-class _Kept:
-    """Answers that cost something, each kept the longer the more it did, and made by one of those who ask at once.
+class _OverviewCache:
+    """Slow answers, each cached in proportion to its cost. Concurrent callers share one computation.
 
-    Each tenant has a number of its own: the answers read last stay, and no tenant takes another's place.
+    Each tenant has its own bound: the answers read last stay, and no tenant evicts another's.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, OrderedDict[Board, _Entry]] = OrderedDict()
-        self._making: dict[Board, _Making] = {}
+        self._answers: OrderedDict[str, OrderedDict[Board, _Entry]] = OrderedDict()
+        self._computing: dict[Board, _Computation] = {}
 
-    def get(self, board: Board, make: Callable[[], tuple[Answer, bool]]) -> tuple[Answer, float]:
-        """The answer, and how many seconds old it is. `make` also says whether its answer may be kept."""
+    def get(self, board: Board, compute: Callable[[], tuple[Answer, bool]]) -> tuple[Answer, float]:
+        """The answer, and how many seconds old it is. `compute` also returns whether its answer may be cached."""
         with self._turn(board):
             began = time.monotonic()
-            known = self._find(board)
-            if known is not None and began < known.until:
-                return known.answer, began - known.made_at
-            answer, may_be_kept = make()
+            entry = self._find(board)
+            if entry is not None and began < entry.valid_until:
+                return entry.answer, began - entry.computed_at
+            answer, may_be_cached = compute()
             took_s = time.monotonic() - began
-            if may_be_kept and took_s >= QUICK_S:
-                self._keep(board, _Entry(answer, began, began + took_s * TIMES_ITS_COST))
+            if may_be_cached and took_s >= QUICK_S:
+                self._store(board, _Entry(answer, began, began + took_s * MAX_AGE_PER_COST))
             return answer, 0.0
 
     def sizes(self) -> dict[str, int]:
-        """How many are kept of each tenant."""
+        """How many answers are cached for each tenant."""
         with self._lock:
-            return {tenant_id: len(answers) for tenant_id, answers in self._known.items()}
+            return {tenant_id: len(answers) for tenant_id, answers in self._answers.items()}
 
     @contextmanager
     def _turn(self, board: Board) -> Iterator[None]:
-        """One at a time for each board. Its lock is there as long as somebody wants it."""
+        """One caller at a time for each board. Its lock exists as long as somebody uses it."""
         with self._lock:
-            making = self._making.setdefault(board, _Making())
-            making.wanted_by += 1
+            computation = self._computing.setdefault(board, _Computation())
+            computation.callers += 1
         try:
-            with making.lock:
+            with computation.lock:
                 yield
         finally:
             with self._lock:
-                making.wanted_by -= 1
-                if not making.wanted_by:
-                    del self._making[board]
+                computation.callers -= 1
+                if not computation.callers:
+                    del self._computing[board]
 
     def _find(self, board: Board) -> _Entry | None:
         with self._lock:
-            known = self._known.get(board.tenant_id)
-            if known is None or board not in known:
+            of_tenant = self._answers.get(board.tenant_id)
+            if of_tenant is None or board not in of_tenant:
                 return None
-            self._known.move_to_end(board.tenant_id)
-            known.move_to_end(board)
-            return known[board]
+            self._answers.move_to_end(board.tenant_id)
+            of_tenant.move_to_end(board)
+            return of_tenant[board]
 
-    def _keep(self, board: Board, entry: _Entry) -> None:
+    def _store(self, board: Board, entry: _Entry) -> None:
         with self._lock:
-            known = self._known.setdefault(board.tenant_id, OrderedDict())
-            self._known.move_to_end(board.tenant_id)
-            known[board] = entry
-            known.move_to_end(board)
-            if len(known) > MAX_KEPT_OF_A_TENANT:
-                known.popitem(last=False)
-            if len(self._known) > MAX_TENANTS_KEPT:
-                self._known.popitem(last=False)
+            of_tenant = self._answers.setdefault(board.tenant_id, OrderedDict())
+            self._answers.move_to_end(board.tenant_id)
+            of_tenant[board] = entry
+            of_tenant.move_to_end(board)
+            if len(of_tenant) > MAX_ANSWERS_PER_TENANT:
+                of_tenant.popitem(last=False)
+            if len(self._answers) > MAX_TENANTS:
+                self._answers.popitem(last=False)
 
 
-_kept = _Kept()
+_cache = _OverviewCache()

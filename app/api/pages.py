@@ -1,4 +1,4 @@
-"""Pages: what a tenant counts."""
+"""Pages: what a tenant's views and likes are counted for."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -94,7 +94,7 @@ class PagesOut(Schema):
 @blueprint.alt_response(201, schema=PageOut, success=True)
 @blueprint.response(200, PageOut)
 def put_page(body: dict[str, Any], external_id: str) -> ResponseReturnValue:
-    """Make a page (201) or change it (200)."""
+    """Create a page (201) or change it (200)."""
     with actor_tx() as tx:
         saved = pages.put(tx, external_id, **body, now=utcnow())
         shown = show(tx, [saved.page])[0]
@@ -107,7 +107,7 @@ def put_page(body: dict[str, Any], external_id: str) -> ResponseReturnValue:
 def get_page(external_id: str) -> Any:
     """One page."""
     with actor_tx() as tx:
-        return show(tx, [visible(tx, external_id)])[0]
+        return show(tx, [get_visible(tx, external_id)])[0]
 
 
 @blueprint.get("")
@@ -115,17 +115,17 @@ def get_page(external_id: str) -> Any:
 @blueprint.arguments(PagesIn, location="query")
 @blueprint.response(200, PagesOut)
 def list_pages(query: dict[str, Any]) -> Any:
-    """All pages, or a space's; newest first."""
+    """All pages, or those of a space; newest first."""
     asked = paging.slice_of(query, id=int)
     with actor_tx() as tx:
-        found = pages.list_(
+        rows = pages.list_(
             tx,
             space=query.get("space"),
             before=asked.after,
             limit=asked.fetch,
             public_only=current_actor().public_only,
         )
-        return asked.answer(found, show=partial(show, tx))
+        return asked.answer(rows, show=partial(show, tx))
 
 
 @blueprint.delete("/<external_id>")
@@ -133,7 +133,7 @@ def list_pages(query: dict[str, Any]) -> Any:
 @idempotent
 @blueprint.response(204)
 def delete_page(external_id: str) -> None:
-    """Remove a page with its likes and views."""
+    """Delete a page with its likes and views."""
     with actor_tx() as tx:
         pages.delete(tx, external_id)
 
@@ -145,7 +145,7 @@ def delete_page(external_id: str) -> None:
 def get_stats(_query: dict[str, Any], external_id: str) -> Any:
     """Likes, views and score of a page over each window."""
     with actor_tx() as tx:
-        return series.stats(tx, visible(tx, external_id).id, now=utcnow())
+        return series.stats(tx, get_visible(tx, external_id).id, now=utcnow())
 
 
 @blueprint.get("/<external_id>/series")
@@ -153,18 +153,18 @@ def get_stats(_query: dict[str, Any], external_id: str) -> Any:
 @blueprint.arguments(SeriesIn, location="query")
 @blueprint.response(200, SeriesOut)
 def get_series(query: dict[str, Any], external_id: str) -> Any:
-    """A page's views or likes by the hour or day (UTC), 0 where there were none. The last 7 days, or 30 by the day."""
+    """A page's views or likes by hour or day (UTC), with zeros. The default is the last 7 days, or 30 by day."""
     end = query.get("end") or utcnow()
     week, month = timedelta(days=7), timedelta(days=30)
     start = query.get("start") or max(end, series.EARLIEST + month) - (week if query["step"] is Step.HOUR else month)
     with actor_tx() as tx:
-        page = visible(tx, external_id)
+        page = get_visible(tx, external_id)
         points = series.series(tx, page.id, METRICS[query["metric"]], step=query["step"], start=start, end=end)
     return {"metric": query["metric"], "step": query["step"].value, "points": points}
 
 
-def visible(tx: Tx, external_id: str) -> Page:
-    """The page, if it is there for the caller."""
+def get_visible(tx: Tx, external_id: str) -> Page:
+    """The page, if the caller may see it; else it does not exist."""
     return pages.get(tx, external_id, public_only=current_actor().public_only)
 
 

@@ -1,4 +1,4 @@
-"""Scores: users claim what they did, and are paid once."""
+"""Scores: users claim actions, and each is paid once."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -25,15 +25,15 @@ blueprint = Blueprint("scores", __name__, url_prefix="/api/v1/scores", descripti
 
 
 class SmallObject(ma.fields.Dict):
-    """A JSON object of the caller's own, of a few kilobytes."""
+    """A JSON object with any content, up to a few kilobytes."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
-        found = super()._deserialize(value, attr, data, **kwargs)  # type: ignore[no-untyped-call]
-        if len(orjson.dumps(found)) > actions.MAX_METADATA_BYTES:
+        loaded = super()._deserialize(value, attr, data, **kwargs)  # type: ignore[no-untyped-call]
+        if len(orjson.dumps(loaded)) > actions.MAX_METADATA_BYTES:
             raise ma.ValidationError(f"At most {actions.MAX_METADATA_BYTES} bytes of JSON.")
-        if _has_huge_number(found):  # it would come back from the database as another
-            raise ma.ValidationError("Numbers up to 2^53 only.")
-        return found
+        if _has_huge_number(loaded):  # the database would return another number
+            raise ma.ValidationError("Numbers may be at most 2^53.")
+        return loaded
 
 
 def _has_huge_number(value: Any) -> bool:
@@ -48,19 +48,21 @@ class UpdateIn(Schema):
     action_id = ma.fields.UUID(required=True, data_key="actionId")
     action_type = ma.fields.String(required=True, data_key="actionType", validate=ma.validate.Length(1, 64))
     wanted = ma.fields.Integer(
-        strict=True, data_key="scoreDelta", metadata={"description": "refused when above the catalog's points"}
+        strict=True, data_key="scoreDelta", metadata={"description": "at most the catalog's points; more is refused"}
     )
-    timestamp = ma.fields.AwareDateTime(required=True, metadata={"description": "when it was done, by your clock"})
+    timestamp = ma.fields.AwareDateTime(
+        required=True, metadata={"description": "when the action was done, by the sender's clock"}
+    )
     object = ma.fields.String(validate=ma.validate.Regexp(actions.OBJECT))
     metadata_ = SmallObject(data_key="metadata")
     client_info = SmallObject(data_key="clientInfo")
-    ignored = ma.fields.Raw(data_key="userId", metadata={"description": "ignored: the token says who"})
+    ignored = ma.fields.Raw(data_key="userId", metadata={"description": "ignored: the user is the token's"})
 
 
 class ClaimIn(Schema):
     action_token = ma.fields.String(required=True, validate=ma.validate.Length(1, 2048))
     score_delta = ma.fields.Integer(
-        strict=True, metadata={"description": "1 to the token's most, which is the default"}
+        strict=True, metadata={"description": "from 1 to the token's max_points, which is the default"}
     )
     metadata_ = SmallObject(data_key="metadata")
 
@@ -79,9 +81,9 @@ class PaidOut(Schema):
 @blueprint.arguments(UpdateIn)
 @blueprint.response(200, PaidOut)
 def update_score(body: dict[str, Any]) -> ResponseReturnValue:
-    """Claim an action. The same actionId again is answered as the first time; with another payload it is refused."""
+    """Claim an action. The same actionId again gets the first answer; with another payload it is refused."""
     user_id = current_actor().user_id
-    said = {name: body.get(name) for name in ("wanted", "timestamp", "object", "metadata_")}
+    payload = {name: body.get(name) for name in ("wanted", "timestamp", "object", "metadata_")}
     return pay(
         ActionClaim(
             user_id,
@@ -93,7 +95,7 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
             client_time=body["timestamp"],
             metadata=body.get("metadata_"),
             client_info=body.get("client_info"),
-            payload=said,
+            payload=payload,
             **_caller(),
         )
     )
@@ -106,11 +108,11 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
 @blueprint.arguments(ClaimIn)
 @blueprint.response(200, PaidOut)
 def claim(body: dict[str, Any]) -> ResponseReturnValue:
-    """Claim what an action token vouches for. It is paid once."""
+    """Claim the action of an action token. It is paid once."""
     actor, now = current_actor(), utcnow()
     claims = services().action_tokens.verify(body["action_token"], now=now)
     if claims.tenant != actor.tenant_id or claims.user != str(actor.user_id):
-        raise tokens.BadActionToken("This action token is somebody else's")
+        raise tokens.BadActionToken("This action token belongs to another user")
     return pay(
         ActionClaim(
             UUID(claims.user),
@@ -142,7 +144,7 @@ def pay(claim: ActionClaim) -> ResponseReturnValue:
 
 
 def _flag_impossible_time(tenant_id: str, claim: ActionClaim) -> None:
-    """Nothing was paid, but the claim is flagged, in a transaction of its own."""
+    """Flag the refused claim, in a separate transaction."""
     with tenant_tx(tenant_id) as tx:
         actions.flag_impossible_time(tx, claim, now=utcnow())
 

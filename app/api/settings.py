@@ -1,4 +1,4 @@
-"""What a tenant has decided."""
+"""The settings of a tenant."""
 
 from dataclasses import asdict
 from typing import Any
@@ -41,7 +41,7 @@ class RetentionOut(Schema):
 class SettingsOut(Schema):
     signup_open = ma.fields.Boolean(metadata={"description": "whether anybody may register as a member"})
     signup_sees = ma.fields.Enum(
-        VisiblePages, by_value=True, metadata={"description": "which pages members see who registered alone"}
+        VisiblePages, by_value=True, metadata={"description": "which pages self-registered members see"}
     )
     share_public_pages = ma.fields.Boolean()
     public_scoreboard = ma.fields.Boolean()
@@ -52,7 +52,7 @@ class SettingsOut(Schema):
 
 
 class SettingsIn(Schema):
-    """Any part of the settings. What is wrong is said by the domain, which knows the ranges."""
+    """Any part of the settings. `tenants.settings` validates them, since it defines the ranges."""
 
     class Meta:
         unknown = ma.INCLUDE
@@ -82,7 +82,7 @@ def read_settings() -> Any:
 @blueprint.arguments(SettingsIn)
 @blueprint.response(200, SettingsOut)
 def change_settings(changes: dict[str, Any]) -> Any:
-    """Change some; the rest stays. With `If-Match`, only if nobody was quicker."""
+    """Change some settings; the others stay. With `If-Match`, only if nobody else has changed them."""
     with actor_tx() as tx:
         changed = tenant_settings.change(tx, changes, now=utcnow(), expected_version=expected_version())
         if changed.after.share_public_pages != changed.before.share_public_pages:

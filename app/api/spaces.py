@@ -1,4 +1,4 @@
-"""Spaces at a glance."""
+"""The list of spaces."""
 
 from typing import Any
 
@@ -32,9 +32,9 @@ class SpacesOut(Schema):
 @blueprint.arguments(PageIn, location="query")
 @blueprint.response(200, SpacesOut)
 def list_spaces(query: dict[str, Any]) -> Any:
-    """The spaces that have pages which the caller sees, by their keys, with what those got in the last 7 days."""
+    """The spaces with pages that the caller may see, by key, with the views and likes of the last 7 days."""
     asked = paging.slice_of(query, space=str)
     with actor_tx() as tx:
         public_only = current_actor().public_only
-        found = series.spaces(tx, after=asked.after, limit=asked.fetch, public_only=public_only)
-    return asked.answer(found)
+        spaces = series.spaces(tx, after=asked.after, limit=asked.fetch, public_only=public_only)
+    return asked.answer(spaces)

@@ -69,7 +69,7 @@ class UserChangeIn(Schema):
     suspended = StrictBoolean()
     segment = ma.fields.String(allow_none=True)
     external_id = ma.fields.String(
-        allow_none=True, metadata={"description": "your own id for somebody who logs in here: events name them by it"}
+        allow_none=True, metadata={"description": "your own id for a user who logs in here; events refer to them by it"}
     )
     avatar_url = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=2048))
     bio = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=1000))
@@ -92,7 +92,7 @@ class MeOut(Schema):
     id = ma.fields.String(required=True)
     scopes = ma.fields.List(ma.fields.String())
     roles = ma.fields.List(ma.fields.String())
-    sees = ma.fields.Enum(VisiblePages, by_value=True, metadata={"description": "which pages are there for the caller"})
+    sees = ma.fields.Enum(VisiblePages, by_value=True, metadata={"description": "which pages the caller may see"})
     user = ma.fields.Nested(UserOut)
 
 
@@ -105,7 +105,7 @@ class EntryOut(Schema):
     score = ma.fields.Integer()
     at = ma.fields.AwareDateTime()
     event_id = ma.fields.UUID(allow_none=True)
-    reverses = ma.fields.Integer(allow_none=True, metadata={"description": "the entry that this one takes back"})
+    reverses = ma.fields.Integer(allow_none=True, metadata={"description": "the entry that this one reverses"})
 
 
 class LedgerOut(Schema):
@@ -133,7 +133,7 @@ class ActionsOut(Schema):
 
 
 class ErasedOut(Schema):
-    """The receipt."""
+    """What was erased."""
 
     id = ma.fields.UUID()
     erased_at = ma.fields.AwareDateTime()
@@ -143,13 +143,13 @@ class ErasedOut(Schema):
     audit_rows = ma.fields.Integer()
 
 
-# What is said of a change in the audit, beside the names of what was changed.
+# Fields whose new value is in the audit line; of other changed fields only the name.
 RIGHTS = frozenset({"role", "suspended", "segment", "sees_private"})
 
 
 class OwnRights(Conflict):
     code = "own_rights"
-    title = "Nobody takes away their own rights"
+    title = "Admins cannot remove their own rights"
 
 
 @blueprint.get("/me")
@@ -158,14 +158,14 @@ class OwnRights(Conflict):
 def me() -> Any:
     """Who the caller is."""
     actor = current_actor()
-    told: dict[str, Any] = {"kind": actor.kind, "tenant": actor.tenant_id, "id": actor.id}
-    told["sees"] = VisiblePages.PUBLIC if actor.public_only else VisiblePages.ALL
+    answer: dict[str, Any] = {"kind": actor.kind, "tenant": actor.tenant_id, "id": actor.id}
+    answer["sees"] = VisiblePages.PUBLIC if actor.public_only else VisiblePages.ALL
     if actor.kind == "client":
-        return {**told, "scopes": sorted(actor.scopes)}
+        return {**answer, "scopes": sorted(actor.scopes)}
     with actor_tx() as tx:
         user = users.get(tx, actor.user_id)
         tenant = registry.get(tx, actor.tenant_id)
-    return {**told, "tenant_name": tenant.name, "roles": [actor.role], "user": user}
+    return {**answer, "tenant_name": tenant.name, "roles": [actor.role], "user": user}
 
 
 @blueprint.get("/users")
@@ -173,11 +173,11 @@ def me() -> Any:
 @blueprint.arguments(UsersIn, location="query")
 @blueprint.response(200, UsersOut)
 def list_users(query: dict[str, Any]) -> Any:
-    """Newest first."""
+    """All users, newest first."""
     asked = paging.slice_of(query, created_at=datetime, id=UUID)
     with actor_tx() as tx:
-        found = users.search(tx, q=query.get("q"), after=asked.after, limit=asked.fetch)
-    return asked.answer(found)
+        rows = users.search(tx, q=query.get("q"), after=asked.after, limit=asked.fetch)
+    return asked.answer(rows)
 
 
 @blueprint.get("/users/<user>")
@@ -190,16 +190,16 @@ def get_user(user: str) -> Any:
     """
     actor = current_actor()
     with actor_tx() as tx:
-        found = resolve(tx, user, actor)
-    is_own = actor.kind == "user" and found.id == actor.user_id
+        target = resolve(tx, user, actor)
+    is_own = actor.kind == "user" and target.id == actor.user_id
     if actor.public_only and not is_own:  # a tenant's own id for a user may be an e-mail address
         if user.startswith("ext:"):
             raise users.UserNotFound
-        found.external_id = None
+        target.external_id = None
     if not actor.is_admin and not is_own:
         for name in ("email", "sees_private"):
-            setattr(found, name, None)  # in this answer only: the transaction is over
-    return found
+            setattr(target, name, None)  # in this answer only: the transaction has ended
+    return target
 
 
 @blueprint.patch("/users/<user>")
@@ -211,13 +211,13 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
     """Set a user's role, segment, profile, what they see, or suspend them: their sessions end at once."""
     actor, now = current_actor(), utcnow()
     with actor_tx() as tx:
-        found = resolve(tx, user, actor)
-        own = actor.kind == "user" and found.id == actor.user_id
+        target = resolve(tx, user, actor)
+        own = actor.kind == "user" and target.id == actor.user_id
         if own and (changes.get("suspended") or changes.get("role") == Role.MEMBER):
             raise OwnRights
-        changed = user_changes.change_user(tx, found, changes, now=now)
+        changed = user_changes.change_user(tx, target, changes, now=now)
     rights = {name: value for name, value in changes.items() if name in RIGHTS}
-    audit("user.changed", user=str(found.id), changed=sorted(changes), **rights)
+    audit("user.changed", user=str(target.id), changed=sorted(changes), **rights)
     return changed
 
 
@@ -225,11 +225,11 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
 @requires(May.RESET_PASSWORDS)
 @blueprint.response(201, ResetTokenOut)
 def offer_reset(user: str) -> ResponseReturnValue:
-    """A token, good once and for an hour, with which the user sets a new password. Deliver it yourself."""
+    """A token for setting a new password, valid once and for an hour. Send it to the user yourself."""
     with actor_tx() as tx:
-        found = resolve(tx, user, current_actor())
-        token, expires_at = resets.create(tx, found, by_admin=current_actor().is_admin, now=utcnow())
-    logs.audit("password.reset_offered", user=str(found.id))
+        target = resolve(tx, user, current_actor())
+        token, expires_at = resets.create(tx, target, by_admin=current_actor().is_admin, now=utcnow())
+    logs.audit("password.reset_offered", user=str(target.id))
     return {"reset_token": token, "expires_at": expires_at}
 
 
@@ -241,8 +241,8 @@ def read_ledger(query: dict[str, Any], user: str) -> Any:
     """Every change of a user's score, newest first. Members see their own."""
     asked = paging.slice_of(query, id=int)
     with actor_tx() as tx:
-        found = own_or_any(tx, user)
-        entries = ledger.of_user(tx, found.id, before=asked.after, limit=asked.fetch)
+        target = resolve_permitted(tx, user)
+        entries = ledger.of_user(tx, target.id, before=asked.after, limit=asked.fetch)
     return asked.answer(entries)
 
 
@@ -251,31 +251,31 @@ def read_ledger(query: dict[str, Any], user: str) -> Any:
 @blueprint.arguments(PageIn, location="query")
 @blueprint.response(200, ActionsOut)
 def read_actions(query: dict[str, Any], user: str) -> Any:
-    """How a user's actions came in, newest first, as long as the audit is kept. Members see their own."""
+    """The audit of a user's actions, newest first, as long as it is kept. Members see their own."""
     asked = paging.slice_of(query, received_at=datetime, id=UUID)
     with actor_tx() as tx:
-        found = own_or_any(tx, user)
-        rows = action_audit.of_user(tx, found.id, before=asked.after, limit=asked.fetch)
+        target = resolve_permitted(tx, user)
+        rows = action_audit.of_user(tx, target.id, before=asked.after, limit=asked.fetch)
     return asked.answer(rows)
 
 
 @blueprint.get("/users/<user>/export")
 @requires(May.HANDLE_PERSONAL_DATA)
-@blueprint.doc(responses={"200": {"description": "everything that is held of the user, as JSON"}})
+@blueprint.doc(responses={"200": {"description": "all data about the user, as JSON"}})
 def export_user(user: str) -> Response:
-    """Everything that is held of a user."""
+    """All data about a user."""
     actor = current_actor()
 
-    def make() -> Iterator[bytes]:
+    def start() -> Iterator[bytes]:
         with actor_tx() as tx:
-            found = own_or_any(tx, user)
-            if found.role == Role.ADMIN and not actor.is_admin:
-                raise Forbidden("Only an admin may see all that is held of an admin")
-            held = privacy.export(tx, found)
-        return iter([orjson.dumps(held, option=orjson.OPT_UTC_Z, default=str)])
+            target = resolve_permitted(tx, user)
+            if target.role == Role.ADMIN and not actor.is_admin:
+                raise Forbidden("Only an admin may see all data about an admin")
+            data = privacy.export(tx, target)
+        return iter([orjson.dumps(data, option=orjson.OPT_UTC_Z, default=str)])
 
     return Response(
-        services().exports.begin(actor.tenant_id, make, stranger=str(actor.id) if actor.public_only else None),
+        services().exports.begin(actor.tenant_id, start, stranger=str(actor.id) if actor.public_only else None),
         content_type="application/json",
         headers={"Content-Disposition": 'attachment; filename="plaudit-user.json"'},
     )
@@ -286,10 +286,10 @@ def export_user(user: str) -> Response:
 @idempotent
 @blueprint.response(200, ErasedOut)
 def erase_user(user: str) -> Any:
-    """Forget a user: who they were, and their likes. The ledger stays, under an id that is nobody's."""
+    """Erase a user's personal data and likes. The ledger stays, under an id that identifies nobody."""
     actor = current_actor()
     with actor_tx() as tx:
-        erased = privacy.erase(tx, own_or_any(tx, user), by_admin=actor.is_admin, now=utcnow())
+        erased = privacy.erase(tx, resolve_permitted(tx, user), by_admin=actor.is_admin, now=utcnow())
     after_commit(erased.announce)
     after_commit(lambda: redaction.begin(actor.tenant_id, erased.user_id))
     audit("user.erased", user=str(erased.user_id))
@@ -303,13 +303,13 @@ def erase_user(user: str) -> Any:
     }
 
 
-def own_or_any(tx: Tx, reference: str) -> User:
-    """A member may name themselves only; anybody else is not there."""
+def resolve_permitted(tx: Tx, reference: str) -> User:
+    """The user a path names. For a member, other users do not exist."""
     actor = current_actor()
-    found = resolve(tx, reference, actor)
-    if actor.kind == "user" and not actor.is_admin and found.id != actor.user_id:
+    target = resolve(tx, reference, actor)
+    if actor.kind == "user" and not actor.is_admin and target.id != actor.user_id:
         raise users.UserNotFound
-    return found
+    return target
 
 
 def resolve(tx: Tx, reference: str, actor: Actor) -> User:

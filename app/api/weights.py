@@ -22,7 +22,7 @@ blueprint = Blueprint("weights", __name__, url_prefix="/api/v1/settings/weights"
 
 
 class StrictNumber(ma.fields.Float):
-    """A number, and nothing that looks like one."""
+    """A number; no text or boolean instead."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         if isinstance(value, bool | str):
@@ -33,7 +33,7 @@ class StrictNumber(ma.fields.Float):
 class WeightsIn(Schema):
     likes = StrictNumber(required=True, metadata={"description": "points for a like"})
     views = StrictNumber(required=True, metadata={"description": "points for ln(1 + views)"})
-    effective_from = ma.fields.AwareDateTime(metadata={"description": "now, if it is not given"})
+    effective_from = ma.fields.AwareDateTime(metadata={"description": "the default is now"})
 
 
 class PreviewIn(Schema):
@@ -61,7 +61,9 @@ class ProgressOut(Schema):
 
 class WeightsOut(VersionOut):
     formula = ma.fields.String()
-    projected = ma.fields.Nested(ProgressOut, metadata={"description": "pages scored by these weights, of all"})
+    projected = ma.fields.Nested(
+        ProgressOut, metadata={"description": "how many pages are scored by these weights, of all"}
+    )
     history = ma.fields.List(ma.fields.Nested(VersionOut))
 
 
@@ -75,14 +77,14 @@ class MoveOut(Schema):
 
 class PreviewOut(Schema):
     items = ma.fields.List(ma.fields.Nested(MoveOut))
-    moved = ma.fields.Integer(metadata={"description": "how many rows of the board would have another rank"})
+    moved = ma.fields.Integer(metadata={"description": "how many rows of the board would change rank"})
 
 
 @blueprint.get("")
 @requires(May.MANAGE_SETTINGS)
 @blueprint.response(200, WeightsOut)
 def read_weights() -> Any:
-    """The weights that apply now, how far they have been applied, and every version. `ETag` is the newest version."""
+    """The current weights, how far they have been applied, and every version. `ETag` is the newest version."""
     with actor_tx() as tx:
         return _answer(tx)
 
@@ -93,7 +95,7 @@ def read_weights() -> Any:
 @blueprint.arguments(WeightsIn)
 @blueprint.response(200, WeightsOut)
 def change_weights(body: dict[str, Any]) -> Any:
-    """A new version, from now or from a later moment on; every board of scores follows. `If-Match` is honoured."""
+    """Add a version, from now or a later time; every score board is updated. `If-Match` is supported."""
     actor = current_actor()
     with actor_tx() as tx:
         weights.add(
@@ -116,14 +118,14 @@ def change_weights(body: dict[str, Any]) -> Any:
 @blueprint.arguments(PreviewIn)
 @blueprint.response(200, PreviewOut)
 def preview_weights(body: dict[str, Any]) -> Any:
-    """What would move under these weights. Changes nothing."""
+    """How ranks would change with these weights. Changes nothing."""
     weights.check(likes=body["likes"], views=body["views"])
     board = board_of(current_actor().tenant_id, body["scope"], body["window"], SCORE.name)
     if board.is_global:
-        raise Invalid.field("scope", "not the global boards: every tenant has its own weights")
+        raise Invalid.field("scope", "not the global boards: each tenant has its own weights")
     with actor_tx() as tx:
-        wanted = Weights(likes=body["likes"], views=body["views"])
-        moves, moved = preview.of_board(tx, board, wanted, limit=body["limit"])
+        proposed = Weights(likes=body["likes"], views=body["views"])
+        moves, moved = preview.of_board(tx, board, proposed, limit=body["limit"])
     pages = summaries.of_subjects(board, [move.page_id for move in moves])
     return {
         "moved": moved,
@@ -141,7 +143,7 @@ def preview_weights(body: dict[str, Any]) -> Any:
 
 
 def _version(row: ScoreWeights, current: Weights) -> dict[str, Any]:
-    """A version that is not due yet counts from then on, unless a newer one has overtaken it."""
+    """A future version is `planned`, or `overtaken` if a newer one applies already."""
     if row.effective_from > utcnow():
         state = "planned" if row.version > current.version else "overtaken"
     else:
@@ -154,7 +156,7 @@ def _answer(tx: Tx) -> tuple[dict[str, Any], int, dict[str, str]]:
     current, history = weights.current(tx, now=utcnow()), weights.history(tx)
     row: ScoreWeights | None = next((row for row in history if row.version == current.version), None)
     done, total = progress.reweighing(tx, current)
-    shown = {
+    answer = {
         "version": current.version,
         "state": "current",
         "likes": current.likes,
@@ -167,4 +169,4 @@ def _answer(tx: Tx) -> tuple[dict[str, Any], int, dict[str, str]]:
         "history": [_version(row, current) for row in history],
     }
     newest = history[0].version if history else 0
-    return shown, 200, {"ETag": f'"{newest}"'}
+    return answer, 200, {"ETag": f'"{newest}"'}

@@ -1,1 +1,1 @@
-"""What every route shares: authentication, bodies, errors, transactions, paging, kept answers."""
+"""What every route shares: authentication, bodies, errors, transactions, paging, cached answers."""

@@ -1,4 +1,4 @@
-"""Answers about boards, kept in the process until the board's version moves, or a moment has passed."""
+"""Answers about boards, cached in the process until the board's version changes, or for `MAX_AGE_S`."""
 
 import hashlib
 import threading
@@ -11,19 +11,19 @@ from analytics.boards.listener import Listener
 from analytics.boards.names import Board
 from analytics.boards.redis_store import CHANNEL
 
-KEPT_S = 1.0
-# For an answer that is kept for that moment whatever versions are heard of.
+MAX_AGE_S = 1.0
+# The version of an answer that is cached for `MAX_AGE_S` even if the board changes.
 OF_ANY_VERSION = 2**62
-MOST_BOARDS = 1_000
-MOST_OF_A_BOARD = 50
-MOST_BYTES = 32 * 1024 * 1024
-# Larger ones are seldom asked for twice in a moment.
-MOST_BYTES_OF_ONE = 256 * 1024
+MAX_BOARDS = 1_000
+MAX_ANSWERS_PER_BOARD = 50
+MAX_BYTES = 32 * 1024 * 1024
+# Larger answers are rarely requested twice within `MAX_AGE_S`.
+MAX_ANSWER_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer, and the version of the board it is of."""
+    """A complete response body, and the version of the board that it shows."""
 
     body: bytes
     etag: str
@@ -35,67 +35,68 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedAnswer:
     answer: Answer
-    until: float
+    valid_until: float
 
 
-class BoardShelf:
+class BoardAnswerCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], dict[Hashable, _Kept]] = {}
+        self._cached: dict[tuple[str, str], dict[Hashable, _CachedAnswer]] = {}
         self._bytes = 0
-        self._newest: dict[tuple[str, str], int] = {}
-        self._listener = Listener({CHANNEL: self._moved}, self._missed)
+        self._newest_versions: dict[tuple[str, str], int] = {}
+        self._listener = Listener({CHANNEL: self._on_change}, self._on_gap)
 
-    def get(self, board: Board, what: Hashable, make: Callable[[], Answer]) -> Answer:
-        """The answer to this question about the board: the one on the shelf, or a new one."""
+    def get(self, board: Board, question: Hashable, compute: Callable[[], Answer]) -> Answer:
+        """The answer to this question about the board, cached or new."""
         self._listener.start()
         name = (board.tenant_id, board.topic)
-        kept = self._kept.get(name, {}).get(what)
-        if kept is not None and self._listener.is_connected and kept.until > time.monotonic():
-            return kept.answer
-        answer = make()
+        cached = self._cached.get(name, {}).get(question)
+        if cached is not None and self._listener.is_connected and cached.valid_until > time.monotonic():
+            return cached.answer
+        answer = compute()
         with self._lock:
-            # What was read before a change that we have heard of since is not worth keeping.
-            if self._listener.is_connected and answer.version >= self._newest.get(name, 0):
-                self._keep(name, what, answer)
+            # Do not cache an answer if the board has changed since it was read.
+            if self._listener.is_connected and answer.version >= self._newest_versions.get(name, 0):
+                self._store(name, question, answer)
         return answer
 
-    def _keep(self, name: tuple[str, str], what: Hashable, answer: Answer) -> None:
+    def _store(self, name: tuple[str, str], question: Hashable, answer: Answer) -> None:
         size = len(answer.body)
-        if size > MOST_BYTES_OF_ONE:
+        if size > MAX_ANSWER_BYTES:
             return
-        if len(self._kept.get(name, ())) >= MOST_OF_A_BOARD:
+        if len(self._cached.get(name, ())) >= MAX_ANSWERS_PER_BOARD:
             self._drop(name)
-        kept = self._kept[name] = self._kept.pop(name, {})  # the last to make room
-        while len(self._kept) > MOST_BOARDS or self._bytes + size > MOST_BYTES:
-            self._drop(next(iter(self._kept)))  # never this one: MOST_OF_A_BOARD of the largest have room
-        if what in kept:
-            self._bytes -= len(kept[what].answer.body)
-        kept[what] = _Kept(answer, time.monotonic() + KEPT_S)
+        of_board = self._cached[name] = self._cached.pop(name, {})  # now the last to be evicted
+        while len(self._cached) > MAX_BOARDS or self._bytes + size > MAX_BYTES:
+            self._drop(next(iter(self._cached)))  # never this board: MAX_ANSWERS_PER_BOARD of the largest fit
+        if question in of_board:
+            self._bytes -= len(of_board[question].answer.body)
+        of_board[question] = _CachedAnswer(answer, time.monotonic() + MAX_AGE_S)
         self._bytes += size
 
     def _drop(self, name: tuple[str, str]) -> None:
-        self._bytes -= sum(len(kept.answer.body) for kept in self._kept.pop(name, {}).values())
+        self._bytes -= sum(len(cached.answer.body) for cached in self._cached.pop(name, {}).values())
 
-    def _forget(self) -> None:
-        self._kept.clear()
+    def _clear(self) -> None:
+        self._cached.clear()
         self._bytes = 0
 
     def close(self) -> None:
         self._listener.stop()
 
-    def _moved(self, said: dict[str, Any]) -> None:
-        tenant_id = said["tenant"]
+    def _on_change(self, message: dict[str, Any]) -> None:
+        tenant_id = message["tenant"]
         with self._lock:
-            for topic, version in said["versions"].items():
-                self._newest[tenant_id, topic] = version
+            for topic, version in message["versions"].items():
+                self._newest_versions[tenant_id, topic] = version
                 self._drop((tenant_id, topic))
-            while len(self._newest) > 100 * MOST_BOARDS:
-                self._newest.pop(next(iter(self._newest)))
+            while len(self._newest_versions) > 100 * MAX_BOARDS:
+                self._newest_versions.pop(next(iter(self._newest_versions)))
 
-    def _missed(self) -> None:
+    def _on_gap(self) -> None:
+        """Messages may have been lost, so any cached answer may be stale."""
         with self._lock:
-            self._forget()
-            self._newest.clear()
+            self._clear()
+            self._newest_versions.clear()

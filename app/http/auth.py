@@ -1,4 +1,4 @@
-"""Who calls.
+"""Authentication: who calls.
 
 A caller is an OAuth client (scopes), a user (role; by token, or by the dashboard's cookie), or a browser with a
 publishable key (origin). What each may do is in `app.http.rights`.
@@ -20,9 +20,9 @@ from tenants.errors import Forbidden, Unauthenticated
 from tenants.signing import BadToken, Signer
 from tenants.users import Role
 
-# In the environment of a request that the fast lane has written already: its outcomes, or its error.
+# In the WSGI environment, if the fast lane has already written the request: its outcomes, or its error.
 WRITTEN = "plaudit.written"
-# Sent by the dashboard's own scripts.
+# The dashboard's own scripts send it.
 OWN_HEADER = "X-Plaudit-Dashboard"
 
 
@@ -35,12 +35,12 @@ class Actor:
     id: str
     scopes: frozenset[str] = frozenset()
     role: Role | None = None
-    # Whether they see public pages only: a member who registered alone.
+    # Whether they see public pages only: a self-registered member.
     public_only: bool = False
     session_id: UUID | None = None
-    # The id of a client's token, and when it runs out.
+    # The id of a client's token, and when it expires (seconds since the epoch).
     token_id: str = ""
-    token_until: int | None = None
+    token_expires_at: int | None = None
 
     @property
     def caller(self) -> str:
@@ -55,7 +55,7 @@ class Actor:
 
     @property
     def client_token(self) -> ClientToken | None:
-        """A client's token, to be checked once more in the transaction of what it is used for."""
+        """A client's token, to be checked again in the transaction that it authorizes."""
         return ClientToken(self.id, self.token_id) if self.kind == "client" else None
 
     @property
@@ -77,12 +77,12 @@ class BadCredentials(BadToken):
 
 class CrossSite(Forbidden):
     code = "cross_site"
-    title = "With the dashboard's cookie, changes are made by the dashboard only"
+    title = "With the dashboard's cookie, only the dashboard may change anything"
 
 
 class OriginNotAllowed(Forbidden):
     code = "origin_not_allowed"
-    title = "The publishable key does not count from this origin"
+    title = "The publishable key is not valid for this origin"
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ class Reader:
 
     @property
     def sees_external_ids(self) -> bool:
-        """A tenant's own id for a user may be an e-mail address: not for who is anonymous, or registered alone."""
+        """Not anonymous or self-registered readers: a tenant's own id for a user may be an e-mail address."""
         return not self.public_only
 
     @property
     def audience(self) -> tuple[bool, bool]:
-        """Readers of the same audience may be given the same answer."""
+        """Readers with the same audience may get the same cached answer."""
         return self.public_only, self.is_anonymous
 
 
@@ -130,28 +130,28 @@ def current_actor() -> Actor:
 
 
 def caller_address() -> str | None:
-    """Where the call came from, by as many proxies as are ours; None when they did not say it in a form we know.
+    """The caller's address, behind `proxy_hops` trusted proxies; None when the forwarded address cannot be parsed.
 
-    Never the proxy itself: whoever can garble the header must not pass for it.
+    Never the proxy's own address: a caller who sends a malformed header must not be taken for the proxy.
     """
     settings = essentials().settings
     forwarded = request.environ.get("HTTP_X_FORWARDED_FOR")
     if settings.proxy_hops and forwarded is not None:
-        said = [part.strip() for part in forwarded.split(",")]
-        return _address(said[-settings.proxy_hops]) if len(said) >= settings.proxy_hops else None
-    return _address(request.environ.get("REMOTE_ADDR", ""))
+        hops = [part.strip() for part in forwarded.split(",")]
+        return _parse_address(hops[-settings.proxy_hops]) if len(hops) >= settings.proxy_hops else None
+    return _parse_address(request.environ.get("REMOTE_ADDR", ""))
 
 
 def caller_network() -> str:
-    """What limits are counted by: an IPv4 address, or the /64 of an IPv6 one, since one household has all of it."""
+    """The key of rate limits: an IPv4 address, or the /64 of an IPv6 address, since one household owns all of it."""
     address = caller_address()
     if address is None or ":" not in address:
         return address or ""
     return str(ip_network(f"{address}/64", strict=False))
 
 
-def _address(text: str) -> str | None:
-    """An address without the port or zone that some proxies add; IPv4 also where a dual-stack socket wraps it."""
+def _parse_address(text: str) -> str | None:
+    """An address without the port or zone that some proxies add; an IPv4-mapped IPv6 address as IPv4."""
     match = re.fullmatch(r"\[([^\]]+)\](?::\d+)?|([^:]+)(?::\d+)?|(.+)", text)
     bare = next((part for part in match.groups() if part), "") if match else ""
     try:
@@ -162,54 +162,54 @@ def _address(text: str) -> str | None:
 
 
 def authenticate(*, check_token: bool = True) -> Actor:
-    """The caller, by the token or cookie they show. Looks up every time whether it still counts."""
+    """The caller, from their token or cookie. Nothing is cached: a revocation is effective on the next call."""
     authorization = request.environ.get("HTTP_AUTHORIZATION", "")
     cookie = request.cookies.get(cookie_name()) if not authorization and "HTTP_COOKIE" in request.environ else None
     if cookie is not None:
-        actor = _actor_of_cookie(cookie)
+        actor = _actor_from_cookie(cookie)
     else:
-        actor = actor_showing(authorization, essentials().signer, check_token=check_token)
+        actor = authenticate_bearer(authorization, essentials().signer, check_token=check_token)
     g.actor = actor
     logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
     return actor
 
 
-def actor_showing(authorization: str, signer: Signer, *, check_token: bool) -> Actor:
+def authenticate_bearer(authorization: str, signer: Signer, *, check_token: bool) -> Actor:
     scheme, _, token = authorization.partition(" ")
     if not token:
         raise NoCredentials("Send an access token: Authorization: Bearer …")
     if scheme.lower() != "bearer":
-        raise NoCredentials("Only bearer tokens are taken here")
+        raise NoCredentials("Only bearer tokens are accepted")
     try:
-        return _actor_of(signer.verify(token.strip()), check_token=check_token)
+        return _actor_from_claims(signer.verify(token.strip()), check_token=check_token)
     except BadToken:
         raise BadCredentials from None
 
 
 def cookie_name() -> str:
-    """Browsers hold a cookie of the first name to https, our host and its root."""
+    """Browsers accept a `__Host-` cookie only over https, for this host and the path `/`."""
     settings = essentials().settings
     return "__Host-plaudit_session" if settings.public_url.startswith("https://") else "plaudit_session"
 
 
 def require_same_origin() -> None:
-    """For changes by cookie: only a script of ours can send this header, since no preflight allows it to others."""
+    """For changes by cookie: only our own scripts can send this header, since no CORS preflight allows it."""
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     if OWN_HEADER not in request.headers or site != "same-origin":
         raise CrossSite(f"Send {OWN_HEADER}: 1, from a page of this service")
 
 
-def _actor_of_cookie(cookie: str) -> Actor:
+def _actor_from_cookie(cookie: str) -> Actor:
     if request.method not in {"GET", "HEAD"}:
         require_same_origin()
-    known = sessions.parse_cookie(cookie, essentials().signer)
-    actor = _user_of(known.tenant_id, str(known.user_id), str(known.session_id)) if known is not None else None
+    found = sessions.parse_cookie(cookie, essentials().signer)
+    actor = _actor_from_session(found.tenant_id, str(found.user_id), str(found.session_id)) if found else None
     if actor is None:
         raise BadCredentials("The session has ended: sign in again")
     return actor
 
 
-def _user_of(tenant_id: str, user_id: str, session_id: str) -> Actor | None:
+def _actor_from_session(tenant_id: str, user_id: str, session_id: str) -> Actor | None:
     rights = sessions.rights_of(tenant_id, session_id)
     if rights is None:
         return None
@@ -217,12 +217,12 @@ def _user_of(tenant_id: str, user_id: str, session_id: str) -> Actor | None:
     return Actor("user", tenant_id, user_id, role=rights.role, public_only=rights.public_only, session_id=session)
 
 
-def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
+def _actor_from_claims(claims: dict[str, Any], *, check_token: bool) -> Actor:
     tenant_id, subject = str(claims["tenant"]), str(claims["sub"])
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise BadToken
     if claims.get("kind") == "user":
-        actor = _user_of(tenant_id, subject, str(claims.get("sid")))
+        actor = _actor_from_session(tenant_id, subject, str(claims.get("sid")))
         if actor is None:
             raise BadToken
         return actor
@@ -230,5 +230,5 @@ def _actor_of(claims: dict[str, Any], *, check_token: bool) -> Actor:
         jti, scopes = str(claims.get("jti")), frozenset(str(claims.get("scope", "")).split())
         if check_token and not credentials.client_token_is_valid(tenant_id, subject, jti):
             raise BadToken
-        return Actor("client", tenant_id, subject, scopes, token_id=jti, token_until=int(claims["exp"]))
+        return Actor("client", tenant_id, subject, scopes, token_id=jti, token_expires_at=int(claims["exp"]))
     raise BadToken

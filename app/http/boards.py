@@ -39,7 +39,7 @@ def rows_as_json(shown: ShownBoard, *, external_ids: bool) -> list[dict[str, Any
 
 
 def subject_as_json(board: Board, row: ShownRow, *, external_ids: bool) -> dict[str, Any]:
-    """The page or user of a row. A tenant's own id for a user may be an e-mail address: not for everybody."""
+    """The page or user of a row. `external_ids` only for readers who may see them: one may be an e-mail address."""
     if row.shown is None:
         return {"page": None}
     if board.is_users:

@@ -1,7 +1,7 @@
 """Reading a request's body strictly, within limits.
 
 JSON must be UTF-8 without NaN, lone surrogates or NUL characters, nested at most `MAX_DEPTH` deep, and at most
-`MAX_BODY_BYTES` long, also after unpacking gzip. Whatever is wrong is a 4xx that says so.
+`MAX_BODY_BYTES` long, also after unpacking gzip. Anything else is a 4xx with the reason.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from flask import Request
 from tenants.errors import DomainError, Invalid, Malformed, TooLarge, WrongType
 
 MAX_BODY_BYTES = 1024 * 1024
-# Where anybody may send one.
+# For public routes.
 MAX_PUBLIC_BODY_BYTES = 16 * 1024
 MAX_DEPTH = 32
-# Lists, objects and commas: a batch has some ten thousand. More would cost much time for few bytes.
+# Lists, objects and commas: a batch has about ten thousand. More would take long to parse for few bytes.
 MAX_VALUES = 40_000
-# In a request's environment: how many bytes its body may have, where that is less than usual.
+# In the WSGI environment: how many bytes the body may have, if fewer than usual.
 MAX_BYTES = "plaudit.max_body_bytes"
-CUT_OFF = "The body ended before it was complete"
+INCOMPLETE = "The body ended before it was complete"
 _NUL_ESCAPE = b"\\u0000"
 
 
@@ -36,28 +36,28 @@ def read_json(environ: Environ) -> Any:
     return parse_json(read_bytes(environ))
 
 
-def is_there(environ: Environ) -> bool:
-    """Whether the client sent a body, be it an empty one in chunks."""
+def has_body(environ: Environ) -> bool:
+    """Whether the client sent a body; a chunked one may be empty."""
     return environ.get("CONTENT_LENGTH", "0") not in {"", "0"} or "HTTP_TRANSFER_ENCODING" in environ
 
 
 def read_bytes(environ: Environ) -> bytes:
-    """The whole body, unpacked if it came as gzip. Read once: whoever asks again gets the same, or the same error."""
-    kept: bytes | DomainError | None = environ.get("plaudit.body")
-    if kept is None:
+    """The whole body, unpacked if it is gzip. Read once: later calls return the same body, or raise the same error."""
+    body: bytes | DomainError | None = environ.get("plaudit.body")
+    if body is None:
         try:
-            kept = _unpacked(environ, _read(environ))
+            body = _unpack(environ, _read(environ))
         except DomainError as error:
-            kept = error
-        environ["plaudit.body"] = kept
-    if isinstance(kept, DomainError):
-        raise kept
-    return kept
+            body = error
+        environ["plaudit.body"] = body
+    if isinstance(body, DomainError):
+        raise body
+    return body
 
 
 def receive(environ: Environ) -> None:
-    """Wait for the body, if there is one. What is wrong with it is said to whoever reads it."""
-    if is_there(environ):
+    """Wait for the body, if there is one. An error is raised by the first `read_bytes` of the route."""
+    if has_body(environ):
         with contextlib.suppress(DomainError):
             read_bytes(environ)
 
@@ -67,30 +67,30 @@ def _limit(environ: Environ) -> int:
 
 
 def _read(environ: Environ) -> bytes:
-    """What the client sent, straight from the server's stream."""
-    said, limit = environ.get("CONTENT_LENGTH") or "", _limit(environ)
+    """What the client sent, read from the server's stream."""
+    content_length, limit = environ.get("CONTENT_LENGTH") or "", _limit(environ)
     too_large = TooLarge(f"A body may have at most {limit} bytes here")
-    if not said:
-        # Chunked: one byte more than the limit tells whether it goes on.
+    if not content_length:
+        # Chunked: read one byte more than the limit, to see whether there is more.
         body: bytes = environ["wsgi.input"].read(limit + 1) if "HTTP_TRANSFER_ENCODING" in environ else b""
         if len(body) > limit:
             raise too_large
         return body
-    if not said.isascii() or not said.isdigit():
+    if not content_length.isascii() or not content_length.isdigit():
         raise Malformed("Content-Length is not a number")
-    length = int(said)
+    length = int(content_length)
     if length > limit:
         raise too_large
     try:
         body = environ["wsgi.input"].read(length)
     except OSError:
-        raise Malformed(CUT_OFF) from None
+        raise Malformed(INCOMPLETE) from None
     if len(body) < length:
-        raise Malformed(CUT_OFF)
+        raise Malformed(INCOMPLETE)
     return body
 
 
-def _unpacked(environ: Environ, body: bytes) -> bytes:
+def _unpack(environ: Environ, body: bytes) -> bytes:
     match environ.get("HTTP_CONTENT_ENCODING", "identity").lower():
         case "identity" | "":
             return body
@@ -110,7 +110,7 @@ def parse_json(body: bytes) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Malformed(f"The body is not valid JSON: {error}") from None
-    if containers > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+    if containers > MAX_DEPTH and _is_deeper_than(value, MAX_DEPTH):
         raise Malformed(f"The body is nested deeper than {MAX_DEPTH} levels")
     if _NUL_ESCAPE in body and _has_nul(value):
         raise Invalid.field("body", "contains a NUL character", detail="Text may not contain the NUL character")
@@ -130,29 +130,29 @@ def _gunzip(packed: bytes, limit: int) -> bytes:
     return body
 
 
-def _deeper_than(value: Any, limit: int) -> bool:
+def _is_deeper_than(value: Any, limit: int) -> bool:
     level = [value]
     for _ in range(limit):
-        level = [inner for outer in level if isinstance(outer, dict | list) for inner in _inside(outer)]
+        level = [inner for outer in level if isinstance(outer, dict | list) for inner in _children(outer)]
         if not level:
             return False
     return any(isinstance(value, dict | list) for value in level)
 
 
 def _has_nul(value: Any) -> bool:
-    waiting = [value]
-    while waiting:
-        current = waiting.pop()
+    pending = [value]
+    while pending:
+        current = pending.pop()
         if isinstance(current, str):
             if "\x00" in current:
                 return True
         elif isinstance(current, dict):
-            waiting += current.keys()
-            waiting += current.values()
+            pending += current.keys()
+            pending += current.values()
         elif isinstance(current, list):
-            waiting += current
+            pending += current
     return False
 
 
-def _inside(container: dict[str, Any] | list[Any]) -> Any:
+def _children(container: dict[str, Any] | list[Any]) -> Any:
     return container.values() if isinstance(container, dict) else container

@@ -1,4 +1,4 @@
-"""Conditional requests: `If-None-Match`, to be told only what is new; `If-Match`, to change only what was read."""
+"""Conditional requests: `If-None-Match`, to get only what is new; `If-Match`, to change only what was read."""
 
 import re
 
@@ -9,7 +9,7 @@ from tenants.errors import Stale
 
 
 def if_changed(answer: Answer) -> Response:
-    """The answer, or 304 to who has it already."""
+    """The answer, or 304 if the caller already has it."""
     headers = {
         "ETag": answer.etag,
         "Cache-Control": "private, no-cache",
@@ -22,14 +22,14 @@ def if_changed(answer: Answer) -> Response:
 
 
 def expected_version() -> int | None:
-    """The version the caller read (versions are numbers, ETags their text); None when they do not mind.
+    """The version the caller read (versions are numbers, ETags their text); None when any version will do.
 
-    A tag that is none of ours matches nothing.
+    A tag in another form matches nothing.
     """
     given = request.headers.get("If-Match")
     if given is None or given.strip() == "*":
         return None
     match = re.fullmatch(r'\s*(?:W/)?"(\d{1,18})"\s*', given)
     if match is None:
-        raise Stale("If-Match must be an ETag as it was given")
+        raise Stale("If-Match must be an ETag exactly as it was sent")
     return int(match[1])

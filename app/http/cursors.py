@@ -1,4 +1,4 @@
-"""Opaque cursors: where a list goes on. A cursor that is not ours is a clear error."""
+"""Opaque cursors: where a list continues. A cursor that we did not issue is a clear error."""
 
 import base64
 import binascii
@@ -8,8 +8,8 @@ import orjson
 
 from tenants.errors import Invalid
 
-# What PostgreSQL takes for a bigint.
-MOST = 2**63 - 1
+# PostgreSQL's largest bigint.
+MAX_BIGINT = 2**63 - 1
 
 
 class BadCursor(Invalid):
@@ -17,7 +17,7 @@ class BadCursor(Invalid):
     title = "The cursor is not valid"
 
     def __init__(self) -> None:
-        super().__init__("Use next_cursor as it was given", errors={"cursor": ["not a cursor of this list"]})
+        super().__init__("Use next_cursor exactly as it was sent", errors={"cursor": ["not a cursor of this list"]})
 
 
 def encode(*position: Any) -> str:
@@ -25,7 +25,7 @@ def encode(*position: Any) -> str:
 
 
 def decode(cursor: str, *kinds: type) -> tuple[Any, ...]:
-    """The position, each part made by its kind (`datetime` and `UUID` from their text)."""
+    """The position, each part converted to its type (`datetime` and `UUID` from their text)."""
     try:
         parts = orjson.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
         if not isinstance(parts, list) or len(parts) != len(kinds):
@@ -45,7 +45,7 @@ def _part(value: Any, kind: type) -> Any:
         if moment.tzinfo is None:
             raise BadCursor
         return moment
-    if isinstance(value, bool) or (isinstance(value, int) and abs(value) > MOST):
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) > MAX_BIGINT):
         raise BadCursor
     if isinstance(value, kind):
         return value

@@ -20,9 +20,9 @@ log = structlog.get_logger()
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 SLOW_S = 0.5
-# Of an address that nothing is at, in the log.
-MAX_SHOWN_CHARS = 200
-# A path (percent-decoded, as WSGI servers give it), and a path with its query.
+# Of a path without a route, in the log.
+MAX_LOGGED_CHARS = 200
+# A path (percent-decoded, as WSGI servers pass it), and a path with its query.
 MAX_PATH_CHARS = 8 * 1024
 MAX_TARGET_CHARS = 16 * 1024
 TOO_LONG = "plaudit.target_too_long"
@@ -54,7 +54,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 
 def quiet(view: View) -> View:
-    """For a busy route: requests that go well are counted in /metrics, and not logged one by one."""
+    """For a busy route: successful requests are counted in /metrics, and not logged one by one."""
     view.plaudit_is_quiet = True  # type: ignore[attr-defined]
     return view
 
@@ -69,7 +69,7 @@ def install(app: Flask, *, https: bool, demo_secret: str | None) -> None:
 
     app.before_request(begin)
 
-    # One function each way: a busy route spends a good part of its time around itself.
+    # One function before and one after: on a busy route such hooks take much of the time.
     @app.after_request
     def finish(response: Response) -> Response:
         req = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001  the request behind the proxy
@@ -91,17 +91,17 @@ def always_headers(*, https: bool) -> list[tuple[str, str]]:
 
 
 def request_id_of(environ: dict[str, Any]) -> str:
-    """The caller's own id for the request, or one we make."""
+    """The caller's own id for the request, or a new one."""
     given = environ.get("HTTP_X_REQUEST_ID", "")
     return given if given and REQUEST_ID.fullmatch(given) else token_hex(16)
 
 
 def shorten_target(environ: dict[str, Any]) -> None:
-    """Before anything reads the address: cut one that is too long, which `begin` then refuses."""
+    """Before anything reads the address: truncate one that is too long, which `begin` then refuses."""
     path, query = environ.get("PATH_INFO", ""), environ.get("QUERY_STRING", "")
     if len(path) > MAX_PATH_CHARS or len(path) + len("?") + len(query) > MAX_TARGET_CHARS:
-        # The dots keep the rest from being taken for a route: the fast lane answers before `begin`.
-        environ |= {TOO_LONG: True, "PATH_INFO": path[:MAX_SHOWN_CHARS] + "...", "QUERY_STRING": ""}
+        # With the dots the path matches no route: the fast lane answers before `begin`.
+        environ |= {TOO_LONG: True, "PATH_INFO": path[:MAX_LOGGED_CHARS] + "...", "QUERY_STRING": ""}
 
 
 def begin() -> Response | None:
@@ -118,7 +118,7 @@ def begin() -> Response | None:
 
 
 def answer_preflight(req: Request) -> Response | None:
-    """Any page may ask (never with a cookie, nor for our own header); a publishable key depends on its origins."""
+    """Any page may call (without cookies and our own header); a publishable key is checked against its origins."""
     if "Access-Control-Request-Method" not in req.headers:
         return None
     response = Response(status=204)
@@ -128,27 +128,27 @@ def answer_preflight(req: Request) -> Response | None:
     return response
 
 
-def sent_by_demo(environ: dict[str, Any], demo_secret: str | None) -> bool:
+def is_sent_by_demo(environ: dict[str, Any], demo_secret: str | None) -> bool:
     """Whether the demo's own traffic sent this.
 
-    `plaudit up --demo` makes a secret at each start, for the API and the traffic only. So nobody else, whatever their
-    credentials, can keep a request out of the log; and without the demo there is no secret and nothing is kept out.
+    `plaudit up --demo` creates a secret at each start, for the API and the traffic only. So nobody else, whatever their
+    credentials, can keep a request out of the log; without the demo there is no secret, and the result is always False.
     """
     given = environ.get(DEMO_HEADER)
     return given is not None and demo_secret is not None and hmac.compare_digest(given.encode(), demo_secret.encode())
 
 
 def record(req: Request, response: Response, demo_secret: str | None) -> None:
-    """Count the request, and log it unless it is one of many that went well, or the demo's own."""
+    """Count the request, and log it unless it succeeded on a quiet route or is the demo's own."""
     seconds = time.perf_counter() - g.started
-    known = req.url_rule is not None
+    has_route = req.url_rule is not None
     route = req.url_rule.rule if req.url_rule is not None else "(none)"
     status = response.status_code
-    measure(req.method if known else "(any)", route, status, seconds)
+    measure(req.method if has_route else "(any)", route, status, seconds)
     is_notable = status >= 400 or seconds > SLOW_S or not is_quiet(req)
-    if is_notable and (status >= 500 or not sent_by_demo(req.environ, demo_secret)):
-        shown = route if known else logs.mask(req.path, max_chars=MAX_SHOWN_CHARS)
-        tell(req.method[:MAX_SHOWN_CHARS], shown, status, seconds, code=g.get("problem_code"))
+    if is_notable and (status >= 500 or not is_sent_by_demo(req.environ, demo_secret)):
+        logged_route = route if has_route else logs.mask(req.path, max_chars=MAX_LOGGED_CHARS)
+        log_request(req.method[:MAX_LOGGED_CHARS], logged_route, status, seconds, code=g.get("problem_code"))
 
 
 def measure(method: str, route: str, status: int, seconds: float) -> None:
@@ -156,7 +156,7 @@ def measure(method: str, route: str, status: int, seconds: float) -> None:
     seconds_of(route).observe(seconds)
 
 
-def tell(method: str, route: str, status: int, seconds: float, *, code: str | None = None) -> None:
+def log_request(method: str, route: str, status: int, seconds: float, *, code: str | None = None) -> None:
     write = log.error if status >= 500 else log.info
     write(f"{method} {route!r} {status}", action="request", data={"ms": round(seconds * 1000, 1), "code": code})
 

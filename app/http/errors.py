@@ -16,11 +16,11 @@ from tenants import errors as domain
 
 log = structlog.get_logger()
 
-# An answer repeats only so much of what was sent.
-MAX_DETAIL = 1_000
+# An answer may repeat what was sent, up to these bounds.
+MAX_DETAIL_CHARS = 1_000
 MAX_FIELDS = 20
-MAX_FIELD_NAME = 100
-MAX_MESSAGE = 400
+MAX_FIELD_NAME_CHARS = 100
+MAX_MESSAGE_CHARS = 400
 
 STATUS_OF: dict[type[domain.DomainError], HTTPStatus] = {
     domain.Malformed: HTTPStatus.BAD_REQUEST,
@@ -36,7 +36,7 @@ STATUS_OF: dict[type[domain.DomainError], HTTPStatus] = {
     domain.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
-# Statuses that Flask and Werkzeug raise by themselves, in our words.
+# Our codes for the statuses that Flask and Werkzeug raise.
 CODE_OF_STATUS = {
     400: "malformed",
     401: "unauthenticated",
@@ -58,9 +58,9 @@ CODE_OF_STATUS = {
 
 DETAIL_OF_STATUS = {
     404: "There is nothing at this address",
-    405: "This address does not take this method",
-    413: "The body is larger than this service takes",
-    414: "A path may have 8192 characters, and with its query 16384",
+    405: "This address does not support this method",
+    413: "The body is larger than this service accepts",
+    414: "A path may have at most 8192 characters, and with its query 16384",
 }
 
 
@@ -95,13 +95,13 @@ def problem(
         "type": f"urn:plaudit:problem:{code}",
         "title": title,
         "status": status,
-        "detail": detail[:MAX_DETAIL],
+        "detail": detail[:MAX_DETAIL_CHARS],
         "code": code,
         "request_id": g.get("request_id"),
     }
     if errors:
         body["errors"] = {
-            name[:MAX_FIELD_NAME]: [text[:MAX_MESSAGE] for text in texts[:MAX_FIELDS]]
+            name[:MAX_FIELD_NAME_CHARS]: [text[:MAX_MESSAGE_CHARS] for text in texts[:MAX_FIELDS]]
             for name, texts in islice(errors.items(), MAX_FIELDS)
         }
     g.problem_code = code
@@ -142,19 +142,19 @@ def answer_http_error(error: HTTPException) -> Response:
 
 
 def answer_database_error(error: DBAPIError) -> Response:
-    """An outage is a 503; a statement PostgreSQL refused is a bug of ours."""
+    """An outage is a 503; a statement that PostgreSQL refuses is a bug."""
     sqlstate = str(getattr(error.orig, "sqlstate", None) or "")
-    timed_out = sqlstate in {"57014", "55P03", "25P03"}
-    too_large = sqlstate.startswith("54")
-    outage = error.connection_invalidated or timed_out or isinstance(error, OperationalError | InterfaceError)
-    if outage and not too_large:
+    is_timeout = sqlstate in {"57014", "55P03", "25P03"}
+    is_too_large = sqlstate.startswith("54")
+    is_outage = error.connection_invalidated or is_timeout or isinstance(error, OperationalError | InterfaceError)
+    if is_outage and not is_too_large:
         log.error(
             "the database is not available",
             action="database.error",
             data={"error": type(error.orig).__name__},
         )
         return answer_domain_error(DatabaseUnavailable())
-    if too_large or sqlstate.startswith("22"):
+    if is_too_large or sqlstate.startswith("22"):
         log.warning("PostgreSQL refused a value", action="database.value", data={"error": type(error.orig).__name__})
         return answer_domain_error(domain.Invalid("A value cannot be stored"))
     return answer_bug(error)
@@ -171,7 +171,7 @@ def answer_bug(error: Exception) -> Response:
 
         sentry_sdk.capture_exception(error)
     finally:
-        return problem(  # noqa: B012  whatever Sentry does, the client gets its answer
+        return problem(  # noqa: B012  even if Sentry fails, the client gets its answer
             500,
             code="internal_error",
             title="Something went wrong on our side",
@@ -180,14 +180,14 @@ def answer_bug(error: Exception) -> Response:
 
 
 def _flatten(messages: Any, prefix: str = "") -> dict[str, list[str]]:
-    """Marshmallow's nested messages as `field.sub → [texts]`, without the name of where they were sent."""
+    """Marshmallow's nested messages as `field.sub → [texts]`, without the location (`json`, `query`, …)."""
     if isinstance(messages, list):
         return {prefix or "body": [str(text) for text in messages]}
     if not isinstance(messages, dict):
         return {prefix or "body": [str(messages)]}
     flat: dict[str, list[str]] = {}
     for name, inner in messages.items():
-        outer = not prefix and name in {"json", "query", "form", "headers", "path"} and isinstance(inner, dict)
-        path = "" if outer or name == "_schema" else str(name)
+        is_location = not prefix and name in {"json", "query", "form", "headers", "path"} and isinstance(inner, dict)
+        path = "" if is_location or name == "_schema" else str(name)
         flat |= _flatten(inner, ".".join(part for part in (prefix, path) if part))
     return flat

@@ -12,20 +12,20 @@ from tenants.db import current_tx
 from tenants.signing import BadToken
 
 
-def write(wanted: WriteRequest) -> Sequence[Outcome]:
-    """Write it and wait for its commit; inside an idempotent request, in that request's own transaction."""
-    done: Sequence[Outcome] | BaseException | None = request.environ.pop(WRITTEN, None)
+def write(write_request: WriteRequest) -> Sequence[Outcome]:
+    """Write, and return after the commit; inside an idempotent request, in that request's own transaction."""
+    written: Sequence[Outcome] | BaseException | None = request.environ.pop(WRITTEN, None)
     try:
-        if isinstance(done, BaseException):
-            raise done
-        if done is not None:
-            return done
+        if isinstance(written, BaseException):
+            raise written
+        if written is not None:
+            return written
         tx = current_tx()
         if tx is not None:
-            writes.apply(tx, wanted)
-            if wanted.error is not None:
-                raise wanted.error
-            return wanted.outcomes
-        return services().ingest.write(wanted)
+            writes.apply(tx, write_request)
+            if write_request.error is not None:
+                raise write_request.error
+            return write_request.outcomes
+        return services().ingest.write(write_request)
     except BadToken:
         raise BadCredentials from None

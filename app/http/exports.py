@@ -1,10 +1,10 @@
 """Long answers, such as a whole board: how many at once, in which pieces, and for how long.
 
-The server (granian 2.8) takes pieces from an answer's iterator as the reader takes them: it keeps four ahead, and then
-the thread that serves the answer waits, without any limit of its own. So a reader who reads nothing costs a thread and
-a few pieces for as long as it stays connected. Hence the bounds here: exports at once, for each tenant and in all;
-bytes of a piece; seconds that a reader may take nothing (`app.stalled`); and seconds of an export in all, for a reader
-who takes a little now and then.
+The server (granian 2.8) takes pieces from an answer's iterator as the reader reads them: it buffers four, and then the
+thread that serves the answer blocks, without a timeout. So a reader who reads nothing costs a thread and a few pieces
+for as long as it stays connected. Hence the bounds here: concurrent exports, for each tenant and in total; bytes of a
+piece; seconds that a reader may read nothing (`app.http.stalled_readers`); and seconds of a whole export, for a reader
+who reads a little now and then.
 """
 
 import threading
@@ -18,11 +18,11 @@ import structlog
 from app.http import stalled_readers
 from tenants.errors import Limited
 
-MAX_AT_ONCE = 16
-# Of them, those of strangers: with a publishable key, or an account of their own making.
-MAX_AT_ONCE_STRANGERS = 8
-MAX_AT_ONCE_A_TENANT = 2
-MAX_AT_ONCE_A_STRANGER = 1
+MAX_EXPORTS = 16
+# Of these, for strangers: anonymous readers with a publishable key, and self-registered users.
+MAX_EXPORTS_FOR_STRANGERS = 8
+MAX_EXPORTS_PER_TENANT = 2
+MAX_EXPORTS_PER_STRANGER = 1
 MAX_PIECE_BYTES = 64 * 1024
 MAX_EXPORT_S = 900.0
 RETRY_AFTER_S = 10
@@ -36,16 +36,15 @@ class TooManyExports(Limited):
 
 
 class Export:
-    """One export's place among those that run, and its pieces. `close` gives the place back, however often."""
+    """A running export: its slot, and its pieces. `close` releases the slot, and may be called repeatedly."""
 
-    def __init__(self, give_back: Callable[[], None]) -> None:
-        self._give_back = give_back
-        self._is_open = threading.Lock()  # held by whoever has closed it
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release = release
+        self._closed = threading.Lock()  # locked by the first `close`, for ever
         self._pieces: Iterator[bytes] = iter(())
 
-    def of(self, parts: Iterator[bytes]) -> "Export":
-        """With this content."""
-        self._pieces = _pieces(parts, until=time.monotonic() + MAX_EXPORT_S)
+    def with_content(self, parts: Iterator[bytes]) -> "Export":
+        self._pieces = _pieces(parts, deadline=time.monotonic() + MAX_EXPORT_S)
         return self
 
     def __iter__(self) -> "Export":
@@ -59,11 +58,11 @@ class Export:
             raise
 
     def close(self) -> None:
-        if self._is_open.acquire(blocking=False):
-            self._give_back()
+        if self._closed.acquire(blocking=False):
+            self._release()
 
     def __del__(self) -> None:
-        self.close()  # an answer that never came as far as the server
+        self.close()  # the answer was never passed to the server
 
 
 class Exports:
@@ -74,23 +73,23 @@ class Exports:
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
 
-    def begin(self, tenant_id: str, make: Callable[[], Iterator[bytes]], *, stranger: str | None = None) -> Export:
-        """An export of what `make` returns; it is closed again where that fails.
+    def begin(self, tenant_id: str, start: Callable[[], Iterator[bytes]], *, stranger: str | None = None) -> Export:
+        """An export of what `start` returns; its slot is released if that fails.
 
-        A `stranger` (a network with a publishable key, who registered alone) takes no place of the tenant's own.
+        A `stranger` (a network with a publishable key, or a self-registered user) uses no slot of the tenant's own.
         """
-        limits = {"": MAX_AT_ONCE, tenant_id: MAX_AT_ONCE_A_TENANT}
+        limits = {"": MAX_EXPORTS, tenant_id: MAX_EXPORTS_PER_TENANT}
         if stranger is not None:
             name = f"{tenant_id} {stranger}"
-            limits = {"": MAX_AT_ONCE, " ": MAX_AT_ONCE_STRANGERS, name: MAX_AT_ONCE_A_STRANGER}
+            limits = {"": MAX_EXPORTS, " ": MAX_EXPORTS_FOR_STRANGERS, name: MAX_EXPORTS_PER_STRANGER}
         with self._lock:
             if any(self._running[name] >= limit for name, limit in limits.items()):
                 raise TooManyExports(retry_after_s=RETRY_AFTER_S)
             self._running.update(limits.keys())
         export = Export(partial(self._end, limits.keys()))
         try:
-            stalled_readers.cut_off(self._port)
-            return export.of(make())
+            stalled_readers.set_timeout(self._port)
+            return export.with_content(start())
         except BaseException:
             export.close()
             raise
@@ -101,15 +100,15 @@ class Exports:
             self._running = +self._running
 
 
-def _pieces(parts: Iterator[bytes], *, until: float) -> Iterator[bytes]:
-    """Small ones, whatever the size of the parts. What ends too early says so in its last line."""
+def _pieces(parts: Iterator[bytes], *, deadline: float) -> Iterator[bytes]:
+    """The parts in small pieces. An export that ends too early has a last line that begins with `# incomplete`."""
     try:
         for part in parts:
             for start in range(0, len(part), MAX_PIECE_BYTES):
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     yield f"\r\n# incomplete: stopped after {MAX_EXPORT_S:.0f} s\r\n".encode()
                     return
                 yield part[start : start + MAX_PIECE_BYTES]
     except Exception:
-        log.exception("an export failed half way", action="export.failed")
+        log.exception("an export failed after it had started", action="export.failed")
         yield b"\r\n# incomplete: something went wrong on our side\r\n"

@@ -9,7 +9,7 @@ from app.http import cursors
 
 @dataclass(frozen=True)
 class Slice:
-    """`limit` rows of a list, from the position after its cursor on; from the start where `after` is None.
+    """`limit` rows of a list, after the position of its cursor; from the start if `after` is None.
 
     A position is the values of the `keys` of a row, by which the list is ordered.
     """
@@ -20,23 +20,23 @@ class Slice:
 
     @property
     def fetch(self) -> int:
-        """How many rows to read: one more than is shown says whether there are more."""
+        """How many rows to read: one more than is shown, to see whether there are more."""
         return self.limit + 1
 
     def answer(
         self, rows: Sequence[Any], *, show: Callable[[Sequence[Any]], Sequence[Any]] | None = None
     ) -> dict[str, Any]:
         """`rows` are the (at most `fetch`) rows that were read; `show` turns those of the slice into its items."""
-        kept = rows[: self.limit]
-        has_more = len(rows) > len(kept)
+        shown = rows[: self.limit]
+        has_more = len(rows) > len(shown)
         return {
-            "items": show(kept) if show is not None else kept,
-            "next_cursor": cursors.encode(*(getattr(kept[-1], key) for key in self.keys)) if has_more else None,
+            "items": show(shown) if show is not None else shown,
+            "next_cursor": cursors.encode(*(getattr(shown[-1], key) for key in self.keys)) if has_more else None,
         }
 
 
 def slice_of(query: Mapping[str, Any], **keys: type) -> Slice:
-    """What a query of `PageIn` asks for, of a list that is ordered by these attributes of these types."""
+    """The slice that a query of `PageIn` requests, of a list ordered by these attributes of these types."""
     after: Any = None
     if query.get("cursor"):
         position = cursors.decode(query["cursor"], *keys.values())

@@ -1,7 +1,7 @@
-"""Who may do what. Every route declares it, `tests/rules` fails for one that does not, and the table is here.
+"""Authorization: who may do what, in one table. Every route declares its right; `tests/rules` fails if one does not.
 
-`@requires` finds out who calls (`app.http.auth`), checks the table, and leaves the `Actor` for the route. What belongs
-to another tenant is never looked at here: inside `tenant_tx` it does not exist.
+`@requires` authenticates the caller (`app.http.auth`), checks the table, and stores the `Actor` for the route. Rows of
+other tenants need no check here: inside `tenant_tx` they do not exist.
 """
 
 import hmac
@@ -25,7 +25,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 
 class Access(Enum):
-    """The routes that ask for no tenant's credentials."""
+    """The access of routes that need no user or client."""
 
     PUBLIC = "anyone"
     KEY = "a publishable key, from one of its origins"
@@ -33,26 +33,26 @@ class Access(Enum):
 
 
 class May(Enum):
-    """What a route may ask of its caller: the client scopes and user roles that allow it, and whether a key does."""
+    """What a caller may do, with the client scopes and the user roles that allow it."""
 
     SEE_ONESELF = ("see who one is", set(Scope), {Role.MEMBER, Role.ADMIN})
-    KEEP_OWN_SESSIONS = ("list and end one's own sessions", set[Scope](), {Role.MEMBER, Role.ADMIN})
-    MANAGE_CREDENTIALS = ("make and revoke clients and keys", {Scope.ADMIN}, {Role.ADMIN})
+    MANAGE_OWN_SESSIONS = ("list and end one's own sessions", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    MANAGE_CREDENTIALS = ("create and revoke clients and keys", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_SETTINGS = ("read and change the tenant's settings", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_USERS = ("list users, set roles, suspend", {Scope.ADMIN}, {Role.ADMIN})
     RESET_PASSWORDS = ("get a reset token for a user", {Scope.USERS_WRITE, Scope.ADMIN}, {Role.ADMIN})
-    WRITE_PAGES = ("make, change and delete pages", {Scope.PAGES_WRITE}, {Role.ADMIN})
+    WRITE_PAGES = ("create, change and delete pages", {Scope.PAGES_WRITE}, {Role.ADMIN})
     READ_PAGES = ("read pages", {Scope.STATS_READ, Scope.PAGES_WRITE}, {Role.MEMBER, Role.ADMIN})
     SEND_EVENTS = ("send views, likes and events", {Scope.EVENTS_WRITE}, {Role.ADMIN})
     LIKE = ("like pages for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
     SEE_REJECTIONS = ("see how many events were refused", {Scope.ADMIN, Scope.EVENTS_WRITE}, {Role.ADMIN})
     MANAGE_CATALOG = ("change the action catalog", {Scope.ADMIN}, {Role.ADMIN})
-    MAKE_ACTION_TOKENS = ("make action tokens", {Scope.ACTIONS_WRITE}, {Role.ADMIN})
+    ISSUE_ACTION_TOKENS = ("issue action tokens", {Scope.ACTIONS_WRITE}, {Role.ADMIN})
     ACT = ("claim actions for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
     REVIEW_INTEGRITY = ("review suspicious scores", {Scope.ADMIN}, {Role.ADMIN})
     SEE_SCORES = ("see a user's ledger", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
     HANDLE_PERSONAL_DATA = (
-        "see all that is held of a user, or erase it",
+        "see all data about a user, or erase it",
         {Scope.USERS_WRITE, Scope.ADMIN},
         {Role.MEMBER, Role.ADMIN},
     )
@@ -94,7 +94,7 @@ def public(view: View) -> View:
 
 
 def operator(view: View) -> View:
-    """Only the machine itself, or who holds PLAUDIT_METRICS_TOKEN."""
+    """Only from the machine itself, or with PLAUDIT_METRICS_TOKEN."""
 
     @wraps(view)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -120,7 +120,7 @@ def publishable_key(view: View) -> View:
         g.publishable_key = key
         logs.bind(tenant_id=key.tenant_id)
         request.environ[body.MAX_BYTES] = body.MAX_PUBLIC_BODY_BYTES
-        body.receive(request.environ)  # a slow body takes nothing of the tenant's share
+        body.receive(request.environ)  # before the tenant's share: a slow body must not use it
         with services().threads.of(key.tenant_id):
             return view(*args, **kwargs)
 
@@ -128,15 +128,15 @@ def publishable_key(view: View) -> View:
 
 
 def requires_or_key(may: May) -> Callable[[View], View]:
-    """Callers whom the table allows this; or a publishable key, for what is public."""
+    """Only callers with this right; or a publishable key, for public data."""
 
     def decorate(view: View) -> View:
         by_token, by_key = requires(may)(view), publishable_key(view)
 
         @wraps(view)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            shows_key = "X-Plaudit-Key" in request.headers or "key" in request.args
-            return (by_key if shows_key and "Authorization" not in request.headers else by_token)(*args, **kwargs)
+            has_key = "X-Plaudit-Key" in request.headers or "key" in request.args
+            return (by_key if has_key and "Authorization" not in request.headers else by_token)(*args, **kwargs)
 
         return _declare(guarded, may)  # type: ignore[return-value]
 
@@ -144,21 +144,21 @@ def requires_or_key(may: May) -> Callable[[View], View]:
 
 
 def requires(may: May, *, checks_token: bool = False) -> Callable[[View], View]:
-    """Only callers whom the table allows this.
+    """Only callers with this right.
 
-    A route that `checks_token` does so in its own transaction (`app.ingest.write`), which spares the busiest routes a
-    look-up. With an Idempotency-Key the token is checked here all the same: a replay has no transaction of its own.
+    A route that `checks_token` does so in its own transaction (`app.http.event_writes.write`), which saves the busiest
+    routes a query. With an Idempotency-Key the token is checked here as well: a replay has no transaction of its own.
     """
 
     def decorate(view: View) -> View:
         @wraps(view)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             actor = authenticate(check_token=not checks_token or "Idempotency-Key" in request.headers)
-            if not allowed(actor, may):
+            if not is_allowed(actor, may):
                 raise InsufficientScope(may)
-            if WRITTEN in request.environ:  # the fast lane has waited for its turn
+            if WRITTEN in request.environ:  # the fast lane has already used the tenant's share
                 return view(*args, **kwargs)
-            body.receive(request.environ)  # a slow body takes nothing of the tenant's share
+            body.receive(request.environ)  # before the tenant's share: a slow body must not use it
             with services().threads.of(actor.tenant_id):
                 return view(*args, **kwargs)
 
@@ -172,7 +172,7 @@ def declared(view: Callable[..., Any]) -> Access | May | None:
 
 
 def _check_origin(key: ValidKey) -> None:
-    """Browsers say where a page that sends something is from; a page that only reads may come without."""
+    """Browsers send `Origin` with every change; a request that only reads may lack it."""
     origin = request.headers.get("Origin")
     if origin is None and request.method in {"GET", "HEAD"}:
         return
@@ -180,7 +180,7 @@ def _check_origin(key: ValidKey) -> None:
         raise OriginNotAllowed
 
 
-def allowed(actor: Actor, may: May) -> bool:
+def is_allowed(actor: Actor, may: May) -> bool:
     if actor.kind == "user":
         return actor.role in may.roles
     return bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))
@@ -197,7 +197,7 @@ def _is_operator() -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if hmac.compare_digest(given.encode(), settings.metrics_token.encode()):
             return True
-    # Where a proxy stands before it, whatever it forwards comes from loopback, and not every proxy says for whom.
+    # Behind a proxy every request comes from loopback, and not every proxy adds X-Forwarded-For.
     if settings.proxy_hops or settings.has_public_url or "HTTP_X_FORWARDED_FOR" in request.environ:
         return False
     address = caller_address()

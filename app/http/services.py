@@ -1,4 +1,4 @@
-"""What a process creates once and its routes share: made by `create_app`, read by `services()`."""
+"""What a process creates once and its routes share: created by `create_app`, read by `services()`."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from flask import Flask, current_app
 from analytics.ingest.group_commit import GroupCommit
 from analytics.ingest.visitors import Visitors
 from analytics.scores.tokens import ActionTokens
-from app.http.answer_cache import BoardShelf
+from app.http.answer_cache import BoardAnswerCache
 from app.http.exports import Exports
 from app.settings import Settings
 from tenants.shares import TenantShare
@@ -33,7 +33,7 @@ class Services(Essentials):
     # How many of this process's threads one tenant may use at once.
     threads: TenantShare
     action_tokens: ActionTokens
-    boards: BoardShelf
+    boards: BoardAnswerCache
     exports: Exports
     visitors: Visitors
     oauth: AuthorizationServer
@@ -44,8 +44,8 @@ def install(app: Flask, services: Essentials) -> None:
 
 
 def services_of(app: Flask) -> Services:
-    found: Services = app.extensions[KEY]
-    return found
+    installed: Services = app.extensions[KEY]
+    return installed
 
 
 def services() -> Services:
@@ -53,6 +53,6 @@ def services() -> Services:
 
 
 def essentials() -> Essentials:
-    """What the routes that both the API and the live process have may use."""
-    found: Essentials = current_app.extensions[KEY]
-    return found
+    """What routes may use that exist in both the API and the live process."""
+    installed: Essentials = current_app.extensions[KEY]
+    return installed

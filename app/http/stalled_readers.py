@@ -1,9 +1,9 @@
-"""Readers who read nothing: the system closes their connections.
+"""Readers who read nothing: the operating system closes their connections.
 
-The server (granian 2.8) waits for a reader without any limit. An answer that nobody reads would stay in memory, and one
-that is streamed would keep its thread, for as long as the connection is open. Linux ends a connection whose other side
-takes nothing for a given time (`TCP_USER_TIMEOUT`); other systems do not, and there only the bounds of `app.exports`
-are left.
+The server (granian 2.8) waits for a reader without a timeout. An answer that is not read would stay in memory, and a
+streamed one would keep its thread, for as long as the connection is open. Linux closes a connection whose peer accepts
+no data for a given time (`TCP_USER_TIMEOUT`); other systems do not, and there only the bounds of `app.http.exports`
+apply.
 """
 
 import contextlib
@@ -14,36 +14,36 @@ import time
 
 MAX_STALLED_S = 30
 OPEN_FILES = "/proc/self/fd"
-LOOK_EVERY_S = 0.1
-LOOK_FOR_S = 30.0
+RETRY_EVERY_S = 0.1
+MAX_WAIT_S = 30.0
 
 
-def cut_off_from_the_start(port: int) -> None:
-    """Do it as soon as this process listens on the port: connections that it accepts from then on inherit it."""
-    threading.Thread(target=_wait_and_cut_off, args=(port,), name="cut-off-stalled", daemon=True).start()
+def set_timeout_when_listening(port: int) -> None:
+    """Set the timeout as soon as this process listens on the port: connections accepted later inherit it."""
+    threading.Thread(target=_wait_and_set_timeout, args=(port,), name="stalled-readers", daemon=True).start()
 
 
-def cut_off(port: int) -> bool:
-    """Do it for this process's sockets on this port; whether it listens there.
+def set_timeout(port: int) -> bool:
+    """Set the timeout on all sockets of this process on this port; return whether it listens there.
 
-    The server does not say which connection a request came on, nor does it let us set this on the socket it makes.
+    The server neither exposes the connection of a request nor has an option for the socket that it creates.
     """
-    listens = False
+    is_listening = False
     if not hasattr(socket, "TCP_USER_TIMEOUT") or not os.path.isdir(OPEN_FILES):  # noqa: PTH112
-        return listens
+        return is_listening
     for name in os.listdir(OPEN_FILES):  # noqa: PTH208
-        with contextlib.suppress(OSError):  # no socket, or closed meanwhile
-            one = socket.socket(fileno=int(name))
+        with contextlib.suppress(OSError):  # not a socket, or closed meanwhile
+            sock = socket.socket(fileno=int(name))
             try:
-                if one.family in {socket.AF_INET, socket.AF_INET6} and one.getsockname()[1] == port:
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, MAX_STALLED_S * 1000)
-                    listens |= bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+                if sock.family in {socket.AF_INET, socket.AF_INET6} and sock.getsockname()[1] == port:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, MAX_STALLED_S * 1000)
+                    is_listening |= bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
             finally:
-                one.detach()  # it is the server's, not ours to close
-    return listens
+                sock.detach()  # the socket is the server's: do not close it
+    return is_listening
 
 
-def _wait_and_cut_off(port: int) -> None:
-    until = time.monotonic() + LOOK_FOR_S
-    while not cut_off(port) and time.monotonic() < until:
-        time.sleep(LOOK_EVERY_S)
+def _wait_and_set_timeout(port: int) -> None:
+    deadline = time.monotonic() + MAX_WAIT_S
+    while not set_timeout(port) and time.monotonic() < deadline:
+        time.sleep(RETRY_EVERY_S)

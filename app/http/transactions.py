@@ -15,18 +15,18 @@ from tenants.errors import DomainError
 
 View = TypeVar("View", bound=Callable[..., Any])
 
-KEPT_HEADERS = ("Content-Type", "ETag", "Location")
+STORED_HEADERS = ("Content-Type", "ETag", "Location")
 
 
 def actor_tx() -> AbstractContextManager[Tx]:
-    """The caller's tenant. Inside an idempotent request, the transaction that also keeps its answer."""
+    """A transaction of the caller's tenant. Inside an idempotent request, the one that also stores its answer."""
     return tenant_tx(current_actor().tenant_id)
 
 
 def idempotent(view: View) -> View:
-    """Let callers send `Idempotency-Key`: the same key and body get the first answer again, and nothing changes.
+    """Support `Idempotency-Key`: the same key and body get the first answer again, and nothing changes.
 
-    Goes below `@requires` and above the route's response. Refusals are not kept: they changed nothing.
+    Place it below `@requires` and above the route's response. Refusals are not stored: they changed nothing.
     """
 
     @wraps(view)
@@ -34,7 +34,7 @@ def idempotent(view: View) -> View:
         key = request.headers.get("Idempotency-Key")
         if key is None:
             return view(*args, **kwargs)
-        claimed = idempotency.identify(
+        claim = idempotency.identify(
             caller=current_actor().caller,
             method=request.method,
             path=request.path,
@@ -42,7 +42,7 @@ def idempotent(view: View) -> View:
             body=read_bytes(request.environ),
         )
         try:
-            return _answer_once(claimed, lambda: make_response(view(*args, **kwargs)))
+            return _answer_once(claim, lambda: make_response(view(*args, **kwargs)))
         except DomainError:
             for record in g.pop("after_refusal", ()):
                 record()
@@ -52,21 +52,21 @@ def idempotent(view: View) -> View:
     return answer  # type: ignore[return-value]
 
 
-def _answer_once(claimed: idempotency.RequestIdentity, make: Callable[[], Response]) -> Response:
-    """The answer kept for this claim; or the one that is made now, kept in the transaction of its effect."""
+def _answer_once(claim: idempotency.RequestIdentity, compute: Callable[[], Response]) -> Response:
+    """The answer stored for this claim; or a new one, stored in the transaction of its effect."""
     now = utcnow()
     with actor_tx() as tx:
-        earlier = idempotency.earlier_answer(tx, claimed, now=now)
+        earlier = idempotency.earlier_answer(tx, claim, now=now)
         if earlier is not None:
             return _replay(earlier)
-        response = make()
-        kept = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
-        idempotency.keep(tx, claimed, status=response.status_code, headers=kept, body=response.get_data(), now=now)
+        response = compute()
+        headers = {name: response.headers[name] for name in STORED_HEADERS if name in response.headers}
+        idempotency.keep(tx, claim, status=response.status_code, headers=headers, body=response.get_data(), now=now)
     return response
 
 
 def after_commit(call: Callable[[], None]) -> None:
-    """Do this once the request's transaction is committed (at once, if none is open): what tells others of it."""
+    """Call this after the request's transaction commits (at once, if none is open): to notify others of it."""
     tx = current_tx()
     if tx is not None:
         tx.after_commit(call)
@@ -75,7 +75,7 @@ def after_commit(call: Callable[[], None]) -> None:
 
 
 def after_refusal(call: Callable[[], None]) -> None:
-    """Do this once the request's transaction is rolled back (at once, if none is open): what records a refusal."""
+    """Call this after the request's transaction is rolled back (at once, if none is open): to record a refusal."""
     if current_tx() is not None:
         g.setdefault("after_refusal", []).append(call)
     else:
@@ -83,7 +83,7 @@ def after_refusal(call: Callable[[], None]) -> None:
 
 
 def audit(action: str, **data: Any) -> None:
-    """The audit line, once it is true."""
+    """Write the audit line after the commit."""
     after_commit(lambda: logs.audit(action, **data))
 
 

@@ -51,7 +51,7 @@ def _load(settings: Settings, parent: int) -> Any:
     from tenants import logs
 
     logs.configure(service="web", log_format=settings.log_format)
-    stalled_readers.cut_off_from_the_start(settings.port)
+    stalled_readers.set_timeout_when_listening(settings.port)
     return create_app(settings)
 
 

@@ -68,7 +68,7 @@ def login(body: dict[str, str]) -> Response:
 
 
 @blueprint.post("/logout")
-@requires(May.KEEP_OWN_SESSIONS)
+@requires(May.MANAGE_OWN_SESSIONS)
 @blueprint.response(204)
 def logout() -> Response:
     """Sign out: the session ends everywhere, and its sockets with it."""

@@ -156,7 +156,7 @@ def exhausted(client: FlaskClient, tenant: str, victim: Caller, monkeypatch: pyt
 def test_wrong_logins_from_one_64_lock_nobody_out_elsewhere(
     client: FlaskClient, tenant: str, victim: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logins, "PER_ACCOUNT_HERE", throttle.per_minute(3))
+    monkeypatch.setattr(logins, "PER_ACCOUNT_AND_NETWORK", throttle.per_minute(3))
     monkeypatch.setattr(logins, "PER_ACCOUNT", throttle.per_minute(6))
     statuses = [log_in(client, tenant, f"2001:db8:6:6::{number:x}", "wrong wrong") for number in range(1, 12)]
     assert statuses == [401] * 3 + [429] * 8

@@ -28,13 +28,13 @@ def flask_routes(app: Flask, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lane: Any = app.wsgi_app
     assert isinstance(lane, FastLane)
     seen: list[str] = []
-    through = lane._through
+    flask = lane._flask
 
     def watched(environ: dict[str, Any], start_response: Any) -> Any:
         seen.append(environ["PATH_INFO"])
-        return through(environ, start_response)
+        return flask(environ, start_response)
 
-    monkeypatch.setattr(lane, "_through", watched)
+    monkeypatch.setattr(lane, "_flask", watched)
     return seen
 
 

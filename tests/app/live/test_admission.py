@@ -38,7 +38,7 @@ def test_no_ticket_no_socket(live: Live, ticket: str) -> None:
 
 
 def test_what_a_client_opened_ends_with_its_token(live: Live, wiki: Caller) -> None:
-    holder = tickets.spend(ticket_for(wiki), now=utcnow())
+    holder = tickets.consume(ticket_for(wiki), now=utcnow())
     assert holder.until is not None
     assert 3500 < holder.until - time.time() <= 3600
     ends_at = int(time.time()) + 5

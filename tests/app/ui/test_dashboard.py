@@ -243,7 +243,7 @@ def test_what_took_long_to_make_is_kept_and_says_so(
     wiki = client_of(client, tenant)
     wiki("PUT", "/api/v1/pages/a", json={"space": "docs", "title": "a", "url": "/a"})
     monkeypatch.setattr(overview, "QUICK_S", 0)
-    monkeypatch.setattr(overview, "TIMES_ITS_COST", 1_000_000)
+    monkeypatch.setattr(overview, "MAX_AGE_PER_COST", 1_000_000)
     first = wiki("GET", "/api/v1/overview")
     wiki("POST", "/api/v1/pages/a/views")
     again = wiki("GET", "/api/v1/overview")
@@ -255,10 +255,10 @@ def test_made_up_spaces_take_nobodys_place(client: FlaskClient, tenant: str, mon
     wiki = client_of(client, tenant)
     wiki("PUT", "/api/v1/pages/a", json={"space": "docs", "title": "a", "url": "/a"})
     monkeypatch.setattr(overview, "QUICK_S", 0)
-    monkeypatch.setattr(overview, "TIMES_ITS_COST", 1_000_000)
-    monkeypatch.setattr(overview, "MAX_KEPT_OF_A_TENANT", 3)
-    kept = overview._Kept()
-    monkeypatch.setattr(overview, "_kept", kept)
+    monkeypatch.setattr(overview, "MAX_AGE_PER_COST", 1_000_000)
+    monkeypatch.setattr(overview, "MAX_ANSWERS_PER_TENANT", 3)
+    kept = overview._OverviewCache()
+    monkeypatch.setattr(overview, "_cache", kept)
     for path in ("/api/v1/overview", "/api/v1/overview?scope=space:docs"):
         assert wiki("GET", path).headers["Age"] == "0"
     for number in range(20):
@@ -271,10 +271,10 @@ def test_made_up_spaces_take_nobodys_place(client: FlaskClient, tenant: str, mon
 
 def test_each_tenant_keeps_its_latest_overviews_and_none_of_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "QUICK_S", 0)
-    monkeypatch.setattr(overview, "TIMES_ITS_COST", 1_000_000)
-    monkeypatch.setattr(overview, "MAX_KEPT_OF_A_TENANT", 3)
-    monkeypatch.setattr(overview, "MAX_TENANTS_KEPT", 4)
-    kept = overview._Kept()
+    monkeypatch.setattr(overview, "MAX_AGE_PER_COST", 1_000_000)
+    monkeypatch.setattr(overview, "MAX_ANSWERS_PER_TENANT", 3)
+    monkeypatch.setattr(overview, "MAX_TENANTS", 4)
+    kept = overview._OverviewCache()
 
     def is_kept(tenant_id: str, space: str) -> bool:
         made: list[str] = []
@@ -299,8 +299,8 @@ def test_each_tenant_keeps_its_latest_overviews_and_none_of_anothers(monkeypatch
 
 def test_an_overview_that_many_ask_for_at_once_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "QUICK_S", 0)
-    monkeypatch.setattr(overview, "TIMES_ITS_COST", 1_000_000)
-    kept, made = overview._Kept(), []
+    monkeypatch.setattr(overview, "MAX_AGE_PER_COST", 1_000_000)
+    kept, made = overview._OverviewCache(), []
     board = board_of("demo", "tenant", Window.WEEK, VIEWS.name)
 
     def make() -> tuple[Answer, bool]:
@@ -311,7 +311,7 @@ def test_an_overview_that_many_ask_for_at_once_is_made_once(monkeypatch: pytest.
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: kept.get(board, make), range(8)))
     assert (len(answers), len(made)) == (8, 1)
-    assert kept._making == {}, "nothing is left of those who waited"
+    assert kept._computing == {}, "nothing is left of those who waited"
 
 
 def test_what_is_quick_is_never_old(client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
