@@ -25,7 +25,7 @@ from sqlalchemy.engine import make_url
 from app.http.services import services_of
 from app.run import data_folder
 from app.run.data_folder import Addresses
-from app.run.local_servers import EmbeddedServers, started
+from app.run.local_servers import LocalServers, started
 from app.settings import Settings
 from app.web import connect, create_app, install_services
 from migrations.run import migrate
@@ -128,8 +128,8 @@ def servers() -> Iterator[Addresses]:
     if database_url and redis_url:
         yield Addresses(database_url, "", redis_url)
         return
-    with reachable_folder() as folder, data_folder.hold(copy_prepared(folder / "data"), "command") as lock:
-        embedded = EmbeddedServers(folder / "data", lock, durable=False)
+    with reachable_folder() as folder, data_folder.lock_servers(copy_prepared(folder / "data"), "command") as lock:
+        embedded = LocalServers(folder / "data", lock, durable=False)
         with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
             own = embedded.addresses
             with psycopg.connect(embedded.logins.superuser_url) as server:
