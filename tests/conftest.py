@@ -1,4 +1,4 @@
-"""Real servers for every test: embedded ones of our own, or those that DATABASE_URL and REDIS_URL name."""
+"""Real servers for every test: local ones, or those that DATABASE_URL and REDIS_URL name."""
 
 import contextlib
 import json
@@ -129,10 +129,10 @@ def servers() -> Iterator[Addresses]:
         yield Addresses(database_url, "", redis_url)
         return
     with reachable_folder() as folder, data_folder.lock_servers(copy_prepared(folder / "data"), "command") as lock:
-        embedded = LocalServers(folder / "data", lock, durable=False)
-        with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-            own = embedded.addresses
-            with psycopg.connect(embedded.logins.superuser_url) as server:
+        local = LocalServers(folder / "data", lock, durable=False)
+        with started(local, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            own = local.addresses
+            with psycopg.connect(local.logins.superuser_url) as server:
                 # A database for this run, dropped at its end whoever is still connected.
                 server.execute("ALTER ROLE plaudit CREATEDB; GRANT pg_signal_backend TO plaudit")
             yield Addresses(
