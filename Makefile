@@ -26,7 +26,7 @@ help: ## Show this list
 up: $(RUNTIME) ## Run the whole service with a demo tenant (Ctrl-C stops it); ARGS="--port 9000" passes options on
 	@$(BIN)/plaudit up --demo $(ARGS)
 
-test: $(DEV) ## Lint, type-check and run every test on real, embedded servers
+test: $(DEV) ## Lint, type-check and run every test on real, local servers
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/pytest $(PARALLEL) $(ARGS)
 

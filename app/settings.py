@@ -1,4 +1,4 @@
-"""The environment, read once and typed. A wrong value stops the start with one clear line."""
+"""The environment, read once and typed. An invalid value stops the start with a one-line error."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ DEFAULT_DATA_DIR = Path(".plaudit")
 
 
 class SettingsError(Exception):
-    """A value of the environment that cannot be used; the message says which, and what it should be."""
+    """A value of the environment that cannot be used; the message says which, and what it must be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,10 @@ class Settings:
     host: str
     port: int
     live_port: int
-    # Whether it was given: else any free port will do.
+    # Whether it was set: otherwise any free port is used.
     has_live_port: bool
     public_url: str
-    # Whether it was given: then a proxy may stand before this machine.
+    # Whether it was set: then there may be a proxy in front of this machine.
     has_public_url: bool
     live_url: str
     proxy_hops: int
@@ -35,25 +35,25 @@ class Settings:
     secret_key: str | None
     metrics_token: str | None
     metrics_dir: Path | None
-    # What the demo's own traffic sends with each request, so that these are not logged.
+    # Sent with each request of the demo's own traffic, so that these requests are not logged.
     demo_secret: str | None
     sentry_dsn: str | None
     log_format: LogFormat | None
     allows_colours: bool
     web_processes: int
-    # Requests that a process works on at once.
+    # Requests that a process handles at once.
     web_threads: int
 
     @property
     def all_web_threads(self) -> int:
-        """With those that wait for their turn: so many that one tenant's waiting requests leave room for others'."""
+        """With threads for requests that wait: enough that one tenant's waiting requests leave room for others'."""
         return 5 * self.web_threads
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
         env = os.environ if env is None else env
-        port = _integer(env, "PLAUDIT_PORT", 8000, least=1, most=65535)
-        live_port = _integer(env, "PLAUDIT_LIVE_PORT", port + 1, least=1, most=65535)
+        port = _integer(env, "PLAUDIT_PORT", 8000, minimum=1, maximum=65535)
+        live_port = _integer(env, "PLAUDIT_LIVE_PORT", port + 1, minimum=1, maximum=65535)
         public_url = _url(env, "PLAUDIT_PUBLIC_URL", {"http", "https"}) or f"http://127.0.0.1:{port}"
         redis_url = _url(env, "REDIS_URL", {"redis", "rediss", "unix"})
         metrics_dir = env.get("PROMETHEUS_MULTIPROC_DIR")
@@ -69,7 +69,7 @@ class Settings:
             public_url=public_url.rstrip("/"),
             has_public_url=bool(env.get("PLAUDIT_PUBLIC_URL")),
             live_url=_live_url(env, public_url, live_port),
-            proxy_hops=_integer(env, "PLAUDIT_PROXY_HOPS", 0, least=0, most=10),
+            proxy_hops=_integer(env, "PLAUDIT_PROXY_HOPS", 0, minimum=0, maximum=10),
             data_dir=Path(env.get("PLAUDIT_DATA_DIR") or DEFAULT_DATA_DIR),
             secret_key=_secret(env),
             metrics_token=env.get("PLAUDIT_METRICS_TOKEN") or None,
@@ -78,17 +78,17 @@ class Settings:
             sentry_dsn=_url(env, "SENTRY_DSN", {"http", "https"}),
             log_format=_log_format(env),
             allows_colours="NO_COLOR" not in env,
-            web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, least=1, most=64),
-            web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 32, least=1, most=512),
+            web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, minimum=1, maximum=64),
+            web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 32, minimum=1, maximum=512),
         )
 
 
-def _integer(env: Mapping[str, str], name: str, default: int, *, least: int, most: int) -> int:
+def _integer(env: Mapping[str, str], name: str, default: int, *, minimum: int, maximum: int) -> int:
     raw = env.get(name)
     if not raw:
         return default
-    if not raw.isascii() or not raw.isdigit() or not least <= int(raw) <= most:
-        raise SettingsError(f"{name} must be a whole number from {least} to {most}, not {raw!r}")
+    if not raw.isascii() or not raw.isdigit() or not minimum <= int(raw) <= maximum:
+        raise SettingsError(f"{name} must be a whole number from {minimum} to {maximum}, not {raw!r}")
     return int(raw)
 
 
@@ -96,25 +96,25 @@ def _url(env: Mapping[str, str], name: str, schemes: set[str]) -> str | None:
     raw = env.get(name)
     if not raw:
         return None
-    wanted = f"{name} must be an address that starts with {' or '.join(sorted(s + '://' for s in schemes))}"
+    problem = f"{name} must be an address that starts with {' or '.join(sorted(s + '://' for s in schemes))}"
     try:
         parts = urlsplit(raw)
         _ = parts.port
     except ValueError:
-        raise SettingsError(wanted) from None
-    # The value itself may hold a password, so it is not repeated.
+        raise SettingsError(problem) from None
+    # The value may contain a password, so the message does not repeat it.
     if parts.scheme.split("+")[0] not in schemes or not (parts.netloc or parts.path):
-        raise SettingsError(wanted)
+        raise SettingsError(problem)
     if "postgres" in schemes and not parts.path.strip("/"):
         raise SettingsError(f"{name} must name a database: postgresql://user:password@host:5432/database")
     return raw
 
 
 def _live_url(env: Mapping[str, str], public_url: str, live_port: int) -> str:
-    """Where browsers find the sockets: as said, on the public origin behind a proxy, or on the port beside."""
-    said = _url(env, "PLAUDIT_LIVE_URL", {"http", "https", "ws", "wss"})
-    if said:
-        return said.rstrip("/")
+    """Where browsers open sockets: as set, else on the public origin (behind a proxy), else on the live port."""
+    live_url = _url(env, "PLAUDIT_LIVE_URL", {"http", "https", "ws", "wss"})
+    if live_url:
+        return live_url.rstrip("/")
     if env.get("PLAUDIT_PUBLIC_URL"):
         return public_url.rstrip("/")
     return f"http://127.0.0.1:{live_port}"
@@ -123,7 +123,7 @@ def _live_url(env: Mapping[str, str], public_url: str, live_port: int) -> str:
 def _secret(env: Mapping[str, str]) -> str | None:
     secret = env.get("PLAUDIT_SECRET_KEY") or None
     if secret is not None and len(secret) < 32:
-        raise SettingsError("PLAUDIT_SECRET_KEY must have at least 32 characters")
+        raise SettingsError("PLAUDIT_SECRET_KEY must have at minimum 32 characters")
     return secret
 
 

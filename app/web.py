@@ -37,17 +37,17 @@ class OrjsonProvider(JSONProvider):
 
 class PlauditFlask(Flask):
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Outside of everything else, the fast lane included."""
+        """The outermost layer, around the fast lane too."""
         edge.shorten_target(environ)
         return super().__call__(environ, start_response)
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """None of our functions is a coroutine, so none has to be looked at for it, at every call."""
+        """None of our functions is a coroutine, so Flask need not check for it at every call."""
         return func
 
 
 def create_app(settings: Settings) -> Flask:
-    """The application for these settings. Connects to nothing until the first request."""
+    """Create the application for these settings. It connects to nothing until the first request."""
     connect(settings)
     app = new_flask(settings)
     dashboard.install(app, api.install(app))
@@ -58,9 +58,9 @@ def create_app(settings: Settings) -> Flask:
 
 
 def install_services(app: Flask, settings: Settings) -> None:
-    """What the routes share and what keeps state: keys, open writes, shares, kept answers.
+    """Create what the routes share and what has state: keys, open writes, shares, cached answers.
 
-    Called again, it replaces all of it, and the application is as new.
+    A second call replaces all of it: the application is then like a new one.
     """
     created = Services(
         settings=settings,
@@ -78,7 +78,7 @@ def install_services(app: Flask, settings: Settings) -> None:
 
 
 def share_of_threads(settings: Settings) -> TenantShare:
-    """One tenant's share: of the requests that are worked on at once, and with those that wait, of all threads."""
+    """One tenant's share of the requests that are handled at once and, with those that wait, of all threads."""
     working = share_of(settings.web_threads)
     return TenantShare(working, max_waiting=share_of(settings.all_web_threads) - working)
 
@@ -90,14 +90,14 @@ def secret_key(settings: Settings) -> str:
 
 
 def new_flask(settings: Settings) -> Flask:
-    """A Flask with the edges that every process of ours has."""
+    """A Flask application with what every process of ours shares: JSON, errors, headers, logs."""
     app = PlauditFlask("app.ui", static_url_path="/static")
     app.json = OrjsonProvider(app)
     app.config.update(
         MAX_CONTENT_LENGTH=body.MAX_BODY_BYTES,
         PROPAGATE_EXCEPTIONS=False,
     )
-    # No address is answered by a redirect that the Host header could bend.
+    # No redirects to normalise an address: their target would depend on the Host header.
     app.url_map.merge_slashes = False
     app.url_map.strict_slashes = False
     errors.install(app)
@@ -106,7 +106,7 @@ def new_flask(settings: Settings) -> Flask:
 
 
 def connect(settings: Settings) -> None:
-    """Point this process at its database, its Redis and (if one is named) its Sentry."""
+    """Configure the database, Redis and (if set) Sentry of this process."""
     db.configure(
         service_url=settings.service_database_url,
         owner_url=settings.database_url,

@@ -90,7 +90,7 @@ def costs(seconds: float, *, large: int = 1_000_000) -> None:
     del seconds
     with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
         Path(folder).chmod(0o711)
-        with migrated_database(Path(folder) / "data", make=True) as settings:
+        with migrated_database(Path(folder) / "data", create=True) as settings:
             connect_redis(settings, boards_timeout_s=30)
             owner = psycopg.connect(
                 str(settings.database_url),

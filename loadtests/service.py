@@ -16,7 +16,7 @@ import psutil
 import requests
 
 ROOT = Path(__file__).parents[1]
-# Removed from the environment, so that the service uses embedded servers.
+# Removed from the environment, so that the service uses local servers.
 NAMED_SERVERS = ("DATABASE_URL", "REDIS_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_QUEUE_REDIS_URL")
 STOP_WITHIN_S = 30
 

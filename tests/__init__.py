@@ -1,1 +1,1 @@
-"""The promises, as tests. They run on real servers: the embedded ones, or those DATABASE_URL and REDIS_URL name."""
+"""The promises, as tests. They run on real servers: local ones, or those DATABASE_URL and REDIS_URL name."""

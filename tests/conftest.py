@@ -1,4 +1,4 @@
-"""Real servers for every test: embedded ones of our own, or those that DATABASE_URL and REDIS_URL name."""
+"""Real servers for every test: local ones, or those that DATABASE_URL and REDIS_URL name."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ from xdist.scheduler import LoadScopeScheduling
 from app.http.services import services_of
 from app.run import data_folder
 from app.run.data_folder import Addresses
-from app.run.local_servers import EmbeddedServers, started
+from app.run.local_servers import LocalServers, started
 from app.settings import Settings
 from app.web import connect, create_app, install_services
 from migrations.run import migrate
@@ -152,12 +152,12 @@ def servers() -> Iterator[Addresses]:
     if database_url and redis_url:
         yield Addresses(database_url, "", redis_url)
         return
-    with reachable_folder() as folder, data_folder.hold(copy_prepared(folder / "data"), "command") as lock:
-        embedded = EmbeddedServers(folder / "data", lock, durable=False)
-        with started(embedded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-            own = embedded.addresses
-            with psycopg.connect(embedded.logins.superuser_url) as server:
-                # Each run creates a database, and drops it even while sessions are connected.
+    with reachable_folder() as folder, data_folder.lock_servers(copy_prepared(folder / "data"), "command") as lock:
+        local = LocalServers(folder / "data", lock, durable=False)
+        with started(local, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            own = local.addresses
+            with psycopg.connect(local.logins.superuser_url) as server:
+                # A database for this run, dropped at its end whoever is still connected.
                 server.execute("ALTER ROLE plaudit CREATEDB; GRANT pg_signal_backend TO plaudit")
             yield Addresses(
                 database_url=database_url or own.database_url,

@@ -19,14 +19,14 @@ from app.run.launcher import die_with_parent
     envvar="PLAUDIT_DATA_DIR",
     default=Path(".plaudit"),
     show_default=True,
-    help="Where the embedded servers keep their data.",
+    help="Where the local servers keep their data.",
 )
 @click.pass_context
 def cli(context: click.Context, data_dir: Path) -> None:
     """Plaudit: which content matters, in which space, this week, and who contributed.
 
-    Start everything with `plaudit up --demo`. Without DATABASE_URL and REDIS_URL it brings its own PostgreSQL and
-    Valkey; commands find those through the data folder, and start them for the moment where they are down.
+    `plaudit up --demo` starts everything. Without DATABASE_URL and REDIS_URL it runs local servers, PostgreSQL and
+    Valkey, in the data folder. Other commands use these servers, and start them temporarily if they are not running.
     """
     context.obj = data_dir
 
@@ -46,15 +46,15 @@ def main() -> None:
 
 
 def _data_dir_first(arguments: list[str]) -> list[str]:
-    """`--data-dir` counts wherever it stands: people write it after the command as often as before it."""
+    """Accept `--data-dir` anywhere: people write it after the command as often as before it."""
     first: list[str] = []
     rest: list[str] = []
-    waiting = iter(arguments)
-    for argument in waiting:
+    remaining = iter(arguments)
+    for argument in remaining:
         if argument == "--":
-            rest += [argument, *waiting]
+            rest += [argument, *remaining]
         elif argument == "--data-dir":
-            first += [argument, *[value for value in [next(waiting, None)] if value is not None]]
+            first += [argument, *[value for value in [next(remaining, None)] if value is not None]]
         else:
             (first if argument.startswith("--data-dir=") else rest).append(argument)
     return [*first, *rest]

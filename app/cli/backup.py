@@ -12,12 +12,12 @@ def register(cli: click.Group) -> None:
     cli.add_command(restore)
 
 
-@click.command(short_help="Write everything to a file, while it runs.")
+@click.command(short_help="Back up the database to a file.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @json_option
 @click.pass_obj
 def backup(data_dir: Path, file: Path, as_json: bool) -> None:
-    """Write everything in PostgreSQL to FILE, consistent as of one moment, while the service runs."""
+    """Back up everything in PostgreSQL to FILE, consistent as of one moment, while the service runs."""
     from app.run import backups
     from tenants import db
 
@@ -26,31 +26,31 @@ def backup(data_dir: Path, file: Path, as_json: bool) -> None:
     show({"file": str(file), "bytes": size}, as_json=as_json, text=f"Wrote {file} ({size:,} bytes).")
 
 
-@click.command(short_help="Replace everything by a backup.")
+@click.command(short_help="Replace the database by a backup.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("--yes", is_flag=True, help="Replace what is there without asking.")
-@click.option("--trust", is_flag=True, help="Take FILE even if it holds objects that no backup of Plaudit has.")
+@click.option("--yes", is_flag=True, help="Replace existing data without asking.")
+@click.option("--trust", is_flag=True, help="Restore FILE even if it contains objects that no backup of Plaudit has.")
 @json_option
 @click.pass_obj
 def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -> None:
     """Replace everything in PostgreSQL by what `plaudit backup` wrote to FILE, all or nothing.
 
-    FILE may come from an older PostgreSQL or an older Plaudit: it is brought to this one's schema.
+    FILE may come from an older PostgreSQL or an older Plaudit: it is migrated to this release's schema.
 
     The SQL in FILE runs as the owner of the database: restore only backups that you trust. One with objects that no
     backup of Plaudit has (other functions, triggers, views, schemas) is refused without --trust; a skilled forgery is
-    not found that way.
+    not detected that way.
     """
     from analytics.boards import redis_store, versions
     from app.run import backups
     from migrations.run import migrate
     from tenants import db, redis
 
-    with database(data_dir, keep_old_version=True, make=True) as settings:
+    with database(data_dir, keep_old_version=True, create=True) as settings:
         if not yes:
-            click.echo(f"The SQL in {file} runs as the owner of the database: go on only if you trust it.", err=True)
-            if backups.holds_data(db.owner_engine()):
-                click.confirm("The database holds data. Replace all of it?", abort=True)
+            click.echo(f"The SQL in {file} runs as the owner of the database: continue only if you trust it.", err=True)
+            if backups.has_data(db.owner_engine()):
+                click.confirm("The database has data. Replace all of it?", abort=True)
         backups.read(str(settings.database_url), file, db.owner_engine(), trust=trust)
         before, after = migrate(db.owner_engine(), service_url=settings.service_database_url)
         with db.owner_tx() as tx:
@@ -59,11 +59,11 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
         try:
             with redis.boards().client() as client:
                 redis_store.delete_everything(client)
-            told = "The boards are filled anew by the workers, within seconds."
+            next_step = "The workers fill the boards again within seconds."
         except redis.RedisUnavailable:
-            told = "Redis cannot be reached: when it is back, run plaudit rebuild."
+            next_step = "Redis cannot be reached: when it is back, run plaudit rebuild."
     show(
         {"file": str(file), "schema_before": before, "schema": after},
         as_json=as_json,
-        text=f"Restored {file} (schema {after}). {told}",
+        text=f"Restored {file} (schema {after}). {next_step}",
     )

@@ -11,8 +11,8 @@ import click
 
 from app.cli.common import connect_redis, json_option, migrated_database, show
 
-MOST_SHOWN = 50
-LOOK_AGAIN_AFTER_S = 2.0
+MAX_SHOWN_DIFFERENCES = 50
+CHECK_AGAIN_AFTER_S = 2.0
 
 
 def register(cli: click.Group) -> None:
@@ -27,8 +27,8 @@ def register(cli: click.Group) -> None:
 def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
     """Compare every board and every number with PostgreSQL: of all tenants, or of one.
 
-    Computes all of it anew from the hourly buckets and the likes. Exits with 1 and lists the differences, if there
-    are any. Pages that a worker is still due to look at are left out; start one if there are many.
+    Computes everything again from the hourly counts and the likes. If there are differences, lists them and exits
+    with 1. Skips pages that a worker has yet to process ("still due"); start a worker if there are many.
     """
     from analytics.boards import checking
     from tenants.db import utcnow
@@ -44,12 +44,12 @@ def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
             differences += _check_global(tenant_ids)
     pages, boards, due = (sum(getattr(report, name) for report in reports) for name in ("pages", "boards", "due"))
     if not as_json:
-        for difference in differences[:MOST_SHOWN]:
+        for difference in differences[:MAX_SHOWN_DIFFERENCES]:
             click.echo(str(difference))
-        if len(differences) > MOST_SHOWN:
-            click.echo(f"… and {len(differences) - MOST_SHOWN:,} more (--json lists all)")
-    said = counted(len(differences), "difference") if differences else "no differences"
-    late = f", {due:,} still due" if due else ""
+        if len(differences) > MAX_SHOWN_DIFFERENCES:
+            click.echo(f"… and {len(differences) - MAX_SHOWN_DIFFERENCES:,} more (--json lists all)")
+    result = plural(len(differences), "difference") if differences else "no differences"
+    still_due = f", {due:,} still due" if due else ""
     show(
         {
             "ok": not differences,
@@ -69,20 +69,20 @@ def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
             ],
         },
         as_json=as_json,
-        text=f"{counted(len(tenant_ids), 'tenant')}, {counted(pages, 'page')},"
-        f" {counted(boards, 'board')}: {said}{late}.",
+        text=f"{plural(len(tenant_ids), 'tenant')}, {plural(pages, 'page')},"
+        f" {plural(boards, 'board')}: {result}{still_due}.",
     )
     sys.exit(1 if differences else 0)
 
 
-@click.command(short_help="Compute and fill every board anew.")
+@click.command(short_help="Compute every number and fill every board again.")
 @click.argument("tenant_id", metavar="[TENANT]", required=False)
 @json_option
 @click.pass_obj
 def rebuild(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
-    """Compute every number anew and fill every board anew: of all tenants, or of one.
+    """Compute every number and fill every board again: of all tenants, or of one.
 
-    Boards are filled beside the old ones and take their place at once, so they can be read all the while.
+    Each new board replaces the old one in one step, so boards can be read meanwhile.
     """
     from analytics.boards import rebuilding, recomputing
     from tenants.db import utcnow
@@ -97,14 +97,14 @@ def rebuild(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
     show(
         {"tenants": len(tenant_ids), "pages": pages, "boards": boards},
         as_json=as_json,
-        text=f"{counted(len(tenant_ids), 'tenant')}: {counted(pages, 'page')} computed,"
-        f" {counted(boards, 'board')} filled anew.",
+        text=f"{plural(len(tenant_ids), 'tenant')}: {plural(pages, 'page')} computed,"
+        f" {plural(boards, 'board')} filled.",
     )
 
 
 @contextmanager
 def tenants_of(data_dir: Path, tenant_id: str | None) -> Iterator[list[str]]:
-    """The tenants meant, with database and Redis at hand."""
+    """The ids of this tenant, or of all; connects to the database and Redis."""
     from tenants import registry
     from tenants.db import owner_tx
 
@@ -116,33 +116,33 @@ def tenants_of(data_dir: Path, tenant_id: str | None) -> Iterator[list[str]]:
         yield names
 
 
-def counted(number: int, what: str) -> str:
+def plural(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _check_global(tenant_ids: list[str]) -> list[Any]:
-    """No lock covers all tenants: a difference counts when it is still there a moment later."""
+    """No lock covers all tenants: a difference is real if it is found again a moment later."""
     from analytics.boards import checking
     from tenants.db import utcnow
 
-    def look() -> set[Any]:
+    def compare() -> set[Any]:
         expected: dict[int, checking.Expected] = {}
         for name in tenant_ids:
             expected |= checking.shared_pages(name, now=utcnow())
         return set(checking.check_global(expected))
 
-    found = look()
+    differences = compare()
     for _ in range(3):
-        if not found:
+        if not differences:
             break
-        time.sleep(LOOK_AGAIN_AFTER_S)
-        found &= look()
-    return sorted(found, key=str)
+        time.sleep(CHECK_AGAIN_AFTER_S)
+        differences &= compare()
+    return sorted(differences, key=str)
 
 
 @contextmanager
 def _progress(what: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar, on standard error when that is a terminal."""
+    """A progress bar on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,4 @@
-"""What the commands share: where the data is, how results are printed, and how errors are said."""
+"""What the commands share: where the data is, and how results and errors are printed."""
 
 import contextlib
 import json
@@ -24,13 +24,13 @@ def json_option(command: Command) -> Command:
 
 
 @contextlib.contextmanager
-def database(data_dir: Path, *, keep_old_version: bool = False, make: bool = False) -> Iterator["Settings"]:
-    """Point this process at the database: DATABASE_URL's, or the embedded one. Yields the settings with its addresses.
+def database(data_dir: Path, *, keep_old_version: bool = False, create: bool = False) -> Iterator["Settings"]:
+    """Point this process at the database: DATABASE_URL's, or the local one. Yields the settings with its addresses.
 
-    Only with `make` is an embedded one made where there is none: a command in the wrong folder says so.
+    A local database is created only with `create`: in the wrong folder a command fails instead.
     """
     from app.run import environment
-    from app.run.data_folder import EmbeddedError
+    from app.run.data_folder import LocalServersError
     from app.run.local_servers import running
     from app.settings import Settings
     from tenants import db
@@ -38,10 +38,10 @@ def database(data_dir: Path, *, keep_old_version: bool = False, make: bool = Fal
     settings = Settings.from_env()
     with contextlib.ExitStack() as stack:
         if settings.database_url is None:
-            if not make and not (data_dir / "secrets.json").exists():
-                raise EmbeddedError(
+            if not create and not (data_dir / "secrets.json").exists():
+                raise LocalServersError(
                     f"There is no Plaudit in {data_dir.absolute()}: start one with plaudit up, "
-                    "or say where it is with --data-dir or DATABASE_URL"
+                    "or name another one with --data-dir or DATABASE_URL"
                 )
             addresses = stack.enter_context(running(data_dir, keep_old_version=keep_old_version))
             settings = Settings.from_env(environment.with_addresses(addresses))
@@ -53,22 +53,22 @@ def database(data_dir: Path, *, keep_old_version: bool = False, make: bool = Fal
 
 
 @contextlib.contextmanager
-def migrated_database(data_dir: Path, *, make: bool = False) -> Iterator["Settings"]:
-    """The same, brought to the newest schema first when it is the embedded one."""
+def migrated_database(data_dir: Path, *, create: bool = False) -> Iterator["Settings"]:
+    """The same; a local database is migrated to the newest schema first."""
     from app.settings import Settings
     from migrations.run import migrate
     from tenants import db
 
-    is_embedded = Settings.from_env().database_url is None
-    with database(data_dir, make=make) as settings:
-        if is_embedded:
+    is_local = Settings.from_env().database_url is None
+    with database(data_dir, create=create) as settings:
+        if is_local:
             migrate(db.owner_engine(), service_url=settings.service_database_url)
         yield settings
 
 
 @contextlib.contextmanager
 def inside_tenant(data_dir: Path, tenant_id: str) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
-    """A way to open transactions inside an existing tenant, with Redis at hand to tell of what changed."""
+    """A function that opens transactions of an existing tenant; connects to Redis, where changes are published."""
     from tenants import registry
     from tenants.db import tenant_tx
 
@@ -80,7 +80,7 @@ def inside_tenant(data_dir: Path, tenant_id: str) -> Iterator[Callable[[], conte
 
 
 def connect_redis(settings: "Settings", *, boards_timeout_s: float = 0.5) -> None:
-    """Point this process at Redis, to tell the others of what changed."""
+    """Point this process at Redis, where changes are published."""
     from tenants import redis as tenants_redis
 
     redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"
@@ -92,7 +92,7 @@ def connect_redis(settings: "Settings", *, boards_timeout_s: float = 0.5) -> Non
 
 
 def audit(action: str, tenant_id: str, **data: Any) -> None:
-    """The audit line, as every other process writes it, on standard error: standard output is for the result."""
+    """Write the audit line to standard error, as every other process does: standard output is for the result."""
     from tenants import logs
 
     logs.configure(service="cli", log_format="json", stream=sys.stderr)
@@ -125,11 +125,11 @@ def show_table(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Seq
 
 @contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
-    """Say what went wrong in one line, and exit with 1. A bug still shows its traceback."""
+    """Print an error in one line, and exit with 1. A bug still shows its traceback."""
     try:
         yield
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  whoever read our output has what they want
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  the reader closed the pipe
         sys.exit(1)
     except Exception as error:
         message = _message_for(error)
@@ -139,27 +139,27 @@ def clear_errors() -> Iterator[None]:
 
 
 def _message_for(error: Exception) -> str | None:
-    """The line for an error that a user can act on; None for a bug.
+    """The message for an error that a user can act on; None for a bug.
 
     The classes are imported here, after the error: `plaudit --help` must not wait for SQLAlchemy.
     """
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
-    from app.run.data_folder import EmbeddedError
+    from app.run.data_folder import LocalServersError
     from app.run.supervisor import UpError
     from app.settings import SettingsError
     from tenants.errors import DomainError
 
-    if isinstance(error, DomainError | EmbeddedError | SettingsError | UpError):
+    if isinstance(error, DomainError | LocalServersError | SettingsError | UpError):
         return str(error)
     if isinstance(error, OperationalError):
         return (
             f"The database cannot be reached ({_first_line(error)}): "
-            "check DATABASE_URL, or unset it to use the embedded one"
+            "check DATABASE_URL, or unset it to use the local server"
         )
     if isinstance(error, ProgrammingError) and getattr(error.orig, "sqlstate", None) in NOT_MIGRATED:
         return (
-            f"The database is not ready for this ({_first_line(error)}): "
+            f"The database's schema or rights do not fit this release ({_first_line(error)}): "
             "run plaudit migrate, as the owner of the database"
         )
     return None

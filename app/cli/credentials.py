@@ -19,7 +19,7 @@ def register(cli: click.Group) -> None:
 
 @contextmanager
 def inside(data_dir: Path, tenant_id: str) -> Iterator[tuple[Any, Callable[[Callable[[], None]], None]]]:
-    """A transaction inside an existing tenant, and a way to have something done after its commit."""
+    """A transaction of an existing tenant, and a function that registers calls for after its commit."""
     afterwards: list[Callable[[], None]] = []
     with inside_tenant(data_dir, tenant_id) as open_tx:
         with open_tx() as tx:
@@ -35,20 +35,20 @@ def client() -> None:
 
 @client.command("create")
 @click.argument("tenant_id", metavar="TENANT")
-@click.option("--scopes", required=True, help=f"Comma-separated, of {ALL_SCOPES}.")
+@click.option("--scopes", required=True, help=f"Comma-separated list of {ALL_SCOPES}.")
 @click.option("--name", default="Tenant app", show_default=True)
 @json_option
 @click.pass_obj
 def client_create(data_dir: Path, tenant_id: str, scopes: str, name: str, as_json: bool) -> None:
-    """Make a client of TENANT; prints its id and secret, once."""
+    """Create a client of TENANT. Prints its id and secret, which is not shown again."""
     from tenants import credentials
     from tenants.db import utcnow
 
     wanted = scopes.replace(",", " ").split()
     with inside(data_dir, tenant_id) as (tx, _):
-        made = credentials.create_client(tx, name=name, scopes=wanted, now=utcnow())
-    audit("client.created", tenant_id, client=made.client.id)
-    show_secret(made, as_json=as_json)
+        created = credentials.create_client(tx, name=name, scopes=wanted, now=utcnow())
+    audit("client.created", tenant_id, client=created.client.id)
+    show_secret(created, as_json=as_json)
 
 
 @client.command("list")
@@ -80,14 +80,14 @@ def client_list(data_dir: Path, tenant_id: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def client_rotate(data_dir: Path, tenant_id: str, client_id: str, as_json: bool) -> None:
-    """Give CLIENT a new secret; the old one counts for another day."""
+    """Give CLIENT a new secret. The old one stays valid for another day."""
     from tenants import credentials
     from tenants.db import utcnow
 
     with inside(data_dir, tenant_id) as (tx, _):
-        made = credentials.rotate_client(tx, client_id, now=utcnow())
+        created = credentials.rotate_client(tx, client_id, now=utcnow())
     audit("client.rotated", tenant_id, client=client_id)
-    show_secret(made, as_json=as_json)
+    show_secret(created, as_json=as_json)
 
 
 @client.command("revoke")
@@ -96,7 +96,7 @@ def client_rotate(data_dir: Path, tenant_id: str, client_id: str, as_json: bool)
 @json_option
 @click.pass_obj
 def client_revoke(data_dir: Path, tenant_id: str, client_id: str, as_json: bool) -> None:
-    """Shut CLIENT out at once, tokens included."""
+    """Revoke CLIENT and its tokens at once."""
     from tenants import credentials
     from tenants.db import utcnow
 
@@ -104,12 +104,12 @@ def client_revoke(data_dir: Path, tenant_id: str, client_id: str, as_json: bool)
         credentials.revoke_client(tx, client_id, now=utcnow())
         after(lambda: credentials.announce_client(tenant_id, client_id))
     audit("client.revoked", tenant_id, client=client_id)
-    show({"client_id": client_id, "revoked": True}, as_json=as_json, text=f"Client {client_id} is shut out.")
+    show({"client_id": client_id, "revoked": True}, as_json=as_json, text=f"Revoked client {client_id}.")
 
 
 @click.group()
 def key() -> None:
-    """Publishable keys: what browsers show."""
+    """Publishable keys: what a tenant's pages use in browsers."""
 
 
 @key.command("create")
@@ -121,14 +121,14 @@ def key() -> None:
 @json_option
 @click.pass_obj
 def key_create(data_dir: Path, tenant_id: str, origins: tuple[str, ...], name: str, as_json: bool) -> None:
-    """Make a publishable key of TENANT."""
+    """Create a publishable key of TENANT."""
     from tenants import credentials
     from tenants.db import utcnow
 
     with inside(data_dir, tenant_id) as (tx, _):
-        made = credentials.create_key(tx, name=name, origins=origins, now=utcnow())
+        created = credentials.create_key(tx, name=name, origins=origins, now=utcnow())
     audit("key.created", tenant_id, origins=list(origins))
-    show({"key": made.id, "origins": made.origins}, as_json=as_json, text=made.id)
+    show({"key": created.id, "origins": created.origins}, as_json=as_json, text=created.id)
 
 
 @key.command("list")
@@ -152,7 +152,7 @@ def key_list(data_dir: Path, tenant_id: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def key_revoke(data_dir: Path, tenant_id: str, key_id: str, as_json: bool) -> None:
-    """Shut KEY out at once."""
+    """Revoke KEY at once."""
     from tenants import credentials
     from tenants.db import utcnow
 
@@ -160,12 +160,12 @@ def key_revoke(data_dir: Path, tenant_id: str, key_id: str, as_json: bool) -> No
         credentials.revoke_key(tx, key_id, now=utcnow())
         after(lambda: credentials.announce_key(tenant_id, key_id))
     audit("key.revoked", tenant_id)
-    show({"key": key_id, "revoked": True}, as_json=as_json, text="The key is shut out.")
+    show({"key": key_id, "revoked": True}, as_json=as_json, text="Revoked the key.")
 
 
 @click.group()
 def user() -> None:
-    """The people of a tenant."""
+    """The users of a tenant."""
 
 
 @user.command("create")
@@ -173,13 +173,13 @@ def user() -> None:
 @click.argument("username", metavar="USERNAME")
 @click.option("--role", type=click.Choice(["member", "admin"]), default="member", show_default=True)
 @click.option("--email")
-@click.option("--password-stdin", is_flag=True, help="Read the password from standard input; else one is made.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input instead of generating one.")
 @json_option
 @click.pass_obj
 def user_create(
     data_dir: Path, tenant_id: str, username: str, role: str, email: str | None, password_stdin: bool, as_json: bool
 ) -> None:
-    """Make a user of TENANT with a login. Without --password-stdin, prints a password, once."""
+    """Create a user of TENANT who can log in. Without --password-stdin, prints a generated password."""
     import secrets
     import sys
 
@@ -190,14 +190,16 @@ def user_create(
     password = sys.stdin.readline().rstrip("\n") if password_stdin else secrets.token_urlsafe(12)
     hashed = passwords.hash_password(password)
     with inside(data_dir, tenant_id) as (tx, _):
-        made = users.register(tx, username=username, email=email, password_hash=hashed, role=Role(role), now=utcnow())
-    audit("user.created", tenant_id, user=str(made.id), role=role)
-    told = {"id": str(made.id), "username": username, "role": role}
-    text = f"User {username} ({role}) is there."
+        created = users.register(
+            tx, username=username, email=email, password_hash=hashed, role=Role(role), now=utcnow()
+        )
+    audit("user.created", tenant_id, user=str(created.id), role=role)
+    result = {"id": str(created.id), "username": username, "role": role}
+    text = f"Created user {username} ({role})."
     if not password_stdin:
-        told["password"] = password
+        result["password"] = password
         text += f" Password: {password}"
-    show(told, as_json=as_json, text=text)
+    show(result, as_json=as_json, text=text)
 
 
 @user.command("list")
@@ -232,11 +234,11 @@ def user_list(data_dir: Path, tenant_id: str, q: str | None, limit: int, as_json
 @user.command("suspend")
 @click.argument("tenant_id", metavar="TENANT")
 @click.argument("username", metavar="USERNAME")
-@click.option("--lift", is_flag=True, help="Let them in again.")
+@click.option("--lift", is_flag=True, help="End the suspension.")
 @json_option
 @click.pass_obj
 def user_suspend(data_dir: Path, tenant_id: str, username: str, lift: bool, as_json: bool) -> None:
-    """Shut a user of TENANT out at once, sessions included."""
+    """Suspend a user of TENANT and end their sessions at once."""
     change_user(data_dir, tenant_id, username, {"suspended": not lift}, as_json=as_json)
 
 
@@ -247,7 +249,7 @@ def user_suspend(data_dir: Path, tenant_id: str, username: str, lift: bool, as_j
 @json_option
 @click.pass_obj
 def user_role(data_dir: Path, tenant_id: str, username: str, role: str, as_json: bool) -> None:
-    """Make a user of TENANT a member or an admin, at once."""
+    """Change the role of a user of TENANT, at once."""
     change_user(data_dir, tenant_id, username, {"role": role}, as_json=as_json)
 
 
@@ -257,10 +259,10 @@ def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str
     from tenants.db import utcnow
 
     with inside(data_dir, tenant_id) as (tx, _after):
-        found = users.by_username(tx, username)
-        if found is None:
+        before = users.by_username(tx, username)
+        if before is None:
             raise users.UserNotFound(f"There is no user {username!r} in {tenant_id}")
-        changed = user_changes.change_user(tx, found, changes, now=utcnow())
+        changed = user_changes.change_user(tx, before, changes, now=utcnow())
     audit("user.changed", tenant_id, user=str(changed.id), **changes)
     show(
         {"id": str(changed.id), "username": username, "role": changed.role, "suspended": bool(changed.suspended_at)},
@@ -278,7 +280,7 @@ def signing_key() -> None:
 @json_option
 @click.pass_obj
 def signing_key_rotate(data_dir: Path, as_json: bool) -> None:
-    """Publish a new key, which signs in a quarter of an hour. No valid token breaks."""
+    """Publish a new key, which signs tokens from 15 minutes on. Existing tokens stay valid."""
     from app.run import environment
     from tenants.db import utcnow
     from tenants.signing import Signer
@@ -290,9 +292,9 @@ def signing_key_rotate(data_dir: Path, as_json: bool) -> None:
     show({"kid": kid}, as_json=as_json, text=f"Key {kid} is published.")
 
 
-def show_secret(made: Any, *, as_json: bool) -> None:
+def show_secret(created: Any, *, as_json: bool) -> None:
     show(
-        {"client_id": made.client.id, "client_secret": made.secret, "scopes": made.client.scopes},
+        {"client_id": created.client.id, "client_secret": created.secret, "scopes": created.client.scopes},
         as_json=as_json,
-        text=f"client_id      {made.client.id}\nclient_secret  {made.secret}\nThe secret is not shown again.",
+        text=f"client_id      {created.client.id}\nclient_secret  {created.secret}\nThe secret is not shown again.",
     )

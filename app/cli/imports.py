@@ -16,23 +16,23 @@ def register(cli: click.Group) -> None:
     cli.add_command(import_)
 
 
-@click.command("import", short_help="Count the events in a file.")
+@click.command("import", short_help="Import events from a file.")
 @click.argument("tenant_id", metavar="TENANT")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True, readable=True))
 @click.option(
     "--rejects",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where refused lines go, with their reasons. [default: FILE.rejects.ndjson]",
+    help="Where rejected lines are written, with their reasons. [default: FILE.rejects.ndjson]",
 )
 @json_option
 @click.pass_obj
 def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as_json: bool) -> None:
-    """Count the events in FILE, one JSON object a line, as old as buckets are kept.
+    """Import the events in FILE, one JSON object per line. They may be as old as hourly counts are kept.
 
-    The lines are those of POST /api/v1/events, such as {"type": "view", "page": "hello", "occurred_at":
-    "2026-01-31T12:00:00Z", "id": "1"}; their pages must be there. Interrupted, it goes on where it stopped; a file
-    that was imported before adds nothing, nor does an event whose id was counted. What is refused is written to
-    another file, which can itself be imported when the reason is gone; then the exit status is 1.
+    The lines have the format of POST /api/v1/events, such as {"type": "view", "page": "hello", "occurred_at":
+    "2026-01-31T12:00:00Z", "id": "1"}; their pages must exist. After an interruption, the same command continues
+    where it stopped. A file that was imported before adds nothing, nor does an event whose id was counted. Rejected
+    lines are written to another file, which can be imported when their reason is resolved; then the exit status is 1.
     """
     from analytics.ingest import imports
     from analytics.ingest.events import Ages
@@ -44,19 +44,19 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
         file_hash, lines = imports.hash_file(file)
         now = utcnow()
         with open_tx() as tx:
-            begun = imports.begin(tx, file_hash, name=file.name, now=now, again=True)
+            import_before = imports.begin(tx, file_hash, name=file.name, now=now, again=True)
             days = tenant_settings.read(tx)[0].retention.hourly_buckets_days
-        if begun.finished_at is None:
-            out = _open_rejects(rejects, begun.lines_done, not_=file)
+        if import_before.finished_at is None:
+            out = _open_rejects(rejects, import_before.lines_done, not_=file)
             chunks = imports.run(
                 tenant_id,
                 file,
                 file_hash,
-                lines_done=begun.lines_done,
+                lines_done=import_before.lines_done,
                 ages=Ages.for_caller(now, backfill_days=days),
                 now=now,
             )
-            with out, _progress(lines, begun.lines_done, quiet=as_json) as advance:
+            with out, _progress(lines, import_before.lines_done, quiet=as_json) as advance:
                 for chunk in chunks:
                     _write(out, chunk.rejects)
                     advance(chunk.lines_done)
@@ -65,11 +65,12 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
     if not done.rejected:
         _remove_if_empty(rejects)
     counts = {"accepted": done.accepted, "duplicates": done.duplicates, "rejected": done.rejected}
-    before = begun.finished_at.isoformat(timespec="seconds") if begun.finished_at else None
+    finished_at = import_before.finished_at
+    before = finished_at.isoformat(timespec="seconds") if finished_at else None
     text = f"{done.accepted:,} accepted, {done.duplicates:,} duplicates, {done.rejected:,} rejected"
     text += f" (see {rejects})." if done.rejected and rejects.exists() else "."
     if before:
-        text = f"This file was imported at {before}; nothing was added. Then: {text}"
+        text = f"This file was imported at {before}; nothing was added. At that time: {text}"
     show(
         {
             **counts,
@@ -85,7 +86,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
 
 
 def _open_rejects(rejects: Path, lines_done: int, *, not_: Path) -> IO[bytes]:
-    """The file of refused lines, without those of a chunk that was not committed when a run was interrupted."""
+    """Open the file of rejected lines, without those of a chunk that an interrupted run did not commit."""
     from app.run.data_folder import open_private
     from tenants.errors import Invalid
 
@@ -99,7 +100,7 @@ def _open_rejects(rejects: Path, lines_done: int, *, not_: Path) -> IO[bytes]:
         kept = _kept(out.read(), lines_done)
     except (ValueError, TypeError, KeyError):
         out.close()
-        raise Invalid(f"{rejects} holds something else than refused lines: choose another with --rejects") from None
+        raise Invalid(f"{rejects} contains something else than rejected lines: choose another with --rejects") from None
     out.truncate(0)
     out.writelines(line + b"\n" for line in kept)
     return out
@@ -125,7 +126,7 @@ def _write(out: IO[bytes], rejects: list[Any]) -> None:
 
 
 class _progress:  # noqa: N801  reads as a statement
-    """A bar with the rate, on standard error when that is a terminal."""
+    """A progress bar with the rate, on standard error if that is a terminal."""
 
     def __init__(self, lines: int, done: int, *, quiet: bool) -> None:
         from rich.console import Console

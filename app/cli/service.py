@@ -19,18 +19,18 @@ def register(cli: click.Group) -> None:
 
 
 @click.command(short_help="Run everything in this terminal.")
-@click.option("--demo", is_flag=True, help="Make the tenant `demo`, with pages, a month of history and live traffic.")
-@click.option("--no-traffic", is_flag=True, help="With --demo: only the tenant and its credentials.")
+@click.option("--demo", is_flag=True, help="Create the tenant `demo`, with pages, a month of history and live traffic.")
+@click.option("--no-traffic", is_flag=True, help="With --demo: create only the tenant and its credentials.")
 @click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_PORT", default=8000, show_default=True)
 @click.option(
-    "--workers", type=click.IntRange(0, 64), default=2, show_default=True, help="RQ worker processes; 0: elsewhere."
+    "--workers", type=click.IntRange(0, 64), default=2, show_default=True, help="RQ worker processes; 0: none here."
 )
 @json_option
 @click.pass_obj
 def up(data_dir: Path, demo: bool, no_traffic: bool, port: int, workers: int, as_json: bool) -> None:
     """Run everything in this terminal: servers, API, sockets, workers. Ctrl-C stops all of it.
 
-    `--data-dir D` (before or after the command) keeps its data elsewhere than in .plaudit.
+    With `--data-dir D` (before or after the command) its data is in D instead of .plaudit.
     """
     from app.run.up import run
 
@@ -48,7 +48,7 @@ def up(data_dir: Path, demo: bool, no_traffic: bool, port: int, workers: int, as
 @click.option("--port", type=click.IntRange(1, 65535), envvar="PLAUDIT_PORT", default=8000, show_default=True)
 @click.pass_obj
 def web(data_dir: Path, port: int) -> None:
-    """Serve the API."""
+    """Serve the API and the dashboard."""
     from app.run.http_servers import serve_web
 
     serve_web(prepare_process(data_dir, PLAUDIT_PORT=str(port)))
@@ -67,14 +67,14 @@ def live(data_dir: Path, port: int) -> None:
 @click.command()
 @click.pass_obj
 def worker(data_dir: Path) -> None:
-    """Run jobs from the queue."""
+    """Run the jobs of the queue. Several may run at once."""
     become_workers_process(data_dir, "worker")
 
 
 @click.command()
 @click.pass_obj
 def cron(data_dir: Path) -> None:
-    """Put scheduled jobs on the queue. Two at once do no harm."""
+    """Enqueue scheduled jobs. Several may run at once."""
     become_workers_process(data_dir, "cron")
 
 
@@ -88,36 +88,42 @@ def cron(data_dir: Path) -> None:
 def demo_traffic(
     data_dir: Path, url: str, client_id: str, client_secret: str, demo_secret: str, days: int | None
 ) -> None:
-    """Fill the demo tenant and keep it busy, through the API."""
+    """Send the demo tenant's history and continuous traffic, through the API."""
     from app.run.demo_traffic import HISTORY_DAYS, Api, run
 
     api = Api(url, client_id, client_secret, demo_secret=demo_secret)
-    run(api, marker=data_dir / "demo-seeded", ready=data_dir / "demo-ready", days=days or HISTORY_DAYS, say=click.echo)
+    run(
+        api,
+        marker=data_dir / "demo-seeded",
+        ready=data_dir / "demo-ready",
+        days=days or HISTORY_DAYS,
+        report=click.echo,
+    )
 
 
 @click.command()
 @json_option
 @click.pass_obj
 def migrate(data_dir: Path, as_json: bool) -> None:
-    """Bring the database to this release's schema. Safe to run twice, or at once."""
+    """Migrate the database to this release's schema. Safe to run twice, or at the same time."""
     from migrations import run
     from tenants import db
 
-    with database(data_dir, make=True) as settings:
+    with database(data_dir, create=True) as settings:
         before, after = run.migrate(db.owner_engine(), service_url=settings.service_database_url)
     text = (
         f"The schema is at {after} already."
         if before == after
-        else f"The schema went from {before or 'nothing'} to {after}."
+        else f"Migrated the schema from {before or 'nothing'} to {after}."
     )
     show({"before": before, "after": after}, as_json=as_json, text=text)
 
 
 def prepare_process(data_dir: Path, **env: str) -> "Settings":
-    """One process of the service: its environment complete, its settings read.
+    """Complete the environment of a process of the service, and read its settings.
 
-    Whatever it becomes sets up its own logging. Nothing more is imported here: most of them become another program,
-    which would import it again.
+    The program that it becomes sets up its own logging. Nothing more is imported here: that program would import it
+    again.
     """
     from app.run import environment
 
@@ -125,6 +131,6 @@ def prepare_process(data_dir: Path, **env: str) -> "Settings":
 
 
 def become_workers_process(data_dir: Path, name: str) -> None:
-    """The workers are a package of their own, which this one does not import."""
+    """Become another program: the package of the workers is not imported by this one."""
     prepare_process(data_dir)
     os.execv(sys.executable, [sys.executable, "-m", "workers", name])

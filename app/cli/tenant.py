@@ -17,29 +17,29 @@ def register(cli: click.Group) -> None:
 
 @click.group()
 def tenant() -> None:
-    """Make, list, limit and delete tenants."""
+    """Create, list, limit and delete tenants."""
 
 
 @tenant.command()
 @click.argument("tenant_id", metavar="ID")
-@click.option("--name", required=True, help="What people call it.")
+@click.option("--name", required=True, help="The name that people see.")
 @json_option
 @click.pass_obj
 def create(data_dir: Path, tenant_id: str, name: str, as_json: bool) -> None:
-    """Make the tenant ID (2 to 63 of a-z, 0-9 and -, starting with a letter)."""
+    """Create a tenant. ID is 2 to 63 of a-z, 0-9 and -, starting with a letter."""
     from tenants import liveness, registry
     from tenants.db import owner_tx, utcnow
 
-    with migrated_database(data_dir, make=True) as settings:
+    with migrated_database(data_dir, create=True) as settings:
         with owner_tx() as tx:
-            made = registry.create(tx, tenant_id, name=name, now=utcnow())
+            created = registry.create(tx, tenant_id, name=name, now=utcnow())
         connect_redis(settings)
         liveness.forget(tenant_id, [liveness.TENANT])
     audit("tenant.created", tenant_id)
     show(
-        {"id": made.id, "name": made.name, "created_at": made.created_at.isoformat()},
+        {"id": created.id, "name": created.name, "created_at": created.created_at.isoformat()},
         as_json=as_json,
-        text=f"Tenant {made.id} ({made.name}) is there.",
+        text=f"Created tenant {created.id} ({created.name}).",
     )
 
 
@@ -60,24 +60,24 @@ def list_(data_dir: Path, as_json: bool) -> None:
         rows,
         as_json=as_json,
         columns=("id", "name", "created_at"),
-        empty="There is no tenant yet. Make one: plaudit tenant create ID --name NAME",
+        empty="There is no tenant yet. Create one: plaudit tenant create ID --name NAME",
     )
 
 
 @tenant.command("limit")
 @click.argument("tenant_id", metavar="TENANT")
 @click.option("--pages", type=CEILING, help="Pages.")
-@click.option("--users", type=CEILING, help="Users, erased ones too.")
-@click.option("--spaces", type=CEILING, help="Spaces, former ones with boards too.")
-@click.option("--segments", type=CEILING, help="Segments, former ones with boards too.")
+@click.option("--users", type=CEILING, help="Users, including erased ones.")
+@click.option("--spaces", type=CEILING, help="Spaces, including former ones with boards.")
+@click.option("--segments", type=CEILING, help="Segments, including former ones with boards.")
 @click.option("--sockets", type=CEILING, help="Open sockets and streams in each live process.")
 @json_option
 @click.pass_obj
-def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **most: int | None) -> None:
-    """Set how much TENANT may have; without options, show it and how much is used.
+def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **given: int | None) -> None:
+    """Set the ceilings of TENANT. Without options, show them and how much is used.
 
-    What is above a ceiling already stays. New values hold at once; processes that make things at the same time may
-    pass one by a little.
+    What exceeds a new ceiling already is not deleted. New values apply at once; processes that create things at the
+    same time may exceed one by a little.
     """
     from sqlalchemy import text
 
@@ -86,7 +86,7 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **most: int | None)
     from tenants.ceilings import Ceiling
     from tenants.db import owner_tx, tenant_tx
 
-    changes = {Ceiling(name): number for name, number in most.items() if number is not None}
+    changes = {Ceiling(name): number for name, number in given.items() if number is not None}
     counts = {
         Ceiling.PAGES: pages.count,
         Ceiling.USERS: users.count,
@@ -110,11 +110,11 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **most: int | None)
 
 @tenant.command()
 @click.argument("tenant_id", metavar="ID")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
 @json_option
 @click.pass_obj
 def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
-    """Delete the tenant ID with everything it has. It is shut out at once; its rows go within minutes."""
+    """Delete the tenant ID and all its data. Its access ends at once; its rows are deleted within minutes."""
     from analytics.boards import projection
     from analytics.locks import Busy
     from tenants import liveness, registry
@@ -123,14 +123,14 @@ def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
 
     with migrated_database(data_dir) as settings:
         with owner_tx() as tx:
-            found = registry.get(tx, tenant_id)
+            existing = registry.get(tx, tenant_id)
         if not yes:
-            click.confirm(f"Delete {found.id} ({found.name}) and all its data?", abort=True)
+            click.confirm(f"Delete {existing.id} ({existing.name}) and all its data?", abort=True)
         with owner_tx() as tx:
             registry.mark_deleted(tx, tenant_id, now=utcnow())
         connect_redis(settings)
         liveness.announce_revoked(tenant_id, [liveness.TENANT])
-        with contextlib.suppress(RedisUnavailable, Busy):  # else the purge does it, within minutes
+        with contextlib.suppress(RedisUnavailable, Busy):  # otherwise the purge does it, within minutes
             projection.retire(tenant_id, now=utcnow())
     audit("tenant.deleted", tenant_id)
-    show({"id": tenant_id, "deleted": True}, as_json=as_json, text=f"Tenant {tenant_id} is deleted.")
+    show({"id": tenant_id, "deleted": True}, as_json=as_json, text=f"Deleted tenant {tenant_id}.")

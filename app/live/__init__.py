@@ -1,1 +1,1 @@
-"""The live process: sockets, streams and who follows which board."""
+"""The live process: sockets, streams and which connection follows which board."""

@@ -1,10 +1,10 @@
-"""Who may open a socket or stream: looked at before the upgrade, so that a refusal is an ordinary HTTP answer.
+"""Who may open a socket or stream: checked before the upgrade, so that a refusal is an ordinary HTTP answer.
 
-A ticket says who it is. A browser also says which page it is on (`Origin`), and only our own and the tenant's own
-count: any page could otherwise use a ticket that leaked to it. A client without an Origin is no browser.
+A ticket identifies its holder. A browser also sends the origin of its page (`Origin`), and only our own origins and the
+tenant's are allowed: any page could otherwise use a ticket that leaked to it. A client without an Origin is no browser.
 
-A stream that broke off is opened again by the browser itself, at the same address and so with a ticket that is spent.
-Then its `Last-Event-ID` counts, a header that carries our word for who had the stream.
+A browser reopens a broken stream at the same address, and so with a ticket that is spent. Then its `Last-Event-ID` is
+accepted instead: it carries a token, signed by us, that identifies the holder of the stream.
 """
 
 import base64
@@ -23,64 +23,64 @@ from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
 from tenants.tickets import BadTicket, Holder
 
-RESUMES_FOR_S = 24 * 3600
-USUAL_PORTS = {"http": 80, "https": 443}
+MAX_RESUME_AGE_S = 24 * 3600
+DEFAULT_PORTS = {"http": 80, "https": 443}
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True)
 class Guest:
-    """Somebody who may come in. Without a holder: anybody, to a scoreboard that is public."""
+    """A caller who may connect. Without a holder: an anonymous reader of a public scoreboard."""
 
     reader: Reader
     holder: Holder | None
 
     def reader_now(self) -> Reader | None:
-        """As whom they read from now on; None: they may not be here any more."""
+        """The reader with the rights it has now; None: it may no longer be connected."""
         if self.holder is not None:
             return _reader_of(self.holder)
         return self.reader if _is_public(self.reader.tenant_id) else None
 
 
-def by_ticket() -> Guest:
+def admit_by_ticket() -> Guest:
     ticket = request.args.get("ticket", "")
     if not ticket:
         raise NoCredentials("Open it with a ticket from POST /api/v1/live/tickets: ?ticket=…")
-    return _checked(_guest(tickets.consume(ticket, now=utcnow())))
+    return _check_origin(_guest(tickets.consume(ticket, now=utcnow())))
 
 
-def by_ticket_or_resumed() -> tuple[Guest, int]:
-    """Also who was here before, and the number of what they got last."""
-    said = request.headers.get("Last-Event-ID", "")
-    seq, _, word = said.partition(".")
-    holder = _holder(word) if seq.isascii() and seq.isdigit() and len(seq) < 16 else None
+def admit_by_ticket_or_resume() -> tuple[Guest, int]:
+    """By a ticket, or to resume a stream: then also the number of the last event that the client received."""
+    seq, _, token = request.headers.get("Last-Event-ID", "").partition(".")
+    holder = _holder_in(token) if seq.isascii() and seq.isdigit() and len(seq) < 16 else None
     if holder is not None:
-        return _checked(_guest(holder)), int(seq)
-    return by_ticket(), 0
+        return _check_origin(_guest(holder)), int(seq)
+    return admit_by_ticket(), 0
 
 
-def to_scoreboard() -> Guest:
-    """With a ticket; or anybody by naming the tenant, if it has made its scoreboard public."""
+def admit_to_scoreboard() -> Guest:
+    """By a ticket; or anonymously by naming a tenant whose scoreboard is public."""
     if "ticket" in request.args or "tenant" not in request.args:
-        return by_ticket()
+        return admit_by_ticket()
     tenant_id = request.args["tenant"]
-    if not _is_public(tenant_id):  # whether there is such a tenant is not said
+    if not _is_public(tenant_id):  # the same answer if the tenant does not exist
         raise NoCredentials("This scoreboard is not public: open it with a ticket from POST /api/v1/live/tickets")
-    return _checked(Guest(Reader.anonymous(tenant_id), None))
+    return _check_origin(Guest(Reader.anonymous(tenant_id), None))
 
 
-def word_for(holder: Holder) -> str:
-    """What goes into the ids of a stream's events, and brings its holder back in."""
-    said = base64.urlsafe_b64encode(orjson.dumps({**asdict(holder), "at": int(time.time())})).decode().rstrip("=")
-    return f"{said}.{essentials().signer.mac(f'resume {said}')}"
+def resume_token(holder: Holder) -> str:
+    """The part of a stream's event ids with which its holder can resume it."""
+    payload = base64.urlsafe_b64encode(orjson.dumps({**asdict(holder), "at": int(time.time())})).decode().rstrip("=")
+    return f"{payload}.{essentials().signer.mac(f'resume {payload}')}"
 
 
-def _holder(word: str) -> Holder | None:
-    said, _, mac = word.partition(".")
-    if not word.isascii() or not hmac.compare_digest(mac, essentials().signer.mac(f"resume {said}")):
+def _holder_in(token: str) -> Holder | None:
+    """The holder that a resume token names; None: the token is forged or too old."""
+    payload, _, mac = token.partition(".")
+    if not token.isascii() or not hmac.compare_digest(mac, essentials().signer.mac(f"resume {payload}")):
         return None
-    fields = orjson.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
-    if time.time() - fields.pop("at") > RESUMES_FOR_S:
+    fields = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    if time.time() - fields.pop("at") > MAX_RESUME_AGE_S:
         return None
     return Holder(**fields)
 
@@ -88,7 +88,7 @@ def _holder(word: str) -> Holder | None:
 def _guest(holder: Holder) -> Guest:
     reader = _reader_of(holder)
     if reader is None:
-        raise BadTicket("The session, client or key that this ticket was made with is not valid any more")
+        raise BadTicket("The session, client or key that this ticket was issued to is no longer valid")
     return Guest(reader, holder)
 
 
@@ -106,24 +106,24 @@ def _is_public(tenant_id: str) -> bool:
         return registry.is_live(tx, tenant_id) and tenant_settings.read(tx)[0].public_scoreboard
 
 
-def _checked(guest: Guest) -> Guest:
+def _check_origin(guest: Guest) -> Guest:
     origin = request.headers.get("Origin")
     if origin is None or origin in own_origins() or origin in _origins_of(guest):
         return guest
-    raise OriginNotAllowed("Sockets are for pages of this service, and of the origins that the tenant allows")
+    raise OriginNotAllowed("Only pages of this service and of the tenant's allowed origins may open sockets")
 
 
 def own_origins() -> set[str]:
-    """Where our own pages are from, and where the sockets are. A machine is the same by each name it has for itself."""
+    """The origins of our own pages and of the sockets. The names of the loopback address are one machine."""
     settings = essentials().settings
-    found = set()
+    origins = set()
     for url in (settings.public_url, settings.live_url):
         parts = urlsplit(url)
         scheme, host = parts.scheme.replace("ws", "http"), parts.hostname or ""
         host = f"[{host}]" if ":" in host else host
-        port = f":{parts.port}" if parts.port not in {None, USUAL_PORTS[scheme]} else ""
-        found |= {f"{scheme}://{name}{port}" for name in (LOOPBACK if host in LOOPBACK else (host,))}
-    return found
+        port = f":{parts.port}" if parts.port not in {None, DEFAULT_PORTS[scheme]} else ""
+        origins |= {f"{scheme}://{name}{port}" for name in (LOOPBACK if host in LOOPBACK else (host,))}
+    return origins
 
 
 def _origins_of(guest: Guest) -> frozenset[str] | set[str]:

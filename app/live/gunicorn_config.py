@@ -11,7 +11,7 @@ from tenants import logs
 
 
 def post_worker_init(worker: Any) -> None:
-    """Listen from the start; and when the worker is told to go, say so on every connection while there is time."""
+    """Start the hub; and when the worker is stopped, close every connection cleanly while there is time."""
     from app.live.hub import RESTARTING
     from app.live.services import live_services_of
 
@@ -23,13 +23,13 @@ def post_worker_init(worker: Any) -> None:
             time.sleep(0.1)
         hub.end_all(RESTARTING)
 
-    threading.Thread(target=watch, name="goodbye", daemon=True).start()
+    threading.Thread(target=watch, name="close-connections", daemon=True).start()
 
 
 def post_fork(server: Any, _worker: Any) -> None:
     die_with_parent(server.pid)
     logs.configure(service="live", log_format=Settings.from_env().log_format)
-    # Its own handler would write addresses, and so tickets, past our mask.
+    # Gunicorn's own handler would log addresses, and so tickets, without our mask.
     gunicorn = logging.getLogger("gunicorn.error")
     gunicorn.handlers.clear()
     gunicorn.propagate = True

@@ -1,6 +1,6 @@
 """The process for sockets and Server-Sent Events, apart from the API so that open ones never take its capacity.
 
-Each connection is a `Follower` of the Hub with one writer. The sockets and the stream say the same, in the same words.
+Each connection is a `Follower` of the Hub with one writer. Sockets and streams send the same frames.
 """
 
 import contextlib
@@ -33,7 +33,8 @@ from app.http.boards import board_for
 from app.http.rights import public
 from app.live import admission, connection
 from app.live.admission import Guest
-from app.live.hub import NO_LONGER_VALID, TOO_MUCH, Followed, Follower, Hub
+from app.live.follower import Followed, Follower
+from app.live.hub import NO_LONGER_VALID, POLICY_VIOLATION, Hub
 from app.live.services import LiveServices, live_services
 from app.live.tops import Top
 from app.settings import Settings
@@ -43,16 +44,16 @@ from tenants.db import utcnow
 from tenants.errors import DomainError, Forbidden, Invalid, Malformed, Unavailable
 from tenants.signing import Signer
 
-MOST_TOP = 100
-MOST_MESSAGE_BYTES = 4096
-# What one connection may ask for: so many at once, and so many each second.
-MOST_MESSAGES, MESSAGES_PER_S = 60, 10
+MAX_TOP_ROWS = 100
+MAX_MESSAGE_BYTES = 4096
+# Messages that one client may send: at once, and each second.
+MAX_BURST_MESSAGES, MAX_MESSAGES_PER_S = 60, 10
 COMMENT_EVERY_S = 15.0
-# Small, so that whoever does not read is noticed, and costs little until then.
+# Small, so that a client that does not read is noticed, and costs little until then.
 KERNEL_BUFFER_BYTES = 64 * 1024
-GONE_AFTER_MS = 10_000
-# The first byte of TCP_INFO: established.
-OPEN = b"\x01"
+TCP_USER_TIMEOUT_MS = 10_000
+# The first byte of TCP_INFO.
+TCP_ESTABLISHED = b"\x01"
 
 sock = Sock()
 blueprint = flask.Blueprint("live", __name__)
@@ -63,11 +64,11 @@ def create_live_app(settings: Settings | None = None) -> Flask:
     settings = settings or Settings.from_env()
     connect(settings)
     app = new_flask(settings)
-    app.config["SOCK_SERVER_OPTIONS"] = {"max_message_size": MOST_MESSAGE_BYTES}
+    app.config["SOCK_SERVER_OPTIONS"] = {"max_message_size": MAX_MESSAGE_BYTES}
     signer = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
     services.install(app, LiveServices(settings, signer, hub=Hub()))
     app.register_error_handler(RemoteProtocolError, _answer_bad_handshake)
-    # One connection may send many requests at once: the others have their turn between them.
+    # One connection may send many requests at once: other greenlets run between them.
     app.before_request(lambda: time.sleep(0))
     api = PlauditApi(app)
     for module in (health, metrics):
@@ -82,7 +83,7 @@ class FollowIn(Schema):
     scope = ma.fields.String(validate=ma.validate.Length(1, 80))
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
     metric = metric_field(METRICS.values())
-    top = ma.fields.Integer(strict=True, validate=ma.validate.Range(1, MOST_TOP))
+    top = ma.fields.Integer(strict=True, validate=ma.validate.Range(1, MAX_TOP_ROWS))
 
 
 class UnknownOp(Invalid):
@@ -92,21 +93,21 @@ class UnknownOp(Invalid):
 
 class TooManyMessages(Forbidden):
     code = "rate_limited"
-    title = f"At most {MESSAGES_PER_S} messages a second"
+    title = f"At most {MAX_MESSAGES_PER_S} messages a second"
 
 
 @blueprint.before_request
 def admit() -> None:
-    """Before the upgrade: afterwards nobody could be told why."""
+    """Before the upgrade: after it a refusal could not be explained."""
     g.seq = 0
     match request.endpoint:
         case "live.scoreboard":
-            g.guest = admission.to_scoreboard()
+            g.guest = admission.admit_to_scoreboard()
             top10 = board_for(g.guest.reader, {"scope": "users", "window": Window.ALL})
         case "live.stream":
-            g.guest, g.seq = admission.by_ticket_or_resumed()
+            g.guest, g.seq = admission.admit_by_ticket_or_resume()
         case _:
-            g.guest = admission.by_ticket()
+            g.guest = admission.admit_by_ticket()
     guest: Guest = g.guest
     logs.bind(tenant_id=guest.reader.tenant_id, user_id=guest.holder.id if guest.holder else None)
     if request.endpoint != "live.stream":
@@ -116,15 +117,15 @@ def admit() -> None:
         live_services().hub.join(g.follower)
         if request.endpoint == "live.scoreboard":
             g.follower.follow(top10, top=10)
-        request.environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)  # compressing would cost memory for each connection
+        request.environ.pop("HTTP_SEC_WEBSOCKET_EXTENSIONS", None)  # compression would cost memory for each connection
         raw = request.environ.get("gunicorn.socket")
         if raw is not None:
             request.environ["gunicorn.socket"] = connection.GuardedSocket(raw)
 
 
 @blueprint.teardown_request
-def part(_error: BaseException | None) -> None:
-    """However it ended. (A stream goes on after its request, and sees to it itself.)"""
+def leave(_error: BaseException | None) -> None:
+    """Also after an error. (A stream outlives its request and leaves when it is closed.)"""
     follower = g.pop("follower", None)
     if follower is not None:
         live_services().hub.leave(follower)
@@ -135,7 +136,7 @@ def part(_error: BaseException | None) -> None:
 def boards(ws: Server) -> None:
     """Follow boards: subscribe, unsubscribe, ping."""
     follower: Follower = g.follower
-    connection.serve(ws, follower, _Conversation(follower).answer)
+    connection.serve(ws, follower, _Messages(follower).answer)
 
 
 @sock.route("/ws/scoreboard/top10", bp=blueprint)
@@ -143,7 +144,7 @@ def boards(ws: Server) -> None:
 def scoreboard(ws: Server) -> None:
     """The tenant's ten best users, at once and whenever they change."""
     follower: Follower = g.follower
-    connection.serve(ws, follower, _Conversation(follower, ops={"ping"}).answer)
+    connection.serve(ws, follower, _Messages(follower, ops={"ping"}).answer)
 
 
 @blueprint.get("/api/v1/live/events")
@@ -164,70 +165,71 @@ def stream() -> Response:
     except BaseException:
         hub.leave(follower)
         raise
-    word = admission.word_for(guest.holder) if guest.holder is not None else ""
+    token = admission.resume_token(guest.holder) if guest.holder is not None else ""
     headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    response = Response(_events(follower, word), mimetype="text/event-stream", headers=headers)
-    response.call_on_close(partial(hub.leave, follower))  # also of a HEAD, which never starts the generator
+    response = Response(_events(follower, token), mimetype="text/event-stream", headers=headers)
+    response.call_on_close(partial(hub.leave, follower))  # also for a HEAD, which never starts the generator
     return response
 
 
-def _events(follower: Follower, word: str) -> Iterator[bytes]:
-    spoke_at = time.monotonic()
+def _events(follower: Follower, token: str) -> Iterator[bytes]:
+    sent_at = time.monotonic()
     yield b"retry: 2000\n\n"
     while True:
         follower.wake.clear()
         if follower.close_code is not None:
             break
         for frame in follower.frames():
-            follower.sending_since = spoke_at = time.monotonic()
-            yield b"id: %d.%s\ndata: %s\n\n" % (follower.seq, word.encode(), frame)
+            follower.sending_since = sent_at = time.monotonic()
+            yield b"id: %d.%s\ndata: %s\n\n" % (follower.seq, token.encode(), frame)
             follower.sending_since = None
-        if time.monotonic() - spoke_at >= COMMENT_EVERY_S:
-            follower.sending_since = spoke_at = time.monotonic()
+        if time.monotonic() - sent_at >= COMMENT_EVERY_S:
+            follower.sending_since = sent_at = time.monotonic()
             yield b": still here\n\n"
             follower.sending_since = None
         follower.wake.wait(COMMENT_EVERY_S)
         time.sleep(connection.PACE_S)
-    # A browser would come back by itself with a session that has ended: tell it why it should not.
+    # A browser reconnects automatically, also after its session has ended: send it the reason not to.
     if follower.close_code == NO_LONGER_VALID:
-        said = "What this stream was opened with does not count any more"
-        yield b"data: %s\n\n" % follower.frame("error", code="invalid_ticket", detail=said)
+        detail = "The credential that opened this stream is no longer valid"
+        yield b"data: %s\n\n" % follower.frame("error", code="invalid_ticket", detail=detail)
 
 
-class _Conversation:
-    """What a client may say on a socket, and what it is answered."""
+class _Messages:
+    """The messages that a client may send on a socket, and their answers."""
 
     def __init__(self, follower: Follower, ops: Iterable[str] = ("subscribe", "unsubscribe", "ping")) -> None:
         self._follower = follower
         self._ops = frozenset(ops)
-        self._left, self._at = float(MOST_MESSAGES), time.monotonic()
+        self._allowance, self._at = float(MAX_BURST_MESSAGES), time.monotonic()
 
     def answer(self, message: str | bytes) -> Iterator[bytes]:
         try:
-            self._count()
-            yield from self._obey(_read(message))
+            self._limit_rate()
+            yield from self._handle(_parse(message))
         except DomainError as error:
             fields = {"errors": error.errors} if error.errors else {}
             yield self._follower.frame("error", code=error.code, detail=error.detail, **fields)
             if isinstance(error, TooManyMessages):
-                self._follower.end(TOO_MUCH)
+                self._follower.end(POLICY_VIOLATION)
 
-    def _count(self) -> None:
+    def _limit_rate(self) -> None:
         now = time.monotonic()
-        self._left = min(float(MOST_MESSAGES), self._left + (now - self._at) * MESSAGES_PER_S)
+        refill = (now - self._at) * MAX_MESSAGES_PER_S
+        self._allowance = min(float(MAX_BURST_MESSAGES), self._allowance + refill)
         self._at = now
-        if self._left < 1:
+        if self._allowance < 1:
             raise TooManyMessages
-        self._left -= 1
+        self._allowance -= 1
 
-    def _obey(self, said: dict[str, Any]) -> Iterator[bytes]:
-        op = said.get("op")
+    def _handle(self, message: dict[str, Any]) -> Iterator[bytes]:
+        op = message.get("op")
         if not isinstance(op, str) or op not in self._ops:
             raise UnknownOp.field("op", " or ".join(sorted(self._ops)))
         if op == "ping":
             yield self._follower.frame("pong", timestamp=utcnow())
             return
-        wanted = load(FollowIn(), said)
+        wanted = load(FollowIn(), message)
         board = board_for(self._follower.reader, wanted)
         if op == "subscribe":
             try:
@@ -241,17 +243,17 @@ class _Conversation:
 
 @dataclass(eq=False)
 class _Scoreboard(Follower):
-    """Says only the rows, and only when they changed; and which of the places did."""
+    """Sends only the rows, and only when they changed; and which positions did."""
 
-    greets: bool = False
+    confirms: bool = False
 
     def top_frames(self, followed: Followed, top: Top) -> Iterable[bytes]:
-        before = {row["rank"]: row for row in followed.shown or []}
+        before = {row["rank"]: row for row in followed.sent_rows or []}
         now = {row["rank"]: row for row in top.items}
         changed = sorted(rank for rank in before.keys() | now.keys() if before.get(rank) != now.get(rank))
-        if changed or followed.shown is None:
-            told = {"items": top.body, "changed_positions": changed, "timestamp": utcnow()}
-            yield self.frame("top", topic=followed.board.topic, version=top.version, **told)
+        if changed or followed.sent_rows is None:
+            fields = {"items": top.body, "changed_positions": changed, "timestamp": utcnow()}
+            yield self.frame("top", topic=followed.board.topic, version=top.version, **fields)
 
 
 def _follower(kind: str, *, seq: int = 0) -> Follower:
@@ -260,20 +262,20 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
     if raw is not None:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER_BYTES)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_AFTER_MS)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
 
-    def cut() -> None:
+    def abort() -> None:
         if raw is not None:
-            # By another handle: gevent would break off a wait on this one with an error of its own, and a traceback.
+            # Through another handle: gevent would end a wait on this one with an error of its own, and a traceback.
             with contextlib.closing(socket.socket(fileno=os.dup(raw.fileno()))) as same:
                 same.shutdown(socket.SHUT_RDWR)
 
-    def is_gone() -> bool:
-        """A stream is never read from, so nobody but the kernel knows that its client has closed it."""
-        return raw is not None and kind == "stream" and raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != OPEN
+    def is_disconnected() -> bool:
+        """A stream is never read from, so only the kernel knows that its client has closed it."""
+        return raw is not None and kind == "stream" and not _is_established(raw)
 
-    def still_counts(follower: Follower) -> bool:
-        """What they may not read any more they no longer follow."""
+    def is_valid(follower: Follower) -> bool:
+        """Also unfollows the boards that the reader may no longer read."""
         reader = guest.reader_now()
         if reader is None:
             return False
@@ -287,28 +289,33 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
                     follower.unfollow(board)
         return True
 
-    made = _Scoreboard if request.endpoint == "live.scoreboard" else Follower
-    who = (guest.reader, guest.holder, still_counts)
-    return made(live_services().hub, kind, *who, cut, is_gone, address=caller_network(), seq=seq)
+    follower_class = _Scoreboard if request.endpoint == "live.scoreboard" else Follower
+    checks = (is_valid, abort, is_disconnected)
+    hub, address = live_services().hub, caller_network()
+    return follower_class(hub, kind, guest.reader, guest.holder, *checks, address=address, seq=seq)
+
+
+def _is_established(raw: socket.socket) -> bool:
+    return raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == TCP_ESTABLISHED
 
 
 def _board_named(follower: Follower, topic: str) -> Board:
-    scope, _, rest = topic.rpartition(":")
-    scope, _, window = scope.rpartition(":")
+    rest, _, metric = topic.rpartition(":")
+    scope, _, window = rest.rpartition(":")
     try:
-        return board_for(follower.reader, load(FollowIn(), {"scope": scope, "window": window, "metric": rest}))
+        return board_for(follower.reader, load(FollowIn(), {"scope": scope, "window": window, "metric": metric}))
     except Invalid as error:
         raise Invalid.field("topic", error.detail) from None
 
 
-def _read(message: str | bytes) -> dict[str, Any]:
+def _parse(message: str | bytes) -> dict[str, Any]:
     try:
-        said = orjson.loads(message)
+        parsed = orjson.loads(message)
     except ValueError:
         raise Malformed("Send JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(parsed, dict):
         raise Malformed("Send a JSON object")
-    return said
+    return parsed
 
 
 def _answer_bad_handshake(_error: RemoteProtocolError) -> Response:
@@ -316,8 +323,8 @@ def _answer_bad_handshake(_error: RemoteProtocolError) -> Response:
         return errors.problem(
             426,
             code="upgrade_required",
-            title="Another version of the websocket protocol is needed",
-            detail="Version 13 is spoken here",
+            title="The websocket protocol's version is not supported",
+            detail="This server supports version 13",
             headers={"Sec-WebSocket-Version": "13"},
         )
-    return errors.answer_domain_error(Malformed("This is not a websocket handshake that can be answered"))
+    return errors.answer_domain_error(Malformed("This is not a valid websocket handshake"))

@@ -1,4 +1,4 @@
-"""What the live process makes once and its routes share."""
+"""What the live process creates once and its routes share."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ class LiveServices(Essentials):
 
 
 def live_services_of(app: Flask) -> LiveServices:
-    found: LiveServices = app.extensions[KEY]
-    return found
+    services: LiveServices = app.extensions[KEY]
+    return services
 
 
 def live_services() -> LiveServices:

@@ -1,4 +1,4 @@
-"""The first rows of boards, as frames carry them: read once, however many connections ask."""
+"""The first rows of boards, as frames carry them: read once for all connections."""
 
 import threading
 import time
@@ -14,9 +14,9 @@ from app.http.boards import rows_as_json
 from tenants.db import utcnow
 from tenants.errors import Unavailable
 
-# Where a change was looked for and had not arrived, or nothing could be read, nobody looks again within this time.
+# A read that did not find the wanted version, or failed, is not repeated within this time.
 READ_AGAIN_AFTER_S = 0.4
-MOST_KEPT = 200
+MAX_ENTRIES = 200
 
 log = structlog.get_logger()
 
@@ -29,8 +29,8 @@ class Top:
 
 
 @dataclass
-class _Asked:
-    """One question: a board, how many rows, for whom."""
+class _Entry:
+    """The rows of a board, so many, with or without external ids."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     top: Top | None = None
@@ -41,30 +41,30 @@ class _Asked:
 class Tops:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked: dict[tuple[Board, int, bool], _Asked] = {}
+        self._entries: dict[tuple[Board, int, bool], _Entry] = {}
 
     def get(self, board: Board, limit: int, version: int, *, external_ids: bool) -> Top:
-        """The rows at this version or a newer one, or an older one if there is no other yet."""
+        """The rows at this version or a newer one; at an older one if no newer can be read yet."""
         with self._lock:
-            if len(self._asked) >= MOST_KEPT:
-                self._asked.clear()
-            asked = self._asked.setdefault((board, limit, external_ids), _Asked())
-        with asked.lock:
-            is_new_enough = asked.top is not None and asked.top.version >= version
-            is_in_vain = version <= asked.wanted and time.monotonic() - asked.read_at < READ_AGAIN_AFTER_S
-            if not is_new_enough and not is_in_vain:
-                asked.top = _read(board, limit, external_ids=external_ids)
-                asked.wanted, asked.read_at = version, time.monotonic()
-            if asked.top is None:
+            if len(self._entries) >= MAX_ENTRIES:
+                self._entries.clear()
+            entry = self._entries.setdefault((board, limit, external_ids), _Entry())
+        with entry.lock:
+            is_new_enough = entry.top is not None and entry.top.version >= version
+            was_just_tried = version <= entry.wanted and time.monotonic() - entry.read_at < READ_AGAIN_AFTER_S
+            if not is_new_enough and not was_just_tried:
+                entry.top = _read(board, limit, external_ids=external_ids)
+                entry.wanted, entry.read_at = version, time.monotonic()
+            if entry.top is None:
                 raise Unavailable
-            return asked.top
+            return entry.top
 
 
 def _read(board: Board, limit: int, *, external_ids: bool) -> Top | None:
     """None: it cannot be read at the moment."""
     try:
         shown = reading.read(board, reading.Top(limit), now=utcnow())
-    except Exception as error:  # noqa: BLE001  an outage, of whatever kind
+    except Exception as error:  # noqa: BLE001  an outage of any kind
         log.warning("cannot read a board", action="live.top", data={"error": type(error).__name__})
         return None
     items = rows_as_json(shown, external_ids=external_ids)

@@ -1,1 +1,1 @@
-"""Starting and keeping up the processes of a Plaudit: servers, data folder, backups, demo."""
+"""Starting and supervising the processes of a Plaudit: local servers, data folder, backups, demo."""

@@ -1,10 +1,10 @@
 """Backups: PostgreSQL's own dumps, which any newer server can read.
 
-The tools are the wheel's, or the system's where those are newer than the server needs them to be.
+The tools are the wheel's, or the system's where the server is newer than the wheel's.
 
 A dump is a program: its SQL runs as the owner. What pg_restore lists of it is compared with what a dump of ours can
-hold, which finds other people's databases and clumsy attacks, but no forged definition of an object that we do have.
-(psql runs nothing of the machine's for it: pg_restore's scripts forbid that, by \\restrict.)
+contain, which finds other people's databases and clumsy attacks, but no forged definition of an object that we do have.
+(psql runs no programs of the machine for it: pg_restore's scripts forbid that, by \\restrict.)
 """
 
 import os
@@ -25,10 +25,10 @@ from tenants.rls import create_roles
 
 _UNWANTED = re.compile(
     r"(CREATE SCHEMA public;|SET transaction_timeout = 0;|COMMENT ON SCHEMA public .*;"
-    # Options of single columns: we set none, and some servers keep marks of their own there.
+    # Options of single columns: we set none, and some servers store options of their own there.
     r"|ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \([^()]*\);)\n?"
 )
-# What a backup of ours holds, as pg_restore --list shows it: kind, schema, name and owner.
+# What a backup of ours contains, as pg_restore --list shows it: kind, schema, name and owner.
 _OURS = re.compile(
     r"""(?x)
     ( TABLE | TABLE\ DATA | TABLE\ ATTACH | INDEX | INDEX\ ATTACH | CONSTRAINT | FK\ CONSTRAINT | CHECK\ CONSTRAINT
@@ -42,7 +42,7 @@ _OWNERS_POLICY = re.compile(r"^(CREATE POLICY owner ON \S+ TO )\S+( USING )")
 
 
 def write(database_url: str, file: Path, engine: Engine) -> int:
-    """Dump the database to `file`, in one step: a dump that fails leaves no file, nor touches an older one."""
+    """Dump the database to `file`, in one step: a dump that fails leaves no file and does not touch an older one."""
     _refuse_partial(engine)
     target = file.absolute()
     if not target.parent.is_dir():
@@ -72,15 +72,15 @@ def write(database_url: str, file: Path, engine: Engine) -> int:
 
 
 def read(database_url: str, file: Path, engine: Engine, *, trust: bool = False) -> None:
-    """Replace the schema by the dump's, all or nothing. One that holds strange objects must be trusted."""
+    """Replace the schema by the dump's, all or nothing. A dump with unknown objects needs `trust`."""
     tool = _tool("pg_restore", database_url)
     listed = subprocess.run([str(tool), "--list", str(file)], capture_output=True, text=True, check=False)
     if listed.returncode or "alembic_version" not in listed.stdout:
         raise Invalid(f"{file} is not a backup of Plaudit")
-    if not trust and (strange := strange_objects(listed.stdout)):
+    if not trust and (unknown := unknown_objects(listed.stdout)):
         raise Invalid(
-            f"{file} holds what no backup of Plaudit does ({strange[0]}; {len(strange)} in all), and its SQL would run "
-            "as the owner of the database: give --trust only if you know who made it"
+            f"{file} contains objects that no backup of Plaudit has ({unknown[0]}; {len(unknown)} in all), and its SQL "
+            "would run as the owner of the database: give --trust only if you know where it comes from"
         )
     with engine.begin() as connection:
         for statement in create_roles():
@@ -97,7 +97,7 @@ def read(database_url: str, file: Path, engine: Engine, *, trust: bool = False) 
     with engine.begin() as connection:
         for statement in create_roles():
             connection.execute(text(statement))
-        # Whoever is connected still has plans for what was there before.
+        # Other sessions still have plans for the tables of before.
         connection.execute(_DISCONNECT_OTHERS)
 
 
@@ -108,13 +108,13 @@ _DISCONNECT_OTHERS = text("""
 """)
 
 
-def strange_objects(listing: str) -> list[str]:
-    """What a list by pg_restore names that no backup of ours holds."""
+def unknown_objects(listing: str) -> list[str]:
+    """The objects in a list by pg_restore that no backup of ours contains."""
     entries = [re.sub(r"^\d+; \d+ \d+ ", "", line) for line in listing.splitlines() if line and line[0] != ";"]
     return [entry.strip() for entry in entries if not _OURS.fullmatch(entry)]
 
 
-def holds_data(engine: Engine) -> bool:
+def has_data(engine: Engine) -> bool:
     with engine.connect() as connection:
         if not inspect(connection).has_table("tenants"):
             return False
@@ -122,8 +122,8 @@ def holds_data(engine: Engine) -> bool:
 
 
 def _portable(lines: Iterable[str]) -> Iterator[str]:
-    """The script for whoever restores it: the owner's policies are the new owner's, and what a fresh schema has
-    already, or another server does not know, is left out. Rows pass as they are."""
+    """The script without what depends on its server: the owner's policies become the new owner's, and what a fresh
+    schema has already, or another server does not know, is left out. Rows are not changed."""
     inside_rows = False
     for line in lines:
         if inside_rows:
@@ -135,7 +135,7 @@ def _portable(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _refuse_partial(engine: Engine) -> None:
-    """Row-level security would silently leave rows out of the dump of a login that is not the owner."""
+    """Refuse a login that is not the owner: row-level security would silently leave rows out of its dump."""
     with engine.connect() as connection:
         sees_all = connection.scalar(
             text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
@@ -148,11 +148,11 @@ def _refuse_partial(engine: Engine) -> None:
             """)
         )
     if not sees_all:
-        raise Conflict("This login does not see every row: give DATABASE_URL the login that owns the tables")
+        raise Conflict("This login does not see every row: use the login that owns the tables in DATABASE_URL")
 
 
 def _tool(name: str, database_url: str) -> Path:
-    """The tool of that name which is at least as new as the server."""
+    """The first tool of that name that is at least as new as the server."""
     import psycopg
 
     try:
@@ -163,26 +163,26 @@ def _tool(name: str, database_url: str) -> Path:
             f"The database cannot be reached ({str(error).splitlines()[0]}): check DATABASE_URL"
         ) from None
     shipped = wheel_binaries().postgres.with_name(name)
-    found = shutil.which(name)
+    installed = shutil.which(name)
     candidates = [
         shipped,
-        *([Path(found)] if found else []),
+        *([Path(installed)] if installed else []),
         *sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}")),
     ]
     for candidate in candidates:
         if candidate.exists() and _major_version(candidate) >= server:
             return candidate
-    raise Conflict(f"The server is PostgreSQL {server} and no {name} here is that new: install its client tools")
+    raise Conflict(f"The server is PostgreSQL {server} and no {name} is that new: install its client tools")
 
 
 def _major_version(tool: Path) -> int:
-    said = subprocess.run([str(tool), "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"\) (\d+)", said)
-    return int(found[1]) if found else 0
+    output = subprocess.run([str(tool), "--version"], capture_output=True, text=True, check=False).stdout
+    major = re.search(r"\) (\d+)", output)
+    return int(major[1]) if major else 0
 
 
 def _run(command: list[str], database_url: str) -> None:
-    """Run a tool on the database. The password travels in the environment, never on a command line."""
+    """Run a tool on the database. The password is in the environment, never on a command line."""
     url = make_url(_plain(database_url))
     env = environment.inherited(PGCONNECT_TIMEOUT="5", **({"PGPASSWORD": str(url.password)} if url.password else {}))
     address = URL.create(
@@ -191,11 +191,11 @@ def _run(command: list[str], database_url: str) -> None:
     where = [] if Path(command[0]).name == "pg_restore" else [f"--dbname={address}"]
     done = subprocess.run([*command, *where], capture_output=True, text=True, check=False, env=env)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it said nothing"]
-        said = next((line for line in lines if "error" in line.lower()), lines[0])
-        raise Unavailable(f"{Path(command[0]).name} failed: {said}")
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        message = next((line for line in lines if "error" in line.lower()), lines[0])
+        raise Unavailable(f"{Path(command[0]).name} failed: {message}")
 
 
 def _plain(database_url: str) -> str:
-    """The address as libpq understands it, parameters and all."""
+    """The address as libpq understands it, with its parameters."""
     return make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)

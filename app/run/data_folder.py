@@ -1,7 +1,7 @@
-"""The data folder (`.plaudit`): who holds its servers, where they are, and its secrets.
+"""The data folder (`.plaudit`): the lock on its local servers, their addresses, and its secrets.
 
-One holder at a time: it has the lock on `servers.lock`, and so have the servers themselves (they inherit it), so a
-free lock means that nothing of an earlier start is left. `servers.json` tells other commands where the servers are.
+One process at a time has the lock on `servers.lock`. The servers inherit it, so a free lock means that no server of an
+earlier start is running. `servers.json` contains the lock's holder and, for other commands, the servers' addresses.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ WAIT_FOR_OTHERS_S = 60
 Holder = Literal["up", "command"]
 
 
-class EmbeddedError(Exception):
-    """The servers cannot be started; the message says why and what to do."""
+class LocalServersError(Exception):
+    """The local servers cannot be started or used; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -35,23 +35,23 @@ class Addresses:
 
 
 def prepare(data_dir: Path) -> Path:
-    """The data folder, made if need be. Others may pass through it (the servers' user), not look into it."""
+    """The data folder, created if it does not exist. Others (the servers' user) may pass through it, not list it."""
     data_dir = data_dir.absolute()
     try:
         if not data_dir.exists():
             data_dir.mkdir(parents=True, exist_ok=True)
-            data_dir.chmod(0o711)  # whatever the umask; a folder that was there keeps its mode
+            data_dir.chmod(0o711)  # whatever the umask; an existing folder keeps its mode
         _open_lock(data_dir).close()
     except OSError as error:
-        raise EmbeddedError(
+        raise LocalServersError(
             f"The data folder {data_dir} cannot be used ({error.strerror}): choose another with --data-dir"
         ) from None
     return data_dir
 
 
 @contextlib.contextmanager
-def hold(data_dir: Path, holder: Holder) -> Iterator[IO[str]]:
-    """The lock on this folder's servers, for `plaudit up` or for one command."""
+def lock_servers(data_dir: Path, holder: Holder) -> Iterator[IO[str]]:
+    """Take the lock on this folder's servers, for `plaudit up` or for one command."""
     deadline = time.monotonic() + WAIT_FOR_OTHERS_S
     with _open_lock(data_dir) as lock:
         while True:
@@ -61,24 +61,24 @@ def hold(data_dir: Path, holder: Holder) -> Iterator[IO[str]]:
             except BlockingIOError:
                 other = read_state(data_dir)
                 if other is not None and other["holder"] == "up" and is_alive(other["pid"]):
-                    raise EmbeddedError(
+                    raise LocalServersError(
                         f"Plaudit is running on {data_dir} already (process {other['pid']}): stop it first, "
                         "or choose another folder with --data-dir and another --port"
                     ) from None
                 if time.monotonic() > deadline:
-                    raise EmbeddedError(f"{data_dir} is in use by another command: try again later") from None
+                    raise LocalServersError(f"{data_dir} is in use by another command: try again later") from None
                 time.sleep(0.05)
         state = data_dir / "servers.json"
         state.unlink(missing_ok=True)
-        publish(data_dir, holder, None)
+        write_state(data_dir, holder, None)
         try:
             yield lock
         finally:
             state.unlink(missing_ok=True)
 
 
-def publish(data_dir: Path, holder: Holder, addresses: Addresses | None) -> None:
-    """Tell other commands of this folder who holds the servers and (once they are up) where they are."""
+def write_state(data_dir: Path, holder: Holder, addresses: Addresses | None) -> None:
+    """Write which process has the lock and, once the servers are up, their addresses, for other commands."""
     state: dict[str, Any] = {"pid": os.getpid(), "holder": holder}
     if addresses is not None:
         state["addresses"] = vars(addresses)
@@ -86,16 +86,16 @@ def publish(data_dir: Path, holder: Holder, addresses: Addresses | None) -> None
 
 
 def wait_for_up(data_dir: Path) -> Addresses | None:
-    """Where a running `plaudit up` has its servers; None when none is running."""
+    """The addresses of the servers of a running `plaudit up`; None: none is running."""
     deadline = time.monotonic() + WAIT_FOR_OTHERS_S
-    while _is_held(data_dir):
+    while _is_locked(data_dir):
         state = read_state(data_dir)
         if state is not None and state["holder"] == "command":
             return None
         if state is not None and "addresses" in state and is_alive(state["pid"]):
             return Addresses(**state["addresses"])
         if time.monotonic() > deadline:
-            raise EmbeddedError("The running `plaudit up` does not get its servers started")
+            raise LocalServersError("The running `plaudit up` could not start its servers")
         time.sleep(0.05)
     return None
 
@@ -106,24 +106,24 @@ def read_state(data_dir: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     except PermissionError:
-        raise EmbeddedError(
+        raise LocalServersError(
             f"The data folder {data_dir} belongs to another user: choose another with --data-dir"
         ) from None
     return state if isinstance(state, dict) else None
 
 
 def read_secrets(data_dir: Path) -> dict[str, str]:
-    """Passwords and the secret key of this folder, made the first time."""
+    """Passwords and the secret key of this folder, generated the first time."""
     file = data_dir / "secrets.json"
     try:
-        kept: dict[str, str] = json.loads(file.read_text())
+        saved: dict[str, str] = json.loads(file.read_text())
     except FileNotFoundError:
-        kept = {}
+        saved = {}
     names = ("superuser_password", "owner_password", "service_password", "redis_password", "secret_key")
-    if not all(name in kept for name in names):
-        kept = {**{name: secrets.token_urlsafe(32) for name in names}, **kept}
-        write_private(file, json.dumps(kept))
-    return kept
+    if not all(name in saved for name in names):
+        saved = {**{name: secrets.token_urlsafe(32) for name in names}, **saved}
+        write_private(file, json.dumps(saved))
+    return saved
 
 
 def write_private(file: Path, text: str) -> None:
@@ -135,10 +135,10 @@ def write_private(file: Path, text: str) -> None:
 
 
 def open_private(file: Path) -> IO[bytes]:
-    """Open a file that only we may read, made if need be, for reading and for writing at its end.
+    """Open a file that only we may read, for reading and appending; creates it if it does not exist.
 
-    In a folder where others may write they can put something else in its place: a link to what they want overwritten,
-    a pipe that nobody reads, a file of theirs. That raises OSError.
+    Others who may write in the folder can replace it: by a link to a file that they want overwritten, a pipe that
+    nobody reads, a file of their own. That raises OSError.
     """
     opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     info = os.fstat(opened)
@@ -160,12 +160,12 @@ def is_alive(pid: int) -> bool:
 
 
 def _open_lock(data_dir: Path) -> IO[str]:
-    """The lock may be another user's: root may use their folder."""
+    """The file may belong to another user: root may use their folder."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.fdopen(os.open(data_dir / "servers.lock", flags, 0o600), "a")
 
 
-def _is_held(data_dir: Path) -> bool:
+def _is_locked(data_dir: Path) -> bool:
     with _open_lock(data_dir) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

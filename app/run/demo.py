@@ -1,7 +1,7 @@
-"""The demo tenant that `plaudit up --demo` makes: a client, an admin who can log in, and sign-up open to anybody.
+"""The demo tenant that `plaudit up --demo` creates: a client, an admin who can log in, and open sign-up.
 
-Their secrets are kept in the data folder (`demo.json`, readable by its owner only), so that the next start shows the
-same. Where the file is lost, or the database another one, new ones are made.
+Their secrets are saved in the data folder (`demo.json`, readable by its owner only), so that the next start shows the
+same. If the file is lost, or belongs to another database, new ones are created.
 """
 
 import json
@@ -21,37 +21,37 @@ ADMIN = "admin"
 
 
 def ensure(data_dir: Path) -> dict[str, str]:
-    """The tenant with its credentials, made if need be: what the ready line says of it."""
+    """Create the tenant and its credentials where they are missing; returns what the ready line shows of them."""
     now = utcnow()
     with owner_tx() as tx:
-        if DEMO_TENANT in registry.deleted(tx):  # and not purged yet
+        if DEMO_TENANT in registry.deleted(tx):  # but not purged yet
             registry.purge(tx, DEMO_TENANT)
         registry.ensure(tx, DEMO_TENANT, name="Demo wiki", now=now)
     file = data_dir / "demo.json"
     try:
-        kept: dict[str, str] = json.loads(file.read_text())
+        saved: dict[str, str] = json.loads(file.read_text())
     except (FileNotFoundError, ValueError):
-        kept = {}
+        saved = {}
     with tenant_tx(DEMO_TENANT) as tx:
-        told = {"tenant": DEMO_TENANT, **_client(tx, kept, now), **_admin(tx, kept, now)}
-        if tenant_settings.read(tx)[1] == 0:  # nobody has decided anything yet
+        shown = {"tenant": DEMO_TENANT, **_client(tx, saved, now), **_admin(tx, saved, now)}
+        if tenant_settings.read(tx)[1] == 0:  # never changed: an admin's choice stays
             tenant_settings.change(tx, {"signup_open": True}, now=now)
-    write_private(file, json.dumps(told))
-    return told
+    write_private(file, json.dumps(shown))
+    return shown
 
 
-def _client(tx: Tx, kept: dict[str, str], now: datetime) -> dict[str, str]:
+def _client(tx: Tx, saved: dict[str, str], now: datetime) -> dict[str, str]:
     known = {client.id: client for client in credentials.list_clients(tx)}
-    client = known.get(kept.get("client_id", ""))
-    if client is not None and client.accepts(kept.get("client_secret", ""), now=now):
-        return {"client_id": client.id, "client_secret": kept["client_secret"]}
-    made = credentials.create_client(tx, name="Demo app", scopes=[scope.value for scope in Scope], now=now)
-    return {"client_id": made.client.id, "client_secret": made.secret}
+    client = known.get(saved.get("client_id", ""))
+    if client is not None and client.accepts(saved.get("client_secret", ""), now=now):
+        return {"client_id": client.id, "client_secret": saved["client_secret"]}
+    created = credentials.create_client(tx, name="Demo app", scopes=[scope.value for scope in Scope], now=now)
+    return {"client_id": created.client.id, "client_secret": created.secret}
 
 
-def _admin(tx: Tx, kept: dict[str, str], now: datetime) -> dict[str, str]:
+def _admin(tx: Tx, saved: dict[str, str], now: datetime) -> dict[str, str]:
     admin = users.by_username(tx, ADMIN)
-    password = kept.get("admin_password", "")
+    password = saved.get("admin_password", "")
     if admin is not None and passwords.verify_password(admin.password_hash, password):
         return {"admin_username": ADMIN, "admin_password": password}
     password = secrets.token_urlsafe(12)

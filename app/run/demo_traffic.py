@@ -1,6 +1,6 @@
-"""The demo's life: three spaces of pages, thirty days of history, and people who go on reading.
+"""The demo's data: three spaces of pages, thirty days of history, and continuous traffic.
 
-A process of its own (`plaudit up --demo` starts it) that knows nothing but the API, as any tenant app would.
+A process of its own (`plaudit up --demo` starts it) that uses only the API, as any tenant app would.
 """
 
 import base64
@@ -55,7 +55,7 @@ class DemoPage:
     space: str
     title: str
     weight: float
-    # Above 1 it gains readers over the month, below it loses them.
+    # Above 1 the page gains readers over the month, below 1 it loses them.
     trend: float
 
 
@@ -97,7 +97,7 @@ ACTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_pages() -> list[DemoPage]:
+def build_pages() -> list[DemoPage]:
     rng = random.Random(SEED)  # noqa: S311
     titles = [
         (space, f"{verb} {thing}") for space, (verbs, things) in SPACES.items() for verb in verbs for thing in things
@@ -116,16 +116,16 @@ def make_pages() -> list[DemoPage]:
 
 
 def history(pages: list[DemoPage], *, days: int, now: datetime) -> Iterator[dict[str, Any]]:
-    """Views and likes of so many days: busy mornings, quiet nights, quieter weekends. The same ids every time."""
+    """Views and likes of these days: busy mornings, quiet nights, quieter weekends. The same ids every time."""
     rng = random.Random(SEED)  # noqa: S311
     first = now - timedelta(days=days)
     number = 0
     for hour in range(days * 24):
-        began = first + timedelta(hours=hour)
+        start = first + timedelta(hours=hour)
         progress = hour / (days * 24)
         weights = [page.weight * page.trend**progress for page in pages]
-        for page in rng.choices(pages, weights, k=round(VIEWS_A_DAY / 24 * rhythm(began) * rng.uniform(0.8, 1.2))):
-            at = (began + timedelta(seconds=rng.randrange(3600))).isoformat()
+        for page in rng.choices(pages, weights, k=round(VIEWS_A_DAY / 24 * rhythm(start) * rng.uniform(0.8, 1.2))):
+            at = (start + timedelta(seconds=rng.randrange(3600))).isoformat()
             yield {"type": "view", "page": page.external_id, "occurred_at": at, "id": f"demo-{number}"}
             number += 1
             if rng.random() < 0.04:
@@ -147,7 +147,7 @@ def rhythm(at: datetime) -> float:
 
 
 def seed(api: Api, pages: list[DemoPage], marker: Path, *, days: int) -> None:
-    """Pages and history, once: an interrupted start goes on, for pages and events are known by their ids."""
+    """Send pages and history, once. Safe to interrupt and repeat: pages and events are identified by their ids."""
     if marker.exists():
         return
     for action, terms in ACTIONS.items():
@@ -167,9 +167,9 @@ def seed(api: Api, pages: list[DemoPage], marker: Path, *, days: int) -> None:
 
 
 def wait_for_boards(api: Api) -> None:
-    """Until Redis answers for every scope of the demo: the workers fill its boards at each start, and log it then.
+    """Wait until Redis answers for every scope of the demo: the workers fill its boards at each start, and log it.
 
-    By the window of one day, whose boards come last: history is sent from its oldest day on.
+    Checked by the window of one day, whose boards are filled last: history is sent oldest day first.
     """
     deadline = time.monotonic() + BOARDS_WITHIN_S
     scopes = ["global", *(f"space:{name}" for name in SPACES), "tenant", "users"]
@@ -186,8 +186,8 @@ def wait_for_boards(api: Api) -> None:
             time.sleep(0.2)
 
 
-def go_on(api: Api, pages: list[DemoPage]) -> None:
-    """People who read and sometimes like, about one each second, for ever."""
+def send_traffic(api: Api, pages: list[DemoPage]) -> None:
+    """Send views, likes and actions, about one view each second, for ever."""
     rng = random.Random()  # noqa: S311
     weights = [page.weight * page.trend for page in pages]
     while True:
@@ -207,12 +207,12 @@ def go_on(api: Api, pages: list[DemoPage]) -> None:
 
 
 def run(
-    api: Api, *, marker: Path, ready: Path, days: int = HISTORY_DAYS, say: Callable[[str], None] = lambda _: None
+    api: Api, *, marker: Path, ready: Path, days: int = HISTORY_DAYS, report: Callable[[str], None] = lambda _: None
 ) -> None:
     """Prepare the demo, write the file `ready`, then send traffic for ever."""
-    pages = make_pages()
+    pages = build_pages()
     if not marker.exists():
-        say(f"making {len(pages)} pages and {days} days of history, at the first start only")
+        report(f"creating {len(pages)} pages and {days} days of history, at the first start only")
     while True:
         try:
             seed(api, pages, marker, days=days)
@@ -221,4 +221,4 @@ def run(
             time.sleep(1)
     wait_for_boards(api)
     write_private(ready, "")
-    go_on(api, pages)
+    send_traffic(api, pages)

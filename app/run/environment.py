@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.run import data_folder
-from app.run.data_folder import Addresses, EmbeddedError
+from app.run.data_folder import Addresses, LocalServersError
 from app.settings import Settings, SettingsError
 
 PARENT_PID = "PLAUDIT_PARENT_PID"
@@ -30,7 +30,7 @@ def with_addresses(addresses: Addresses, **changes: str) -> dict[str, str]:
 def for_children(
     settings: Settings, addresses: Addresses, *, data_dir: Path, live_port: int, live_url: str, is_terminal: bool
 ) -> dict[str, str]:
-    """What `plaudit up` gives its processes: everything they need, so that none has to look for it."""
+    """The environment of the processes of `plaudit up`: everything they need."""
     metrics = data_dir / "metrics"
     shutil.rmtree(metrics, ignore_errors=True)
     metrics.mkdir(mode=0o700)
@@ -55,7 +55,7 @@ def for_child(env: Mapping[str, str], **changes: str) -> dict[str, str]:
 
 
 def take_parent_pid() -> int | None:
-    """The process that this one shall end with. Taken out, so that no program that we start reads it."""
+    """The process that this one must end with. Removed, so that programs we start do not read it."""
     pid = os.environ.pop(PARENT_PID, None)
     return None if pid is None else int(pid)
 
@@ -63,7 +63,7 @@ def take_parent_pid() -> int | None:
 def complete(data_dir: Path, **changes: str) -> Settings:
     """For a process started by hand: what `plaudit up` would have given it, from a running one or from this folder.
 
-    It is put into this process's own environment, where the programs that it becomes and the metrics library find it.
+    Sets this process's own environment, which the programs that it becomes and the metrics library read.
     """
     os.environ.update(changes)
     settings = Settings.from_env()
@@ -71,7 +71,7 @@ def complete(data_dir: Path, **changes: str) -> Settings:
         data_dir = data_folder.prepare(data_dir)
         addresses = data_folder.wait_for_up(data_dir)
         if addresses is None:
-            raise EmbeddedError(
+            raise LocalServersError(
                 "No database: start `plaudit up` on this data folder, or set DATABASE_URL and REDIS_URL"
             )
         os.environ.update(with_addresses(addresses))

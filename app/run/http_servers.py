@@ -1,8 +1,8 @@
 """What `plaudit web` and `plaudit live` run.
 
 The API is served by granian (WSGI, threads): by `make bench ARGS=servers` it answers about twice as many requests as
-gunicorn's threads and its tail stays short. Sockets are served by gunicorn's gevent worker, where an open one costs no
-thread. The applications depend on neither.
+gunicorn's threads, with a shorter tail of latencies. Sockets are served by gunicorn's gevent worker, where an open
+socket costs no thread. The applications depend on neither.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from app.run.launcher import die_with_parent
 from app.settings import Settings
 
-LIVE_CONNECTIONS = 10_000
+MAX_LIVE_CONNECTIONS = 10_000
 
 
 def serve_web(settings: Settings) -> None:
@@ -56,10 +56,10 @@ def _load(settings: Settings, parent: int) -> Any:
 
 
 def serve_live(settings: Settings) -> NoReturn:
-    """Become gunicorn: its worker must patch before anything of ours is imported."""
+    """Become gunicorn: its gevent worker must patch the standard library before our modules are imported."""
     command = [
         *(sys.executable, "-m", "gunicorn", "app.live.server:create_live_app()"),
-        *("--worker-class", "gevent", "--workers", "1", "--worker-connections", str(LIVE_CONNECTIONS)),
+        *("--worker-class", "gevent", "--workers", "1", "--worker-connections", str(MAX_LIVE_CONNECTIONS)),
         *("--bind", f"{settings.host}:{settings.live_port}", "--graceful-timeout", "4", "--keep-alive", "75"),
         *("--log-level", "warning", "--no-control-socket", "--config", "python:app.live.gunicorn_config"),
     ]
@@ -67,5 +67,5 @@ def serve_live(settings: Settings) -> NoReturn:
 
 
 def _plain_logging() -> dict[str, Any]:
-    """Granian's own lines through our handler."""
+    """Log granian's own lines through our handler."""
     return {"version": 1, "disable_existing_loggers": False, "loggers": {"_granian": {"propagate": True}}}

@@ -1,8 +1,8 @@
-"""Start a program so that it cannot outlive us. Run as a script, before anything of ours is imported.
+"""Start a program so that it cannot outlive us. Run as a script, without our other modules.
 
     launcher.py PARENT_PID SIGNAL UID:GID|- COMMAND [ARGUMENT ...]
 
-Gives up root for UID:GID (PostgreSQL refuses to run as root), asks the kernel to send SIGNAL when the parent dies,
+Changes from root to UID:GID (PostgreSQL refuses to run as root), asks the kernel to send SIGNAL when the parent dies,
 and becomes COMMAND. The order matters: a change of user clears the request.
 """
 
@@ -18,13 +18,13 @@ def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> Non
     """Have the kernel signal this process when the thread that started it ends (on Linux; elsewhere nothing).
 
     SIGKILL, because anything else can be lost: a forked process runs with its parent's handlers until it sets its own,
-    and one that waits for its last requests has nobody left to stop it. None of our processes needs to be asked: what
-    was acknowledged is committed. Only PostgreSQL is asked (SIGINT), so that it stops its own children.
+    and one that waits for its last requests would never be stopped. None of our processes needs a clean stop: what was
+    acknowledged is committed. Only PostgreSQL gets one (SIGINT), so that it stops its own children.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
-    if os.getppid() != parent_pid:  # it died before we asked
+    if os.getppid() != parent_pid:  # the parent died before the call
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -37,7 +37,7 @@ def main() -> None:
         os.setuid(uid)
     os.umask(0o077)
     signal_number = signal.Signals[signal_name]
-    if signal_number != signal.SIGKILL:  # one that Python's handler notes just before execv would be lost
+    if signal_number != signal.SIGKILL:  # a signal that Python's handler records just before execv would be lost
         signal.signal(signal_number, signal.SIG_DFL)
     die_with_parent(int(parent_pid), signal_number)
     os.execv(command[0], command)

@@ -1,7 +1,7 @@
-"""The servers that come along: PostgreSQL and Valkey from wheels, behind our own launcher.
+"""The local servers: PostgreSQL and Valkey from wheels, started by our own launcher.
 
-`EmbeddedServers(data_dir)` knows how to start both; `plaudit up` supervises them, and `running()` starts them for the
-length of one command. Where their files are is `server_files`' concern.
+`LocalServers(data_dir)` knows how to start both; `plaudit up` supervises them, and `running()` runs them during
+one command. `server_files` decides where their files are.
 """
 
 import contextlib
@@ -21,7 +21,15 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from app.run import environment, server_roles, server_user
-from app.run.data_folder import Addresses, EmbeddedError, hold, prepare, publish, read_secrets, wait_for_up
+from app.run.data_folder import (
+    Addresses,
+    LocalServersError,
+    lock_servers,
+    prepare,
+    read_secrets,
+    wait_for_up,
+    write_state,
+)
 from app.run.server_files import home_for, postgres_version, reachable_binaries, refuse_other_versions
 from app.run.server_roles import Logins
 from app.run.server_user import User
@@ -31,7 +39,7 @@ START_TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Server:
-    """One server: how to start it, how to stop it, and how to see that it is up."""
+    """One server: how to start and stop it, and its port."""
 
     name: str
     command: list[str]
@@ -40,11 +48,11 @@ class Server:
     stdin: bytes = b""
     pass_fds: tuple[int, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
-    # Lines that say nothing but that it starts and stops.
+    # Its lines that only report starting and stopping, which are not shown.
     noise: str = r"(?!)"
 
     def start(self, **popen: Any) -> "subprocess.Popen[bytes]":
-        """Start it, tied to the calling thread's life: call this from the main thread."""
+        """Start it. It ends with the calling thread: call this from the main thread."""
         process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
@@ -67,8 +75,8 @@ def shared_buffers_mb() -> int:
     return max(128, min(memory // 4 // 2**20, 4096))
 
 
-class EmbeddedServers:
-    """The PostgreSQL and Valkey of one data folder. Made by whoever holds its lock."""
+class LocalServers:
+    """The PostgreSQL and Valkey of one data folder. Created with the lock on the folder's servers."""
 
     def __init__(self, data_dir: Path, lock: IO[str], *, durable: bool = True, keep_old_version: bool = False) -> None:
         self.data_dir = data_dir
@@ -141,15 +149,15 @@ class EmbeddedServers:
             stop_signal=signal.SIGTERM,
             port=self._valkey_port,
             stdin=config.encode(),
-            # Boards are memory to be jumped about in: huge pages make that a third quicker. Redis advises against them
-            # for the sake of its dumps, and this one makes none.
+            # Boards are read at random addresses: huge pages make that a third faster. Redis advises against them
+            # because of its dumps, and this server writes none.
             env={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
             pass_fds=(self._lock.fileno(),),
             noise=r"Reading config|Memory overcommit|ready to exit|User requested shutdown|Received SIG",
         )
 
     def are_up(self, *, database: bool = True, redis: bool = True) -> bool:
-        """Whether they answer. Once PostgreSQL does, its database and the service's login are there."""
+        """Whether they answer. Once PostgreSQL does, its database and roles are created where they are missing."""
         return (not redis or self._redis_answers()) and (not database or server_roles.ensure(self.logins))
 
     def wait_until_up(self, processes: dict[str, "subprocess.Popen[bytes]"]) -> None:
@@ -157,9 +165,9 @@ class EmbeddedServers:
         while not self.are_up():
             for name, process in processes.items():
                 if process.poll() is not None:
-                    raise EmbeddedError(f"The embedded {name} stopped at once, with status {process.returncode}")
+                    raise LocalServersError(f"The local {name} stopped at once, with status {process.returncode}")
             if time.monotonic() > deadline:
-                raise EmbeddedError(f"The embedded servers did not start within {START_TIMEOUT_S} s")
+                raise LocalServersError(f"The local servers did not start within {START_TIMEOUT_S} s")
             time.sleep(0.02)
 
     def _launch(self, death_signal: str, command: list[str], *, user: User | None = None) -> list[str]:
@@ -169,7 +177,7 @@ class EmbeddedServers:
         return [*start, user.argument if user else "-", *command]
 
     def _postgres_data(self) -> Path:
-        """The data folder of this server's version, made by initdb the first time."""
+        """PostgreSQL's data folder for this version, created by initdb the first time."""
         data = self._home / f"postgres-{self.version}"
         if not (data / "PG_VERSION").exists():
             self._initdb(data)
@@ -182,30 +190,30 @@ class EmbeddedServers:
         return data
 
     def _initdb(self, data: Path) -> None:
-        """Make the data folder, beside its place until it is whole, in a folder that is closed to others."""
-        closed = data.with_name(data.name + ".new")
-        for unfinished in (data, closed):  # what an interrupted initdb left
+        """Create the data folder: in a private folder first, and renamed into place when it is complete."""
+        private = data.with_name(data.name + ".new")
+        for unfinished in (data, private):  # what an interrupted initdb left
             shutil.rmtree(unfinished, ignore_errors=True)
-        made, password_file = closed / "data", closed / "password"
-        closed.mkdir(mode=0o700)
-        made.mkdir(mode=0o700)
+        new_data, password_file = private / "data", private / "password"
+        private.mkdir(mode=0o700)
+        new_data.mkdir(mode=0o700)
         password_file.touch(mode=0o600)
         password_file.write_text(self._secrets["superuser_password"])
-        maker = server_user.with_a_name(self._user) if self._user else None
-        if self._user and maker:
-            os.chown(closed, -1, self._user.gid)
-            closed.chmod(0o710)
-            for path in (made, password_file):
-                os.chown(path, maker.uid, maker.gid)
+        initdb_user = server_user.named_user(self._user) if self._user else None
+        if self._user and initdb_user:
+            os.chown(private, -1, self._user.gid)
+            private.chmod(0o710)
+            for path in (new_data, password_file):
+                os.chown(path, initdb_user.uid, initdb_user.gid)
         options = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
         if self.version >= 17:
             options = [*options, "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         initdb = [
             str(self._binaries.postgres.with_name("initdb")),
-            *("-D", str(made), "-U", server_roles.SUPERUSER_LOGIN, f"--pwfile={password_file}", *options),
+            *("-D", str(new_data), "-U", server_roles.SUPERUSER_LOGIN, f"--pwfile={password_file}", *options),
         ]
         done = subprocess.run(
-            self._launch("SIGKILL", initdb, user=maker),
+            self._launch("SIGKILL", initdb, user=initdb_user),
             capture_output=True,
             text=True,
             check=False,
@@ -214,11 +222,11 @@ class EmbeddedServers:
         )
         password_file.unlink()
         if done.returncode:
-            raise EmbeddedError(f"PostgreSQL's initdb failed: {done.stderr.strip().splitlines()[-1:]}")
-        if self._user and maker:
-            server_user.give(made, self._user, of={maker.uid})
-        made.rename(data)
-        closed.rmdir()
+            raise LocalServersError(f"PostgreSQL's initdb failed: {done.stderr.strip().splitlines()[-1:]}")
+        if self._user and initdb_user:
+            server_user.change_owner(new_data, self._user, former={initdb_user.uid})
+        new_data.rename(data)
+        private.rmdir()
 
     def _redis_answers(self) -> bool:
         try:
@@ -230,22 +238,22 @@ class EmbeddedServers:
 
 @contextlib.contextmanager
 def running(data_dir: Path, *, keep_old_version: bool = False) -> Iterator[Addresses]:
-    """The servers of this folder: those of a running `plaudit up`, or our own for the moment."""
+    """The servers of this folder: those of a running `plaudit up`, or else started until the block ends."""
     data_dir = prepare(data_dir)
     state = wait_for_up(data_dir)
     if state is not None:
         yield state
         return
-    with hold(data_dir, "command") as lock:
-        servers = EmbeddedServers(data_dir, lock, keep_old_version=keep_old_version)
+    with lock_servers(data_dir, "command") as lock:
+        servers = LocalServers(data_dir, lock, keep_old_version=keep_old_version)
         with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-            publish(data_dir, "command", servers.addresses)
+            write_state(data_dir, "command", servers.addresses)
             yield servers.addresses
 
 
 @contextlib.contextmanager
-def started(servers: EmbeddedServers, **popen: Any) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
-    """Both servers up, and stopped at the end."""
+def started(servers: LocalServers, **popen: Any) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    """Start both servers, wait until they are up, and stop them at the end."""
     specs = [servers.postgres(), servers.valkey()]
     processes = {spec.name: spec.start(**popen) for spec in specs}
     try:
@@ -262,7 +270,7 @@ def stop(process: "subprocess.Popen[bytes]", stop_signal: signal.Signals, *, wit
     try:
         process.wait(within_s)
     except subprocess.TimeoutExpired:
-        # A killed PostgreSQL loses nothing: it recovers from its log. SIGQUIT takes its children along.
+        # A killed PostgreSQL loses nothing: it recovers from its log. SIGQUIT also ends its children.
         process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1)

@@ -1,8 +1,8 @@
-"""Who may do what in an embedded PostgreSQL.
+"""The roles and logins of the local PostgreSQL.
 
-Its superuser is for this module alone, and its password leaves the data folder's secrets for nothing else. The owner of
-the database, as whom migrations and commands work, is an ordinary role: SQL that somebody smuggles in as the owner
-reaches the database, not the files and programs of the machine. The service's login is another, with less.
+Only this module uses the superuser and its password. The owner of the database, which migrations and commands log in
+as, is an ordinary role: SQL injected as the owner reaches the database, not the files and programs of the machine. The
+service's login has fewer rights still.
 """
 
 import secrets
@@ -12,23 +12,23 @@ from typing import Any
 import psycopg
 from psycopg import Connection, sql
 
-from app.run.data_folder import EmbeddedError
+from app.run.data_folder import LocalServersError
 from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
 
 SUPERUSER_LOGIN = "plaudit_super"
 OWNER_LOGIN = "plaudit"
 SERVICE_LOGIN = "plaudit_app"
 DATABASE = "plaudit"
-# There while the roles of an old data folder are being converted.
+# Exists while the roles of an old data folder are being converted.
 _CONVERTING_LOGIN = "plaudit_converting"
-# PostgreSQL's numbers: the role that initdb made, and the first object that initdb did not make.
+# PostgreSQL's numbers: the role that initdb creates, and the first object that initdb does not create.
 _BOOTSTRAP_ROLE = 10
 _FIRST_NORMAL_OBJECT = 16384
 
 
 @dataclass(frozen=True)
 class Logins:
-    """The logins of one embedded server, at 127.0.0.1:port."""
+    """The logins of one local server, at 127.0.0.1:port."""
 
     port: int
     superuser_password: str
@@ -52,7 +52,7 @@ class Logins:
 
 
 def ensure(logins: Logins) -> bool:
-    """Make the roles and the database where they are missing. False while the server takes no connections."""
+    """Create the roles and the database where they are missing. False while the server accepts no connections."""
     try:
         server = _connect(logins.superuser_url, database="postgres")
     except psycopg.OperationalError as error:
@@ -66,7 +66,7 @@ def ensure(logins: Logins) -> bool:
             _create_owner(server, logins)
         if not _has_role(server, SERVICE_LOGIN):
             _create_login(server, SERVICE_LOGIN, "NOINHERIT", logins.service_password)
-        # The owner may end the service's sessions: a restore must.
+        # The owner may end the service's sessions: a restore needs to.
         server.execute(_statement("GRANT {} TO {}", SERVICE_LOGIN, OWNER_LOGIN))
         if not _has_database(server):
             server.execute(_statement("CREATE DATABASE {} OWNER {}", DATABASE, OWNER_LOGIN))
@@ -74,11 +74,11 @@ def ensure(logins: Logins) -> bool:
 
 
 def _convert(logins: Logins) -> None:
-    """Take the superuser's rights from the owner of a data folder that an earlier release made.
+    """Take the superuser's rights from the owner of a data folder that an earlier release created.
 
-    There the owner is the role that initdb made, which PostgreSQL never demotes. So that role becomes the superuser, by
-    its name and password, and a new, ordinary owner gets all that was its own. One transaction: it is done or it is
-    not. Only another superuser can rename it, hence a third role for the moment.
+    There the owner is the role that initdb created, which PostgreSQL never demotes. So that role gets the superuser's
+    name and password, and a new, ordinary owner gets everything that it owned, in one transaction. Only another
+    superuser can rename it, hence a third, temporary role.
     """
     try:
         password = secrets.token_urlsafe(32)
@@ -99,13 +99,13 @@ def _convert(logins: Logins) -> None:
                 for (statement,) in server.execute(_OWNED, _OWNED_OF).fetchall():
                     server.execute(statement)
     except psycopg.Error as error:
-        raise EmbeddedError(
-            f"The embedded PostgreSQL does not accept the passwords in secrets.json, nor could its roles be converted "
+        raise LocalServersError(
+            f"The local PostgreSQL does not accept the passwords in secrets.json, and its roles could not be converted "
             f"({str(error).splitlines()[0]}); nothing was changed"
         ) from None
 
 
-# Statements that give the new owner everything of the old one's in this database. (REASSIGN OWNED refuses this role.)
+# Statements that give the new owner all that the old one owns in this database. (REASSIGN OWNED refuses this role.)
 _OWNED = """
     SELECT format('ALTER SCHEMA %%I OWNER TO %%I', nspname, %(owner)s::text)
     FROM pg_namespace WHERE nspowner = %(old)s AND oid >= %(first)s
@@ -141,7 +141,7 @@ def _has_database(server: "Connection[Any]") -> bool:
 
 
 def _create_owner(server: "Connection[Any]", logins: Logins) -> None:
-    """With what migrations need: they make the roles that the service works as."""
+    """With the rights that migrations need: they create the service's roles."""
     _create_login(server, OWNER_LOGIN, "CREATEROLE", logins.owner_password)
 
 
@@ -152,7 +152,7 @@ def _create_login(server: "Connection[Any]", name: str, attributes: str, passwor
 
 
 def _set_password(server: "Connection[Any]", name: str, password: str) -> None:
-    """Sent as its verifier: a statement that fails stands in the server's log."""
+    """Sent as its verifier: a statement that fails is written to the server's log."""
     verifier = server.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
     server.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(name), sql.Literal(verifier)))
 

@@ -1,8 +1,8 @@
-"""The operating system's user that the embedded servers run as when root starts them.
+"""The operating system's user that the local servers run as when root starts them.
 
-PostgreSQL does not run as root. `nobody` would not do: other daemons run as it too and could read the data. So the
-servers get a number of their own, which no account has; nothing on the machine has to be changed for that. Where an
-account `plaudit` exists, it is used.
+PostgreSQL does not run as root. `nobody` is not safe: other daemons run as it too and could read the data. So the
+servers get a user id that no account has, which needs no change to the machine. If an account `plaudit` exists, it is
+used.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.run.data_folder import EmbeddedError
+from app.run.data_folder import LocalServersError
 
 ACCOUNT = "plaudit"
-# Numbers that neither distributions nor systemd nor containers give to anybody.
+# User ids that neither distributions nor systemd nor containers assign.
 UNUSED_IDS = range(60_578, 61_184)
-# Whom earlier releases ran the servers as.
+# The accounts that earlier releases ran the servers as.
 FORMER_ACCOUNTS = ("postgres", "nobody")
 
 
@@ -33,21 +33,21 @@ class User:
 
 
 def choose() -> User:
-    """The account `plaudit`, or a user and a group of our own without a name."""
+    """The account `plaudit`, or an unused user id and group id."""
     with contextlib.suppress(KeyError):
         account = pwd.getpwnam(ACCOUNT)
         return User(account.pw_uid, account.pw_gid)
     taken = {entry.pw_uid for entry in pwd.getpwall()} | {entry.gr_gid for entry in grp.getgrall()}
     number = next((number for number in UNUSED_IDS if number not in taken), None)
     if number is None:
-        raise EmbeddedError("PostgreSQL does not run as root: run Plaudit as an ordinary user")
+        raise LocalServersError("PostgreSQL does not run as root: run Plaudit as an ordinary user")
     return User(number, number)
 
 
-def with_a_name(user: User) -> User:
-    """Whom initdb may run as: it wants an account, and gets `nobody`'s number where ours has none.
+def named_user(user: User) -> User:
+    """The user for initdb, which requires an account: `nobody` if `user` has none.
 
-    The group stays ours, so other processes of `nobody` can neither trace it nor pass a folder that is open to the
+    The group stays ours, so other processes of `nobody` can neither trace initdb nor pass a folder that is open to the
     group only.
     """
     with contextlib.suppress(KeyError):
@@ -55,12 +55,12 @@ def with_a_name(user: User) -> User:
     account = next((entry for entry in pwd.getpwall() if entry.pw_name == "nobody"), None)
     account = account or next((entry for entry in pwd.getpwall() if entry.pw_uid != 0), None)
     if account is None:
-        raise EmbeddedError("PostgreSQL does not run as root and this machine knows no other user")
+        raise LocalServersError("PostgreSQL does not run as root and this machine has no other user")
     return User(account.pw_uid, user.gid)
 
 
 def can_reach(path: Path, user: User) -> bool:
-    """Whether this user gets through every folder above (and may run the file, if it is one)."""
+    """Whether this user may pass every folder above (and may run the file, if it is one)."""
 
     def allows(entry: Path) -> bool:
         info = entry.stat()
@@ -70,25 +70,25 @@ def can_reach(path: Path, user: User) -> bool:
     return all(allows(entry) for entry in [path, *path.parents] if entry.exists())
 
 
-def give(folder: Path, user: User, *, of: set[int]) -> None:
-    """Make `user` the owner of the folder and of all in it that belongs to one of these.
+def change_owner(folder: Path, user: User, *, former: set[int]) -> None:
+    """Make `user` the owner of the folder and of everything in it that belongs to one of the former user ids.
 
-    The folder itself comes last: until all is done it shows that it is not. No link is followed.
+    The folder itself comes last: its owner shows whether all is done. Links are not followed.
     """
     if folder.is_symlink():
-        raise EmbeddedError(f"{folder} is a link, not a folder of data")
+        raise LocalServersError(f"{folder} is a link, not a folder of data")
     for _, folders, files, opened in os.fwalk(folder, topdown=False):
         for name in [*files, *folders]:
-            if os.stat(name, dir_fd=opened, follow_symlinks=False).st_uid in of:
+            if os.stat(name, dir_fd=opened, follow_symlinks=False).st_uid in former:
                 os.chown(name, user.uid, user.gid, dir_fd=opened, follow_symlinks=False)
     os.chown(folder, user.uid, user.gid, follow_symlinks=False)
 
 
 def take_over(folder: Path, user: User) -> None:
-    """Give `user` the data that an earlier release's servers wrote as somebody else."""
+    """Make `user` the owner of data that an earlier release's servers wrote as another user."""
     former = set(UNUSED_IDS)
     for name in FORMER_ACCOUNTS:
         with contextlib.suppress(KeyError):
             former.add(pwd.getpwnam(name).pw_uid)
     if folder.lstat().st_uid in former - {user.uid}:
-        give(folder, user, of=former)
+        change_owner(folder, user, former=former)

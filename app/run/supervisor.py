@@ -1,8 +1,8 @@
 """`plaudit up`: the whole service in one terminal.
 
-One thread does everything: it starts the children (a child is tied to the thread that started it), reads their lines,
-restarts what dies and stops all of it at the end. Only printing has a thread of its own, so that a terminal or pipe
-that nobody reads holds up nothing.
+One thread does everything: it starts the children (a child ends with the thread that started it), reads their lines,
+restarts what dies and stops all of them at the end. Only printing has a thread of its own, so that a terminal or pipe
+that nobody reads blocks nothing else.
 """
 
 import contextlib
@@ -23,22 +23,22 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from app.run import environment
-from app.run.data_folder import EmbeddedError
-from app.run.local_servers import EmbeddedServers, Server
+from app.run.data_folder import LocalServersError
+from app.run.local_servers import LocalServers, Server
 
 STOP_WITHIN_S = 9.0
 APP_STOP_WITHIN_S = 5.0
 READY_WITHIN_S = 90.0
-FIRST_RESTART_S = 0.2
-SLOWEST_RESTART_S = 5.0
-# A child that lived this long starts its backoff anew.
+FIRST_RESTART_DELAY_S = 0.2
+MAX_RESTART_DELAY_S = 5.0
+# The restart delay of a child that ran this long is reset.
 STEADY_AFTER_S = 10.0
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
 
 
 class UpError(Exception):
-    """`plaudit up` cannot go on; the message says why and what to do."""
+    """`plaudit up` cannot continue; the message says why and what to do."""
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Child:
     process: "subprocess.Popen[bytes] | None" = None
     started_at: float = 0.0
     restart_at: float | None = None
-    restart_in_s: float = FIRST_RESTART_S
+    restart_in_s: float = FIRST_RESTART_DELAY_S
 
     @property
     def is_alive(self) -> bool:
@@ -69,7 +69,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask for a stop; a second one does not wait for anybody."""
+        """Ctrl-C and SIGTERM request a stop; a second one kills what has not stopped yet."""
         awake, waker = os.pipe()
         os.set_blocking(waker, False)
         previous_fd = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -110,19 +110,19 @@ class Supervisor:
 
         return self._add(Child(name, start))
 
-    def wait_for(self, what: Callable[[], bool], *, within_s: float = READY_WITHIN_S) -> bool:
-        """Keep going until `what` holds. False when a stop was asked for first."""
-        if not self.wait_at_most(within_s, what) and not self.is_stopping:
+    def wait_for(self, condition: Callable[[], bool], *, within_s: float = READY_WITHIN_S) -> bool:
+        """Supervise until the condition is true. False: a stop was requested first."""
+        if not self.wait_at_most(within_s, condition) and not self.is_stopping:
             raise UpError(f"Not ready after {within_s:.0f} s; the lines above say why")
         return not self.is_stopping
 
-    def wait_at_most(self, within_s: float, what: Callable[[], bool]) -> bool:
-        """Keep going until `what` holds. False when the time was over, or a stop was asked for, first."""
+    def wait_at_most(self, within_s: float, condition: Callable[[], bool]) -> bool:
+        """Supervise until the condition is true. False: the time was over, or a stop was requested, first."""
         deadline = time.monotonic() + within_s
         while not self.is_stopping and time.monotonic() <= deadline:
-            if what():
+            if condition():
                 return True
-            self.turn(0.05)
+            self.run_once(0.05)
         return False
 
     @property
@@ -130,12 +130,12 @@ class Supervisor:
         return bool(self._stop_signals)
 
     def run(self) -> None:
-        """Keep everything running until a stop is asked for."""
+        """Supervise until a stop is requested."""
         while not self._stop_signals:
-            self.turn(0.5)
+            self.run_once(0.5)
 
-    def turn(self, wait_s: float) -> None:
-        """Read what the children say, and restart those that are due."""
+    def run_once(self, wait_s: float) -> None:
+        """Read the children's lines, and restart those that are due."""
         now = time.monotonic()
         due = [child.restart_at - now for child in self.children if child.restart_at is not None]
         for key, _ in self._selector.select(max(0.0, min([wait_s, *due]))):
@@ -144,7 +144,7 @@ class Supervisor:
             else:
                 self._read(key.fd, key.data)
         for child in self.children:
-            self._look_after(child)
+            self._restart_if_dead(child)
 
     def stop_all(self) -> None:
         """Stop our own processes first, then the servers they use."""
@@ -166,7 +166,7 @@ class Supervisor:
         os.set_blocking(child.process.stdout.fileno(), False)
         self._selector.register(child.process.stdout, selectors.EVENT_READ, child)
 
-    def _look_after(self, child: Child) -> None:
+    def _restart_if_dead(self, child: Child) -> None:
         if child.restart_at is not None:
             if time.monotonic() >= child.restart_at and not self._stop_signals:
                 self._start(child)
@@ -174,13 +174,13 @@ class Supervisor:
             assert child.process is not None  # noqa: S101
             self._drain(child)
             if time.monotonic() - child.started_at > STEADY_AFTER_S:
-                child.restart_in_s = FIRST_RESTART_S
+                child.restart_in_s = FIRST_RESTART_DELAY_S
             child.restart_at = time.monotonic() + child.restart_in_s
             if not self._stop_signals:
                 status = child.process.returncode
                 how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-                self.out.line(child.name, f"{how}; starting it again in {child.restart_in_s:g} s")
-            child.restart_in_s = min(child.restart_in_s * 2, SLOWEST_RESTART_S)
+                self.out.line(child.name, f"{how}; restarting it in {child.restart_in_s:g} s")
+            child.restart_in_s = min(child.restart_in_s * 2, MAX_RESTART_DELAY_S)
 
     def _stop(self, children: list[Child], *, by: float) -> None:
         for child in children:
@@ -218,7 +218,7 @@ class Supervisor:
         return False
 
     def _drain(self, child: Child) -> None:
-        """The last words of a child that has ended. Grandchildren may still hold the pipe, so never wait."""
+        """Read the last lines of a child that has ended. Its children may still have the pipe open, so never wait."""
         if child.process is None or child.process.stdout is None or child.process.stdout.closed:
             return
         fd = child.process.stdout.fileno()
@@ -234,7 +234,7 @@ class Supervisor:
 
 
 class Printer:
-    """Prefixed, coloured lines of all children. What nobody reads is dropped, never waited for."""
+    """Prints the lines of all children, prefixed and coloured. Lines that nobody reads are dropped without waiting."""
 
     COLOURS = ("36", "32", "35", "34", "33", "96", "92")
 
@@ -247,8 +247,8 @@ class Printer:
         self._thread = threading.Thread(target=self._print, name="printer", daemon=True)
         self._thread.start()
 
-    def is_quiet_since(self, seconds: float) -> bool:
-        """Whether no child has said anything for so long."""
+    def has_been_quiet_for(self, seconds: float) -> bool:
+        """Whether no child has written a line for this time."""
         return time.monotonic() - self._last_line_at >= seconds
 
     def line(self, name: str, text: str) -> None:
@@ -269,34 +269,34 @@ class Printer:
         self._thread.join(1)
 
     def _print(self) -> None:
-        # Past the stream's own buffer: whoever waits in there, behind a full pipe, would hold its lock as Python ends.
+        # Not through the stream's buffer: a write blocked by a full pipe would have its lock when Python exits.
         while (text := self._waiting.get()) is not None:
             data = text.encode(errors="replace")
             try:
                 while data:
                     data = data[os.write(self._stream.fileno(), data) :]
-            except (OSError, ValueError):  # the reader has gone; the service goes on
+            except (OSError, ValueError):  # the reader has closed it; the service continues
                 return
 
 
-def start_servers(supervisor: Supervisor, servers: EmbeddedServers, *, with_database: bool, with_redis: bool) -> bool:
-    """The embedded servers that are wanted. False when a stop was asked for meanwhile."""
+def start_servers(supervisor: Supervisor, servers: LocalServers, *, with_database: bool, with_redis: bool) -> bool:
+    """Start the local servers that are wanted. False: a stop was requested meanwhile."""
     children = []
     if with_database:
         children.append(supervisor.add_server(servers.postgres()))
     if with_redis:
         children.append(supervisor.add_server(servers.valkey()))
 
-    def up() -> bool:
-        dead = [child.name for child in children if not child.is_alive and child.restart_in_s >= SLOWEST_RESTART_S]
+    def are_up() -> bool:
+        dead = [child.name for child in children if not child.is_alive and child.restart_in_s >= MAX_RESTART_DELAY_S]
         if dead:
-            raise EmbeddedError(f"The embedded {dead[0]} does not stay up; the lines above say why")
+            raise LocalServersError(f"The local {dead[0]} keeps stopping; the lines above say why")
         return servers.are_up(database=with_database, redis=with_redis)
 
-    return supervisor.wait_for(up)
+    return supervisor.wait_for(are_up)
 
 
-def answers(url: str) -> bool:
+def is_ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=1) as response:  # noqa: S310  our own loopback address
             return bool(response.status == 200)

@@ -9,19 +9,19 @@ import click
 
 from app.run import data_folder, environment, supervisor
 from app.run.data_folder import Addresses
-from app.run.local_servers import EmbeddedServers
+from app.run.local_servers import LocalServers
 from app.run.supervisor import Supervisor
 from app.settings import Settings
 
 HEALTH_HOST = "127.0.0.1"
 DEMO_WITHIN_S = 300.0
-# On a terminal the ready lines are printed when the start has had nothing more to say for so long; but not much later.
+# On a terminal the ready lines are printed once no other line was written for QUIET_S, so that they stay visible.
 QUIET_S = 1.0
 QUIET_WITHIN_S = 10.0
 
 
 def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, as_json: bool) -> None:
-    """Everything, until Ctrl-C or SIGTERM."""
+    """Run everything until Ctrl-C or SIGTERM."""
     settings = Settings.from_env(environment.inherited(PLAUDIT_PORT=str(port)))
     supervisor.check_port(settings.host, settings.port, "--port N")
     live_port = _live_port(settings)
@@ -29,14 +29,14 @@ def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, a
     colours = sys.stdout.isatty() and settings.allows_colours
     # With --json, standard output is for the ready line alone.
     out = supervisor.Printer(sys.stderr if as_json else sys.stdout, colours=colours)
-    with data_folder.hold(data_dir, "up") as lock:
-        watch = Supervisor(env={}, out=out)
-        with watch.signals():
+    with data_folder.lock_servers(data_dir, "up") as lock:
+        processes = Supervisor(env={}, out=out)
+        with processes.signals():
             try:
-                addresses = _start_servers(watch, settings, data_dir, lock)
+                addresses = _start_servers(processes, settings, data_dir, lock)
                 if addresses is not None:
                     _start_service(
-                        watch,
+                        processes,
                         settings,
                         addresses,
                         data_dir,
@@ -47,7 +47,7 @@ def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, a
                         as_json=as_json,
                     )
             finally:
-                watch.stop_all()
+                processes.stop_all()
                 out.close()
 
 
@@ -61,13 +61,13 @@ def _live_port(settings: Settings) -> int:
     raise supervisor.UpError("No free port for the sockets: choose one with PLAUDIT_LIVE_PORT")
 
 
-def _start_servers(watch: Supervisor, settings: Settings, data_dir: Path, lock: "object") -> Addresses | None:
-    """The embedded servers where none are named. None when a stop was asked for meanwhile."""
+def _start_servers(processes: Supervisor, settings: Settings, data_dir: Path, lock: "object") -> Addresses | None:
+    """Start local servers where the environment names none. None: a stop was requested meanwhile."""
     with_database, with_redis = settings.database_url is None, settings.redis_url is None
     if not with_database and not with_redis:
         return Addresses(settings.database_url or "", settings.service_database_url or "", settings.redis_url or "")
-    servers = EmbeddedServers(data_dir, lock)  # type: ignore[arg-type]
-    if not supervisor.start_servers(watch, servers, with_database=with_database, with_redis=with_redis):
+    servers = LocalServers(data_dir, lock)  # type: ignore[arg-type]
+    if not supervisor.start_servers(processes, servers, with_database=with_database, with_redis=with_redis):
         return None
     own = servers.addresses
     addresses = Addresses(
@@ -75,12 +75,12 @@ def _start_servers(watch: Supervisor, settings: Settings, data_dir: Path, lock: 
         service_database_url=own.service_database_url if with_database else settings.service_database_url or "",
         redis_url=own.redis_url if with_redis else settings.redis_url or "",
     )
-    data_folder.publish(data_dir, "up", addresses)
+    data_folder.write_state(data_dir, "up", addresses)
     return addresses
 
 
 def _start_service(
-    watch: Supervisor,
+    processes: Supervisor,
     settings: Settings,
     addresses: Addresses,
     data_dir: Path,
@@ -92,7 +92,7 @@ def _start_service(
     as_json: bool,
 ) -> None:
     live_url = settings.live_url if settings.has_public_url else f"http://127.0.0.1:{live_port}"
-    watch.env = environment.for_children(
+    processes.env = environment.for_children(
         settings,
         addresses,
         data_dir=data_dir,
@@ -100,45 +100,45 @@ def _start_service(
         live_url=live_url,
         is_terminal=sys.stdout.isatty(),
     )
-    said = _prepare_database(addresses, data_dir if demo else None)
+    demo_credentials = _prepare_database(addresses, data_dir if demo else None)
     # Processes that answer requests get the service's login only, where there is one.
     no_owner = {"DATABASE_URL": ""} if addresses.service_database_url else {}
     demo_secret = {"PLAUDIT_DEMO_SECRET": secrets.token_urlsafe(32) if traffic else ""}
-    watch.add_command("web", "web", env=no_owner | demo_secret)
-    watch.add_command("live", "live", env=no_owner)
+    processes.add_command("web", "web", env=no_owner | demo_secret)
+    processes.add_command("live", "live", env=no_owner)
     for number in range(1, workers + 1):
-        watch.add_command(f"worker{number}", "worker")
-    watch.add_command("cron", "cron")
+        processes.add_command(f"worker{number}", "worker")
+    processes.add_command("cron", "cron")
     host = HEALTH_HOST if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104
-    if watch.wait_for(
+    if processes.wait_for(
         lambda: (
-            supervisor.answers(f"http://{host}:{settings.port}/health/ready")
-            and supervisor.answers(f"http://{host}:{live_port}/health/live")
+            supervisor.is_ready(f"http://{host}:{settings.port}/health/ready")
+            and supervisor.is_ready(f"http://{host}:{live_port}/health/live")
         )
     ):
         if traffic:
-            where = {"URL": f"http://{host}:{settings.port}", "CLIENT_ID": said["client_id"]}
-            where["CLIENT_SECRET"] = said["client_secret"]
-            env = {f"PLAUDIT_DEMO_{name}": to for name, to in where.items()} | demo_secret
-            _prepare_demo(watch, env, ready=data_dir / "demo-ready")
+            where = {"URL": f"http://{host}:{settings.port}", "CLIENT_ID": demo_credentials["client_id"]}
+            where["CLIENT_SECRET"] = demo_credentials["client_secret"]
+            env = {f"PLAUDIT_DEMO_{name}": value for name, value in where.items()} | demo_secret
+            _prepare_demo(processes, env, ready=data_dir / "demo-ready")
         if sys.stdout.isatty() and not as_json:
-            watch.wait_at_most(QUIET_WITHIN_S, lambda: watch.out.is_quiet_since(QUIET_S))
-        if not watch.is_stopping:
-            ready = {"ready": True, "url": settings.public_url, "live_url": live_url, **said}
-            _say_ready(ready, watch.out, as_json=as_json)
-        watch.run()
+            processes.wait_at_most(QUIET_WITHIN_S, lambda: processes.out.has_been_quiet_for(QUIET_S))
+        if not processes.is_stopping:
+            ready = {"ready": True, "url": settings.public_url, "live_url": live_url, **demo_credentials}
+            _print_ready(ready, processes.out, as_json=as_json)
+        processes.run()
 
 
-def _prepare_demo(watch: Supervisor, env: dict[str, str], *, ready: Path) -> None:
-    """Start the demo's traffic, and wait until the process says by a file that it has prepared everything."""
+def _prepare_demo(processes: Supervisor, env: dict[str, str], *, ready: Path) -> None:
+    """Start the demo's traffic, and wait for the file that it writes when everything is prepared."""
     ready.unlink(missing_ok=True)
-    watch.add_command("demo", "demo-traffic", env=env)
-    if not watch.wait_at_most(DEMO_WITHIN_S, ready.exists) and not watch.is_stopping:
-        watch.out.line("demo", "still making its history; the boards fill up as it goes on")
+    processes.add_command("demo", "demo-traffic", env=env)
+    if not processes.wait_at_most(DEMO_WITHIN_S, ready.exists) and not processes.is_stopping:
+        processes.out.line("demo", "still creating its history; the boards fill up meanwhile")
 
 
 def _prepare_database(addresses: Addresses, demo_in: Path | None) -> dict[str, str]:
-    """The newest schema and, if asked for, the demo tenant. Done before any child runs, and all connections closed."""
+    """Migrate and, if requested, create the demo tenant, before any child runs; closes all connections."""
     from app.run import demo as demo_tenant
     from migrations.run import migrate
     from tenants import db
@@ -151,7 +151,7 @@ def _prepare_database(addresses: Addresses, demo_in: Path | None) -> dict[str, s
         db.dispose()
 
 
-def _say_ready(ready: dict[str, object], out: supervisor.Printer, *, as_json: bool) -> None:
+def _print_ready(ready: dict[str, object], out: supervisor.Printer, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(ready))
         return

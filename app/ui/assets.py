@@ -44,11 +44,11 @@ def asset(version: str, name: str) -> Response:
 
 
 def serve(name: str, *, cache_control: str) -> Response:
-    found = assets().files.get(name)
-    if found is None:
+    file = assets().files.get(name)
+    if file is None:
         raise NotFound
     zipped = request.accept_encodings.quality("gzip") > 0
-    response = Response(found.zipped if zipped else found.plain, content_type=found.content_type)
+    response = Response(file.zipped if zipped else file.plain, content_type=file.content_type)
     response.headers["Vary"] = "Accept-Encoding"
     response.headers["Cache-Control"] = cache_control
     if zipped:
@@ -58,16 +58,16 @@ def serve(name: str, *, cache_control: str) -> Response:
 
 @cache
 def assets() -> Assets:
-    digest, found = hashlib.blake2b(digest_size=8), {}
+    digest, loaded = hashlib.blake2b(digest_size=8), {}
     for name, file in _walk(files("app.ui").joinpath("static", "assets")):
         plain, kind = file.read_bytes(), TYPES[name.rpartition(".")[2]]
-        found[name] = Asset(plain, gzip.compress(plain, 9, mtime=0), f"{kind}; charset=utf-8")
+        loaded[name] = Asset(plain, gzip.compress(plain, 9, mtime=0), f"{kind}; charset=utf-8")
         digest.update(name.encode() + b"\0" + plain)
-    return Assets(found, digest.hexdigest())
+    return Assets(loaded, digest.hexdigest())
 
 
 def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir():
             yield from _walk(entry, f"{prefix}{entry.name}/")
         elif entry.name.rpartition(".")[2] in TYPES:

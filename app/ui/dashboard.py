@@ -1,7 +1,7 @@
 """The dashboard: a page, and its sign-in.
 
-The page is the same for everybody and knows nothing; its scripts ask the API, with a cookie that no script can read.
-Nothing is loaded from anywhere else, and the policy says so to the browser.
+The page is the same for everybody and contains no data; its scripts read the API, with a cookie that no script can
+read. Nothing is loaded from other origins, and the content security policy enforces that.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from app.ui.labels import dashboard_names
 from tenants import sessions
 
 pages = FlaskBlueprint("dashboard", __name__)
-# The page has tags of its own for these two; and few people open the admin's part, so it is loaded when they do.
+# The page has tags of its own for the first two; few people open the admin's part, so it is loaded on demand.
 NOT_PRELOADED = ("dashboard/main.js", "dashboard/theme.js", "dashboard/admin/")
 
 blueprint = Blueprint("sessions", __name__, url_prefix="/dashboard", description="Signing in to the dashboard")
@@ -43,15 +43,15 @@ def home() -> Any:
 @quiet
 @public
 def page(_view: str = "") -> Response:
-    """One page for every view: which, its scripts find in the address."""
+    """One page for every view: its scripts read from the address which one to show."""
     scripts = [name for name in assets().scripts("dashboard") if not name.startswith(NOT_PRELOADED)]
-    was_here = cookie_name() in request.cookies  # spares whoever was not a question that fails
-    told = {"version": assets().version, "scripts": scripts, "was_here": was_here, "names": dashboard_names()}
-    shown = make_response(render_template("dashboard.html", **told))
-    shown.headers["Content-Security-Policy"] = policy()
-    shown.headers["Cache-Control"] = "no-cache"
-    shown.headers["Vary"] = "Cookie"
-    return shown
+    was_here = cookie_name() in request.cookies  # else the scripts skip a request that would fail
+    context = {"version": assets().version, "scripts": scripts, "was_here": was_here, "names": dashboard_names()}
+    response = make_response(render_template("dashboard.html", **context))
+    response.headers["Content-Security-Policy"] = policy()
+    response.headers["Cache-Control"] = "no-cache"
+    response.headers["Vary"] = "Cookie"
+    return response
 
 
 @blueprint.post("/login")
@@ -59,11 +59,11 @@ def page(_view: str = "") -> Response:
 @blueprint.arguments(LoginIn)
 @blueprint.response(204)
 def login(body: dict[str, str]) -> Response:
-    """Sign in to the dashboard: the session is in a cookie that scripts cannot read."""
+    """Sign in to the dashboard. The session is in a cookie that scripts cannot read."""
     require_same_origin()
     _user, cookie = sign_in(body, sessions.start_in_browser)
     response = make_response("", 204)
-    _set(response, cookie.value, int(sessions.SESSION_TTL.total_seconds()))
+    _set_cookie(response, cookie.value, int(sessions.SESSION_TTL.total_seconds()))
     return response
 
 
@@ -71,15 +71,15 @@ def login(body: dict[str, str]) -> Response:
 @requires(May.MANAGE_OWN_SESSIONS)
 @blueprint.response(204)
 def logout() -> Response:
-    """Sign out: the session ends everywhere, and its sockets with it."""
+    """Sign out: ends the session and its sockets."""
     end_own_session()
     response = make_response("", 204)
-    _set(response, "", 0)
+    _set_cookie(response, "", 0)
     return response
 
 
 def policy() -> str:
-    """Only our own files, and only our own API and sockets."""
+    """The content security policy: only our own files, API and sockets."""
     settings = essentials().settings
     live = urlsplit(settings.live_url)
     secure = live.scheme in {"https", "wss"}
@@ -90,7 +90,7 @@ def policy() -> str:
     )
 
 
-def _set(response: Response, value: str, max_age: int) -> None:
+def _set_cookie(response: Response, value: str, max_age: int) -> None:
     settings = essentials().settings
     https = settings.public_url.startswith("https://")
     response.set_cookie(cookie_name(), value, max_age=max_age, path="/", secure=https, httponly=True, samesite="Lax")

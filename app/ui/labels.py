@@ -2,7 +2,7 @@
 
 Windows and metrics have their labels in their own tables. The dashboard's page carries all of them as JSON
 (`dashboard_names`), so no script repeats a table of the server. The order of a table is the order on screen. Every name
-must have a text: a test walks the tables.
+must have a text: a test checks the tables.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from analytics.windows import Window
 from tenants.credentials import Scope
 
 STEP_LABELS = {Step.HOUR: "Hourly, 7 days", Step.DAY: "Daily, 30 days"}
-WEIGHT_LABELS = {LIKES.name: "A like counts", VIEWS.name: "Views count"}
+WEIGHT_LABELS = {LIKES.name: "Weight of a like", VIEWS.name: "Weight of views"}
 
 # Each continues "An event that…".
 REJECTION_TEXTS = {
@@ -110,7 +110,9 @@ def dashboard_names() -> dict[str, Any]:
         "client_scopes": _entries(SCOPE_TEXTS),
         "flag_rules": {rule.value: text for rule, text in RULE_TEXTS.items()},
         "flag_verdicts": {
-            state.value: [{"name": one.verdict.value, "label": one.label, "question": one.question} for one in verdicts]
+            state.value: [
+                {"name": text.verdict.value, "label": text.label, "question": text.question} for text in verdicts
+            ]
             for state, verdicts in FLAG_VERDICTS.items()
         },
         "action_fields": [_action_field(field) for field in dataclasses.fields(Terms)],

@@ -1,7 +1,7 @@
-"""What a tenant puts on its own pages: a list of what is popular, and a badge, with a publishable key.
+"""Widgets for a tenant's own pages: a list of popular pages, and a badge, with a publishable key.
 
-Only public pages are ever shown, and anybody may cache it for a minute. A list is a page of ours in a frame, which only
-the key's origins may show; what goes wrong is said in it, since nobody reads a log of somebody else's frame.
+They show only public pages, and any cache may store them for a minute. The list is a page of ours in a frame, which
+only the key's origins may show. Errors are shown in the widget itself, where the tenant's developers see them.
 """
 
 import re
@@ -29,11 +29,11 @@ from app.ui.assets import assets, serve
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
 
-blueprint = Blueprint("embed", __name__, url_prefix="/embed")
+blueprint = Blueprint("widgets", __name__, url_prefix="/embed")
 
 FOR_A_MINUTE = "public, max-age=60, stale-while-revalidate=600"
 FOR_AN_HOUR = "public, max-age=3600"
-# What XML cannot hold, however it is escaped.
+# Characters that XML cannot contain, even escaped.
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 CHARACTER_PX = 6.6
 
@@ -57,8 +57,8 @@ class BadgeIn(Schema):
 
 
 @blueprint.before_request
-def take_the_key_from_the_address() -> None:
-    """And from nowhere else: whoever caches the answer does so by its address."""
+def ignore_key_header() -> None:
+    """The key must be in the address: caches store answers by their address."""
     request.environ.pop("HTTP_X_PLAUDIT_KEY", None)
 
 
@@ -74,13 +74,13 @@ def popular() -> Response:
     if base is not None and base not in current_key().origins:
         raise Invalid.field("base", "one of the key's origins")
 
-    def make() -> Answer:
+    def build() -> Answer:
         limit_reader(reader, "boards", READS_PER_MINUTE)
         return Answer.of(_list(board, query, base).encode(), version=OF_ANY_VERSION)
 
     shelf = services().boards
-    what = ("embed", current_key().key_id, *(query.get(name) for name in ("limit", "title", "base", "theme")))
-    response = if_changed(shelf.get(board, what, make))
+    what = ("widget", current_key().key_id, *(query.get(name) for name in ("limit", "title", "base", "theme")))
+    response = if_changed(shelf.get(board, what, build))
     return _page(response, ancestors=" ".join(sorted(current_key().origins)))
 
 
@@ -88,7 +88,7 @@ def popular() -> Response:
 @quiet
 @public
 def popular_script() -> Response:
-    """Puts the list where its script tag stands."""
+    """The script that puts the list after its own tag."""
     return serve("embed/popular.js", cache_control=FOR_AN_HOUR)
 
 
@@ -96,7 +96,7 @@ def popular_script() -> Response:
 @quiet
 @publishable_key
 def badge(external_id: str) -> Response:
-    """How often a public page was viewed or liked, as a small picture."""
+    """How often a public page was viewed or liked, as a small image."""
     query, now = load(BadgeIn(), request.args), utcnow()
     limit_reader(current_reader(), "boards", READS_PER_MINUTE)
     if METRICS[query["metric"]].is_of_users:
@@ -106,25 +106,25 @@ def badge(external_id: str) -> Response:
         value = series.stats(tx, page.id, now=now)[query["metric"]][query["window"].value]
     over = "" if query["window"] is Window.ALL else f", {query['window'].label.lower()}"
     label = query.get("label") or f"{query['metric']}{over}"
-    response = _picture(label, _compact(value), title=f"{page.title}: {value:,} {query['metric']}{over}")
+    response = _image(label, _compact(value), title=f"{page.title}: {value:,} {query['metric']}{over}")
     response.headers["Cache-Control"] = FOR_A_MINUTE
     return response
 
 
 @blueprint.errorhandler(DomainError)
 def refuse(error: DomainError) -> Response:
-    """In the form in which it is looked at."""
-    told = errors.answer_domain_error(error)
-    if request.endpoint == "embed.badge":
-        shown = _picture("plaudit", "not found" if told.status_code == 404 else "not shown", title=error.detail)
+    """Show the error in the form of the widget: an image or a page."""
+    answer = errors.answer_domain_error(error)
+    if request.endpoint == "widgets.badge":
+        shown = _image("plaudit", "not found" if answer.status_code == 404 else "not shown", title=error.detail)
     else:
         text = render_template("popular.html", version=assets().version, theme="light", problem=error.detail)
         shown = _page(Response(text), ancestors="*")
-    shown.status_code = told.status_code
+    shown.status_code = answer.status_code
     shown.headers["Cache-Control"] = "no-store"
     for name in ("Retry-After", "RateLimit", "RateLimit-Policy"):
-        if name in told.headers:
-            shown.headers[name] = told.headers[name]
+        if name in answer.headers:
+            shown.headers[name] = answer.headers[name]
     return shown
 
 
@@ -140,12 +140,12 @@ def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
         for row in rows
         if row["page"] is not None
     ]
-    told = {"rows": shown, "title": query["title"], "metric": query["metric"], "theme": query["theme"]}
-    return render_template("popular.html", version=assets().version, window=query["window"].label.lower(), **told)
+    context = {"rows": shown, "title": query["title"], "metric": query["metric"], "theme": query["theme"]}
+    return render_template("popular.html", version=assets().version, window=query["window"].label.lower(), **context)
 
 
 def _link(url: str, base: str | None) -> str | None:
-    """Where a browser may go from somebody's page: nowhere but to http addresses (older rows may have others)."""
+    """The address that a row links to, if it is an http address (older rows may have others)."""
     if not pages.is_url(url):
         return None
     if re.match(r"https?://", url, re.IGNORECASE):
@@ -164,11 +164,11 @@ def _page(response: Response, *, ancestors: str) -> Response:
     return response
 
 
-def _picture(label: str, value: str, *, title: str) -> Response:
+def _image(label: str, value: str, *, title: str) -> Response:
     label, value, title = (NOT_IN_XML.sub("", text) for text in (label, value, title))
     left, right = (round(len(text) * CHARACTER_PX + 12) for text in (label, value))
-    told = {"label": label, "value": value, "title": title, "left": left, "right": right}
-    response = Response(render_template("badge.svg", **told), content_type="image/svg+xml; charset=utf-8")
+    context = {"label": label, "value": value, "title": title, "left": left, "right": right}
+    response = Response(render_template("badge.svg", **context), content_type="image/svg+xml; charset=utf-8")
     response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
     return response
 

@@ -80,7 +80,7 @@ def test_the_last_lines_are_the_address_and_the_login_while_the_demo_has_traffic
         ready = screen.lines()[-len(SHOWN) :]
         assert [line.split()[0] for line in ready] == SHOWN
         assert ready[0].startswith(f"ready {url} ")
-        assert "demo     | making 288 pages" in "\n".join(screen.lines()), "what takes long is announced"
+        assert "demo     | creating 288 pages" in "\n".join(screen.lines()), "what takes long is announced"
         eventually(lambda: views_sent(url) >= 8, within_s=120)
         assert screen.lines()[-len(SHOWN) :] == ready
         assert requests.get(f"{url}/nothing-here", timeout=10).status_code == 404

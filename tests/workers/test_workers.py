@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.run import data_folder
-from app.run.local_servers import EmbeddedServers, stop
+from app.run.local_servers import LocalServers, stop
 from app.settings import Settings
 from tenants import queue as tenants_queue
 from tenants import redis as tenants_redis
@@ -82,8 +82,8 @@ def test_a_restart_of_redis_is_survived(
     workers_env: dict[str, str],
     processes: list["subprocess.Popen[bytes]"],
 ) -> None:
-    with reachable_folder() as folder, data_folder.hold(data_folder.prepare(folder), "command") as lock:
-        servers = EmbeddedServers(folder, lock)
+    with reachable_folder() as folder, data_folder.lock_servers(data_folder.prepare(folder), "command") as lock:
+        servers = LocalServers(folder, lock)
         server, redis_url = servers.valkey(), servers.addresses.redis_url
         redis = server.start(stdout=subprocess.DEVNULL)
         tenants_redis.configure(boards_url=redis_url, queue_url=redis_url)

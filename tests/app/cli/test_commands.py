@@ -20,9 +20,9 @@ from sqlalchemy.engine import make_url
 
 from app.cli import cli
 from app.run import data_folder
-from app.run.backups import _portable, strange_objects
+from app.run.backups import _portable, unknown_objects
 from app.run.data_folder import Addresses
-from app.run.local_servers import EmbeddedServers, running, started
+from app.run.local_servers import LocalServers, running, started
 from app.settings import Settings
 from tenants import registry, users
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -35,10 +35,10 @@ def folder() -> Iterator[Path]:
     """A data folder whose servers are up."""
     with reachable_folder() as path:
         data = copy_prepared(path / "data")
-        with data_folder.hold(data, "up") as lock:
-            servers = EmbeddedServers(data, lock, durable=False)
+        with data_folder.lock_servers(data, "up") as lock:
+            servers = LocalServers(data, lock, durable=False)
             with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-                data_folder.publish(data, "up", servers.addresses)
+                data_folder.write_state(data, "up", servers.addresses)
                 yield data
 
 
@@ -264,7 +264,7 @@ def test_a_backup_with_strange_objects_is_restored_only_by_who_trusts_it(folder:
 def test_strange_objects_are_found_in_a_list(entry: str) -> None:
     known = ["5; 2615 2200 SCHEMA - public pg_database_owner", "217; 1259 16386 TABLE public pages plaudit"]
     listing = "\n".join([";", "; Selected TOC Entries:", ";", *known, f"218; 1259 1 {entry}", ""])
-    assert strange_objects(listing) == [entry.strip()]
+    assert unknown_objects(listing) == [entry.strip()]
 
 
 def test_a_backup_runs_no_program_of_the_machine(folder: Path, tmp_path: Path) -> None:

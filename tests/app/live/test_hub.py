@@ -11,7 +11,8 @@ from analytics.metrics import LIKES
 from analytics.windows import Window
 from app.http.auth import Reader
 from app.live import tops as live_tops
-from app.live.hub import RESTARTING, Followed, Follower, Hub, Restarting
+from app.live.follower import Followed, Follower
+from app.live.hub import RESTARTING, Hub, Restarting
 from app.live.tops import Top, Tops
 from tenants.errors import Unavailable
 

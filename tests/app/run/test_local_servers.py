@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from app.run import data_folder, server_roles
-from app.run.local_servers import EmbeddedServers, started
+from app.run.local_servers import LocalServers, started
 from migrations.run import migrate
 from tenants.db import make_engine
 from tests.conftest import reachable_folder
@@ -23,16 +23,16 @@ from tests.service import plaudit
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the servers as somebody else")
 
 
-Embedded = tuple[EmbeddedServers, dict[str, "subprocess.Popen[bytes]"]]
+Embedded = tuple[LocalServers, dict[str, "subprocess.Popen[bytes]"]]
 
 
 @contextlib.contextmanager
 def servers_of(folder: Path) -> Iterator[Embedded]:
     data = data_folder.prepare(folder)
-    with data_folder.hold(data, "up") as lock:
-        servers = EmbeddedServers(data, lock, durable=False)
+    with data_folder.lock_servers(data, "up") as lock:
+        servers = LocalServers(data, lock, durable=False)
         with started(servers, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as processes:
-            data_folder.publish(data, "up", servers.addresses)
+            data_folder.write_state(data, "up", servers.addresses)
             yield servers, processes
 
 
@@ -43,7 +43,7 @@ def embedded() -> Iterator[Embedded]:
         yield running
 
 
-def migrate_as_owner(servers: EmbeddedServers) -> None:
+def migrate_as_owner(servers: LocalServers) -> None:
     engine = make_engine(servers.addresses.database_url, pool_size=1)
     migrate(engine, service_url=servers.addresses.service_database_url)
     engine.dispose()
@@ -127,7 +127,7 @@ def test_an_owner_that_was_a_superuser_becomes_an_ordinary_one(
         assert made.returncode == 0, made.stderr
 
 
-def is_superuser(servers: EmbeddedServers) -> bool:
+def is_superuser(servers: LocalServers) -> bool:
     with psycopg.connect(servers.addresses.database_url) as owner:
         row = owner.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
         return bool(row and row[0])
@@ -177,6 +177,6 @@ def test_what_an_interrupted_start_left_is_no_data_of_another_version() -> None:
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "servers.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(data_folder.EmbeddedError, match="--data-dir"):
+    with pytest.raises(data_folder.LocalServersError, match="--data-dir"):
         data_folder.prepare(tmp_path / "data")
     assert not (tmp_path / "victim").exists()

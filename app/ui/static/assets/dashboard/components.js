@@ -1,4 +1,4 @@
-// What every view is made of: choices, bars, sheets, and the states of a card (loading, empty, failed).
+// The elements of every view: choices, bars, sheets, and the states of a card (loading, empty, failed).
 
 import { h, icons } from "./dom.js";
 

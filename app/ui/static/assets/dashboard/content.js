@@ -154,7 +154,7 @@ export class ContentView extends BoardView {
 
   emptyBoard() {
     const what = this.space ? `Nothing in ${this.space} was viewed or liked` : "Nothing was viewed or liked";
-    const next = this.context.isAdmin ? firstSteps() : "The first view or like appears here by itself.";
+    const next = this.context.isAdmin ? firstSteps() : "The first view or like appears here automatically.";
     return empty(`${what} in this period`, next);
   }
 

@@ -7,7 +7,7 @@ const MAX_RETRY_MS = 30000;
 const ANSWER_WITHIN_MS = 5000;
 const PING_AFTER_MS = 30000;
 const POLL_EVERY_MS = 5000;
-// A subscription's first message may report a change made since the board was read.
+// A subscription's first message may report a change since the board was read.
 const CHANGE_MESSAGES = new Set(["invalidated", "resync", "subscribed"]);
 
 /** How the server names a board in its messages. */

@@ -209,10 +209,10 @@ async function start() {
 onSignedOut(() => {
   if (!frame) return;
   frame.close();
-  askToSignIn("Your session has ended. Sign in again to go on.");
+  askToSignIn("Your session has ended. Sign in again to continue.");
 });
 
-// An admin withdrew the right to see private pages from the user who is looking: start again with what they may see.
+// An admin withdrew the right to see private pages from the signed-in user: start again with what they may see.
 onScopeRefused(() => {
   if (!frame || frame.publicOnly) return;
   frame.close();

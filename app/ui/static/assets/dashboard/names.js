@@ -1,4 +1,4 @@
-// The server's tables of names, which the page carries as JSON (app/labels.py): windows, metrics, reasons and so on.
+// The server's tables of names, which the page carries as JSON (app/ui/labels.py): windows, metrics, reasons and so on.
 // No script repeats them, so a new metric or window needs no change here.
 
 export const names = JSON.parse(document.getElementById("names").textContent);

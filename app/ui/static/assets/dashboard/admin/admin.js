@@ -1,4 +1,4 @@
-// The admin's part: clients and keys, the action catalog, weights with a preview, suspicious scores, refused events.
+// The admin's part: clients and keys, the action catalog, weights with a preview, suspicious scores, rejected events.
 
 import { choice, failure, loading } from "../components.js";
 import { h, replace } from "../dom.js";
@@ -8,13 +8,13 @@ import { integrityTab } from "./integrity.js";
 import { rejectionsTab } from "./rejections.js";
 import { weightsTab } from "./weights.js";
 
-// `render(reload)` reads from the API and returns the cards to show; `reload` shows the tab anew after a change.
+// `render(reload)` reads from the API and returns the cards to show; `reload` shows the tab again after a change.
 const TABS = [
   { name: "access", label: "Clients and keys", render: accessTab },
   { name: "actions", label: "Action catalog", render: actionsTab },
   { name: "weights", label: "Weights", render: weightsTab },
   { name: "integrity", label: "Suspicious scores", render: integrityTab },
-  { name: "rejections", label: "Refused events", render: rejectionsTab },
+  { name: "rejections", label: "Rejected events", render: rejectionsTab },
 ];
 
 export class AdminView {

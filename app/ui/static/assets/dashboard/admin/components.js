@@ -1,4 +1,4 @@
-// What the tabs of the admin's part are made of.
+// The elements of the admin's tabs.
 
 import { h } from "../dom.js";
 

@@ -1,4 +1,4 @@
-// How many events were refused in a window, by reason.
+// How many events were rejected in a window, by reason.
 
 import { get, withQuery } from "../api.js";
 import { choice, empty, failure } from "../components.js";
@@ -24,13 +24,13 @@ export async function rejectionsTab() {
     }
   };
   await read();
-  return card("Refused events", "Nothing is dropped silently", h("div", { class: "filters" }, windowChoice), body);
+  return card("Rejected events", "Nothing is dropped silently", h("div", { class: "filters" }, windowChoice), body);
 }
 
 function tableOf(counts) {
   const reasons = Object.entries(counts).sort(([, a], [, b]) => b - a);
   if (!reasons.length) {
-    return empty("No event was refused in this period", "Refused events are counted here by reason.");
+    return empty("No event was rejected in this period", "Rejected events are counted here by reason.");
   }
   const rows = reasons.map(([reason, count]) =>
     h(

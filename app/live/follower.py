@@ -1,0 +1,159 @@
+"""One open connection, as the Hub knows it: the boards that it follows, and the frames that it has yet to be sent."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from prometheus_client import Counter
+
+from analytics.boards.names import Board
+from app.http.auth import Reader
+from app.live.tops import Top
+from tenants.errors import Forbidden, Unavailable
+from tenants.tickets import Holder
+
+if TYPE_CHECKING:
+    from app.live.hub import Hub
+
+PROTOCOL = 1
+# How soon after it joined its credential is checked: a revocation just before that was not received for it.
+CHECK_FIRST_AFTER_S = 1.0
+# Rows that were read before a change arrived are read again, with a growing delay.
+FIRST_RETRY_S = 0.5
+MAX_RETRY_S = 32.0
+MAX_FOLLOWED_BOARDS = 50
+
+FRAMES = Counter("plaudit_live_frames_total", "Messages written to sockets and streams.", ["type"])
+_frames_of_kind = cache(FRAMES.labels)
+
+# A tenant (or all of them) and a topic.
+Key = tuple[str, str]
+
+
+class TooManyFollowed(Forbidden):
+    code = "too_many_subscriptions"
+    title = f"A connection follows at most {MAX_FOLLOWED_BOARDS} boards"
+
+
+@dataclass(slots=True)
+class Followed:
+    board: Board
+    top: int | None
+    sent_version: int = -1
+    sent_rows: list[dict[str, Any]] | None = None
+    retry_in_s: float = FIRST_RETRY_S
+
+
+@dataclass(slots=True)
+class _Due:
+    version: int
+    kind: str
+
+
+@dataclass(eq=False)
+class Follower:
+    """One open connection: what it follows, and what it has yet to be sent. `frames` is for its one writer."""
+
+    hub: "Hub"
+    kind: str
+    reader: Reader
+    holder: Holder | None
+    # Whether its credential is still valid.
+    is_valid: Callable[["Follower"], bool]
+    # Ends the connection during a write that never finishes.
+    abort: Callable[[], None]
+    # Whether the client has disconnected, where no read would notice.
+    is_disconnected: Callable[[], bool]
+    address: str = ""
+    seq: int = 0
+    wake: threading.Event = field(default_factory=threading.Event)
+    follows: dict[Key, Followed] = field(default_factory=dict)
+    sending_since: float | None = None
+    close_code: int | None = None
+    # Whether a subscription or resync has a frame of its own beside the rows.
+    confirms: bool = True
+    check_at: float = field(default_factory=lambda: time.monotonic() + CHECK_FIRST_AFTER_S)
+    _due: dict[Key, _Due] = field(default_factory=dict)
+
+    def follow(self, board: Board, top: int | None = None) -> None:
+        """From now on. The first frame about the board has its current version."""
+        key = (board.tenant_id, board.topic)
+        if key not in self.follows and len(self.follows) >= MAX_FOLLOWED_BOARDS:
+            raise TooManyFollowed
+        self.follows[key] = Followed(board, top)
+        self.hub.add(key, self)
+        version = self.hub.version_of(board)
+        due = self._due.get(key)
+        self._due[key] = _Due(max(version, due.version if due is not None else 0), "subscribed")
+
+    def unfollow(self, board: Board) -> None:
+        """Send nothing more about the board, except that it is unsubscribed."""
+        key = (board.tenant_id, board.topic)
+        self.follows.pop(key, None)
+        self.hub.remove(key, self)
+        self._due[key] = _Due(0, "unsubscribed")
+        self.wake.set()
+
+    def mark_due(self, key: Key, version: int, kind: str) -> None:
+        """Have a frame sent. A `subscribed` or `resync` frame that is due already gets the newer version."""
+        due = self._due.get(key)
+        if due is None:
+            self._due[key] = _Due(version, kind)
+        else:
+            due.version = max(due.version, version)
+            due.kind = kind if due.kind == "invalidated" else due.kind
+        self.wake.set()
+
+    def end(self, code: int) -> None:
+        self.close_code = code
+        self.wake.set()
+
+    def frames(self) -> Iterable[bytes]:
+        """What is due now, as JSON, each newer than what was sent before."""
+        all_due, self._due = self._due, {}
+        for key, due in all_due.items():
+            followed = self.follows.get(key)
+            if due.kind == "unsubscribed":
+                yield self.frame(due.kind, topic=key[1])
+            if followed is None or (due.kind == "invalidated" and due.version <= followed.sent_version):
+                continue
+            yield from self._frames_about(key[1], followed, due)
+
+    def frame(self, kind: str, **fields: Any) -> bytes:
+        self.seq += 1
+        _frames_of_kind(kind).inc()
+        return orjson.dumps({"type": kind, "v": PROTOCOL, "seq": self.seq, **fields}, option=orjson.OPT_UTC_Z)
+
+    def _frames_about(self, topic: str, followed: Followed, due: _Due) -> Iterable[bytes]:
+        board, version = followed.board, due.version
+        followed.sent_version = version
+        if followed.top is None or (due.kind != "invalidated" and self.confirms):
+            yield self.frame(due.kind, topic=topic, version=version)
+        if followed.top is None:
+            return
+        try:
+            top = self.hub.tops.get(board, followed.top, version, external_ids=self.reader.sees_external_ids)
+        except Unavailable:
+            followed.sent_version = -1
+            self._retry(followed, version)
+            return
+        followed.sent_version = top.version
+        if top.version >= version:
+            followed.retry_in_s = FIRST_RETRY_S
+        else:
+            self._retry(followed, version)
+        if due.kind != "invalidated" or top.items != followed.sent_rows or top.version >= version:
+            yield from self.top_frames(followed, top)
+        followed.sent_rows = top.items
+
+    def _retry(self, followed: Followed, version: int) -> None:
+        key = (followed.board.tenant_id, followed.board.topic)
+        self.hub.retry_later(self, key, version, in_s=followed.retry_in_s)
+        followed.retry_in_s = min(2 * followed.retry_in_s, MAX_RETRY_S)
+
+    def top_frames(self, followed: Followed, top: Top) -> Iterable[bytes]:
+        yield self.frame("top", topic=followed.board.topic, version=top.version, items=top.body)
