@@ -86,7 +86,7 @@ export class BoardView {
     this.read();
   }
 
-  /** Shows the sheet of the id in the address, created by `open(onClose)`. Closing it removes the id from the address. */
+  /** Shows the sheet of the id in the address, created by `open(onClose)`. Closing it removes the id again. */
   showSheet(parameter, id, open) {
     if (id === (this.opened?.id ?? null)) return;
     this.closeSheet();
