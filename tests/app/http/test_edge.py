@@ -180,12 +180,10 @@ def test_an_error_of_ours_is_logged_whoever_sent_the_request(
     assert "GET '/broken' 500" in [line["message"] for line in logged()]
 
 
-def test_a_quiet_route_is_logged_only_when_it_fails(
-    app: Flask, client: FlaskClient, logged: Callable[[], list[dict[str, Any]]]
-) -> None:
-    app.add_url_rule("/busy/<int:status>", view_func=quiet(public(lambda status: ("", status))), endpoint="busy")
-    app.add_url_rule("/seldom/<int:status>", view_func=public(lambda status: ("", status)), endpoint="seldom")
+def test_a_quiet_route_is_logged_only_when_it_fails(own_app: Flask, logged: Callable[[], list[dict[str, Any]]]) -> None:
+    own_app.add_url_rule("/busy/<int:status>", view_func=quiet(public(lambda status: ("", status))), endpoint="busy")
+    own_app.add_url_rule("/seldom/<int:status>", view_func=public(lambda status: ("", status)), endpoint="seldom")
     for path in ("/busy/200", "/busy/404", "/seldom/200"):
-        client.get(path)
+        own_app.test_client().get(path)
     requests = [line["message"] for line in logged() if line["action"] == "request"]
     assert requests == ["GET '/busy/<int:status>' 404", "GET '/seldom/<int:status>' 200"]
