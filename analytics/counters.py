@@ -16,10 +16,13 @@ class PageCounter(TenantOwned, Base):
     )
 
     page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    likes: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    views: Mapped[int] = mapped_column(BigInteger, server_default="0")
-    # How many of the views were in buckets that have been deleted.
-    views_purged: Mapped[int] = mapped_column(BigInteger, server_default="0")
+
+
+# For each counted metric its total, and where its rows are purged, how much of the total was in purged rows.
+for _source in counted_metrics().values():
+    for _name in (_source.total, _source.purged):
+        if _name is not None:
+            setattr(PageCounter, _name, mapped_column(BigInteger, nullable=False, server_default="0"))
 
 
 def lock(tx: Tx, page_ids: Iterable[int]) -> dict[int, int]:

@@ -53,7 +53,7 @@ def mark_sharing_stale(tx: Tx) -> None:
 
 
 def wake_after_commit(tx: Tx) -> None:
-    """Have the tenant's boards brought up to date after the commit of this transaction, once."""
+    """Have the tenant's boards brought up to date after the commit, once. (The group commit wakes by its `Waker`.)"""
     if not tx.info.get("wakes"):
         tx.info["wakes"] = True
         tenant_id = tx.tenant

@@ -71,7 +71,7 @@ def job_finished(tenant_id: str, *, took_s: float) -> None:
     pause_ms = int(min(took_s, MAX_PAUSE_S) * 1000)
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
         if pause_ms:
-            client.set(key("rest", tenant_id), "1", px=pause_ms)
+            client.set(key("pause", tenant_id), "1", px=pause_ms)
         if client.delete(_again_key(tenant_id)):
             wake([tenant_id])
 
@@ -79,7 +79,7 @@ def job_finished(tenant_id: str, *, took_s: float) -> None:
 def wait_out_pause(tenant_id: str) -> None:
     """Sleep until the pause after the last job is over."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
-        left_ms = int(client.pttl(key("rest", tenant_id)))
+        left_ms = int(client.pttl(key("pause", tenant_id)))
         if left_ms > 0:
             time.sleep(left_ms / 1000)
 
@@ -95,4 +95,4 @@ def _pending_key(tenant_id: str) -> str:
 
 
 def _again_key(tenant_id: str) -> str:
-    return key("word", tenant_id)
+    return key("wake-again", tenant_id)

@@ -123,7 +123,7 @@ def _live_url(env: Mapping[str, str], public_url: str, live_port: int) -> str:
 def _secret(env: Mapping[str, str]) -> str | None:
     secret = env.get("PLAUDIT_SECRET_KEY") or None
     if secret is not None and len(secret) < 32:
-        raise SettingsError("PLAUDIT_SECRET_KEY must have at minimum 32 characters")
+        raise SettingsError("PLAUDIT_SECRET_KEY must have at least 32 characters")
     return secret
 
 

@@ -217,7 +217,8 @@ def current_tx() -> Tx | None:
 def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
     """One transaction for the write requests of several tenants: `enter(tenant_id)` switches to that tenant.
 
-    For the group commit only. The first tenant is set when the transaction opens.
+    For the group commit only, which has its own `after`: callbacks of `after_commit` are not run. The first tenant is
+    set when the transaction opens.
     """
     opening = set_role(SERVICE_ROLE, shared=shared) + set_tenant(first)
     with _open(_configured().service, opening, separate=False) as connection, Tx(connection, first) as tx:

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Every:
-    """Run `job` when `seconds` have passed since it was last enqueued, counted from midnight UTC."""
+    """Run `job` at every multiple of `seconds` since the epoch, and once at the start."""
 
     seconds: int
     job: str

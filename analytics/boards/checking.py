@@ -1,4 +1,4 @@
-"""`plaudit check`: every number and every board against a recomputation that shares no query with the projection.
+"""`plaudit check`: every number and every board against a recomputation of its own: no query or formula of the projection.
 
 For a tenant it takes the projection's lock and reads everything in one snapshot of the database, so nothing changes
 while it compares. Stale pages and users are left out: they are late, not wrong.
@@ -7,12 +7,23 @@ while it compares. Stale pages and users are left out: they are late, not wrong.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import ROUND_HALF_EVEN, Decimal
+from math import log
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
 from analytics.locks import lock_boards
-from analytics.metrics import Computed, Counted, Ledger, counted_metrics, page_metrics, user_metrics
+from analytics.metrics import (
+    SCORE,
+    Computed,
+    Counted,
+    Ledger,
+    Metric,
+    counted_metrics,
+    page_metrics,
+    user_metrics,
+)
 from analytics.scoring import Weights
 from analytics.windows import Window
 from tenants import redis
@@ -248,13 +259,19 @@ def _expected(tx: Tx, hour: datetime) -> Iterator[tuple[int, Expected]]:
         for window in WINDOWS:
             counts = {name: int(getattr(row, f"{name}_{window}") or 0) for name in counted}
             for metric in page_metrics():
-                source = metric.source
-                value = source.value(weights, counts) if isinstance(source, Computed) else counts[metric.name]
-                numbers[f"{metric}_{window}"] = value
+                numbers[f"{metric}_{window}"] = _value(metric, weights, counts)
         public = row.visibility == "public"
         kinds = ("space", "public") if public else ("space",)
         scopes = ("tenant", *(["public"] if public else []), *(f"{kind}:{row.space_key}" for kind in kinds))
         yield row.id, Expected(row.external_id, numbers, scopes, is_shared=public and shared)
+
+
+def _value(metric: Metric, weights: Weights, counts: Mapping[str, int]) -> float:
+    """The score by a formula of our own, so that a mistake in the projection's is found."""
+    if metric is SCORE:
+        exact = weights.likes * counts["likes"] + weights.views * log(1 + counts["views"])
+        return float(Decimal(exact).quantize(Decimal("0.000001"), rounding=ROUND_HALF_EVEN))
+    return metric.source.value(weights, counts) if isinstance(metric.source, Computed) else counts[metric.name]
 
 
 def _recounted(name: str, source: Counted) -> str:

@@ -1,6 +1,6 @@
 """The projection: from the truth in PostgreSQL to the boards in Redis.
 
-`project_step(tenant)` is the only writer of a tenant's boards, one at a time (an advisory lock). It reads the outbox,
+`project_step(tenant)` writes a tenant's boards, under the tenant's board lock like every writer. It reads the outbox,
 computes the stale pages and users, writes their absolute values to Redis, and deletes the rows it read, in one
 transaction. So a crash anywhere leaves the rows, and the next step does it all again.
 
@@ -135,7 +135,7 @@ def retire(tenant_id: str, *, now: datetime) -> None:
 def _project(tx: Tx, *, now: datetime, limit: int) -> Projected:
     position, is_new = progress.get_or_create(tx, now=now)
     if is_new:
-        _delete_boards_of_namesake(tx.tenant)
+        _delete_boards_of_former_tenant(tx.tenant)
     now = max(now, position.slid_to)  # windows never slide back, whatever another machine's clock says
     has_more_hours = progress.slide(tx, position, now=now)
     current = weights.current(tx, now=now)
@@ -270,7 +270,7 @@ def _chunks(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
         yield members[start : start + MAX_MEMBERS_PER_CHUNK]
 
 
-def _delete_boards_of_namesake(tenant_id: str) -> None:
+def _delete_boards_of_former_tenant(tenant_id: str) -> None:
     """Redis may have boards of an earlier tenant of this id."""
     with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
         if client.exists(redis_store.ready_key(tenant_id)):

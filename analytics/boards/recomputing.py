@@ -10,6 +10,7 @@ from analytics.boards import rebuilding, redis_store
 from analytics.boards.names import boards_in
 from analytics.boards.projection import MAX_ROWS_PER_STEP, Projected, project_all
 from analytics.locks import lock_boards
+from analytics.metrics import user_metrics
 from analytics.outbox import Kind
 from tenants import redis
 from tenants.db import array, tenant_tx
@@ -51,8 +52,13 @@ _PAGES = text("""
     ORDER BY id LIMIT :limit
 """)
 
-_USERS = """
-    SELECT user_id::text FROM user_points_hour WHERE tenant_id = :tenant
-    UNION SELECT user_id::text FROM user_stats WHERE tenant_id = :tenant
-    UNION SELECT id::text FROM users WHERE tenant_id = :tenant AND current_score > 0
-"""
+_USERS = " UNION ".join(
+    [
+        "SELECT user_id::text FROM user_points_hour WHERE tenant_id = :tenant",
+        "SELECT user_id::text FROM user_stats WHERE tenant_id = :tenant",
+        *(
+            f"SELECT id::text FROM users WHERE tenant_id = :tenant AND {source.total} > 0"  # noqa: S608  names from the table of metrics
+            for source in user_metrics().values()
+        ),
+    ]
+)

@@ -1,4 +1,4 @@
-"""Reading boards from Redis. None: Redis is away, or does not have the board."""
+"""Reading boards from Redis. None: Redis is unavailable, or does not have the board."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from analytics.boards.rows import Listing, Position, Row, Source, row_of
 from tenants import redis
 from tenants.redis import RedisUnavailable
 
-# Scripts, so that nobody moves between finding a position and reading on from it.
+# Scripts, so that no member moves between finding a position and reading on from it.
 _AFTER = """
 local key, value, member, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local function below(a, b)

@@ -6,7 +6,8 @@ board of a few rows. So a projection writes only to boards that have their marke
 another key, and renames it into place if nothing of it was lost. A command touches one board, and everything that
 belongs to a board carries its key as a hash tag, so this also works on a Redis Cluster.
 
-Only a projection writes here, one at a time for each tenant, and only absolute values.
+Only the holder of the tenant's board lock writes here (a projection, a rebuild, the removal of a deleted tenant), and
+only absolute values.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

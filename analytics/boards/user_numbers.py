@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, TextClause, Uuid, text
+from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Text, TextClause, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.boards.names import Board, user_scopes
@@ -46,7 +46,7 @@ class UserStats(TenantOwned, Base):
 
 for _window in SLIDING:
     setattr(UserStats, f"value_{_window}", mapped_column(BigInteger, nullable=False))
-    setattr(UserStats, f"member_{_window}", mapped_column(nullable=False))
+    setattr(UserStats, f"member_{_window}", mapped_column(Text, nullable=False))
 
 
 @dataclass(frozen=True)

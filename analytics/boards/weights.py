@@ -14,6 +14,7 @@ from tenants.errors import Invalid, Stale
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000.0
 MAX_AHEAD = timedelta(days=366)
+MAX_VERSIONS_LISTED = 100
 
 
 class ScoreWeights(TenantOwned, Base):
@@ -54,8 +55,9 @@ def applied(tx: Tx) -> Weights:
 
 
 def history(tx: Tx) -> list[ScoreWeights]:
-    """Every version, newest first."""
-    return list(tx.scalars(select(ScoreWeights).order_by(ScoreWeights.version.desc()).limit(100)))
+    """The newest versions, newest first."""
+    newest = select(ScoreWeights).order_by(ScoreWeights.version.desc()).limit(MAX_VERSIONS_LISTED)
+    return list(tx.scalars(newest))
 
 
 def add(

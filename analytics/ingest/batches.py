@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any, assert_never
 from uuid import UUID
 
-from analytics.ingest import events, writes
+from analytics import counters
+from analytics.ingest import events, pages, writes
 from analytics.ingest.events import Action, Ages, Reason, Refused
 from analytics.ingest.writes import Item, Outcome, Result, WriteRequest
 from analytics.scores import actions, catalog, sources
@@ -141,6 +142,9 @@ def write_with_actions(
     done, and once more with the written events.
     """
     _require_valid_token(tx, batch.request)
+    # Counters before users, as in every other transaction: paying locks users, and writing locks counters.
+    external_ids = list({item.page for item in batch.request.items})
+    counters.lock(tx, map(int, pages.ids_of(tx, external_ids, public_only=False).values()))
     results = [_result(one) for one in _pay(tx, batch, user_ids, settings, is_vouched=is_vouched, now=now)]
     refused = Counter(one.code.value for one in results if isinstance(one, Refused))
     batch.request.rejected = refused + Counter(batch.request.rejected or {})

@@ -18,9 +18,9 @@ from analytics.ingest.pages import EXTERNAL_ID
 from analytics.ingest.writes import EventKind, Item
 
 MAX_ITEMS = 1000
-MAX_EVENT_ID = 128
+MAX_EVENT_ID_CHARS = 128
 # Of the text that says why an event was refused: it may repeat what was sent.
-MAX_DETAIL = 200
+MAX_DETAIL_CHARS = 200
 _KINDS = {kind.value: kind for kind in EventKind}
 
 EVENTS = Counter("plaudit_events_total", "Events accepted.", ["tenant", "type"])
@@ -73,7 +73,7 @@ class Refused(Exception):
 
     def __init__(self, code: Reason, detail: str) -> None:
         self.code = code
-        self.detail = detail[:MAX_DETAIL]
+        self.detail = detail[:MAX_DETAIL_CHARS]
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ def _action(event: EventIn, *, now: datetime, ages: Ages) -> Action:
 
 def event_key(event_id: str) -> UUID:
     """Event ids are kept as 128 bits of their hash: short, and of one length."""
-    if not 1 <= len(event_id) <= MAX_EVENT_ID or not event_id.isprintable():
-        raise Refused(Reason.INVALID, f"id: 1 to {MAX_EVENT_ID} printable characters")
+    if not 1 <= len(event_id) <= MAX_EVENT_ID_CHARS or not event_id.isprintable():
+        raise Refused(Reason.INVALID, f"id: 1 to {MAX_EVENT_ID_CHARS} printable characters")
     return UUID(bytes=hashlib.blake2b(event_id.encode(), digest_size=16).digest())
 
 

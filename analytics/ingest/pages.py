@@ -131,15 +131,15 @@ def put(
     return Saved(get(tx, external_id), new=row is not None and bool(row.new))
 
 
-def count(tx: Tx, most: int) -> int:
-    """How many pages there are, or `most`."""
-    counted = text("SELECT count(*) FROM (SELECT FROM pages WHERE tenant_id = :tenant LIMIT :most) p")
-    return int(tx.scalar(counted, {"tenant": tx.tenant, "most": most}) or 0)
+def count(tx: Tx, limit: int) -> int:
+    """How many pages there are, counted up to `limit`."""
+    counted = text("SELECT count(*) FROM (SELECT FROM pages WHERE tenant_id = :tenant LIMIT :limit) p")
+    return int(tx.scalar(counted, {"tenant": tx.tenant, "limit": limit}) or 0)
 
 
-def count_spaces(tx: Tx, most: int) -> int:
-    """How many spaces have pages, or had pages on boards (whose rows remain); or `most`."""
-    return int(tx.scalar(_SPACES, {"tenant": tx.tenant, "limit": most}) or 0)
+def count_spaces(tx: Tx, limit: int) -> int:
+    """How many spaces have pages, or had pages on boards (whose rows remain), counted up to `limit`."""
+    return int(tx.scalar(_SPACES, {"tenant": tx.tenant, "limit": limit}) or 0)
 
 
 def _require_room(tx: Tx, external_id: str, space: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 from uuid import UUID
 
 from sqlalchemy import BigInteger, Date, ForeignKey, Index, Uuid, text
@@ -30,6 +30,19 @@ class EventKind(Enum):
     VIEW = "view"
     LIKE = "like"
     UNLIKE = "unlike"
+
+    @property
+    def gives_like(self) -> bool | None:
+        """Whether the user likes the page from then on; None: it is about no like."""
+        match self:
+            case EventKind.VIEW:
+                return None
+            case EventKind.LIKE:
+                return True
+            case EventKind.UNLIKE:
+                return False
+            case _:
+                assert_never(self)
 
 
 class Result(Enum):
@@ -143,7 +156,7 @@ class _TenantWrite:
         self.tenant_id = tenant_id
         self.requests = requests
         self.items = [item for request in requests for item in request.items]
-        self.has_likes = any(item.kind is not EventKind.VIEW for item in self.items)
+        self.has_likes = any(item.kind.gives_like is not None for item in self.items)
         # External id of each page → its position among them.
         self._pages = {page: place for place, page in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
         self._invalid_tokens: Sequence[str] = ()
@@ -193,7 +206,7 @@ class _TenantWrite:
                 place += 1
                 if place in accepted:
                     outcome = Outcome(Result.ACCEPTED)
-                    if item.kind is not EventKind.VIEW:
+                    if item.kind.gives_like is not None:
                         likes_to_apply.append((item, outcome))
                 else:
                     outcome = Outcome(Result.DUPLICATE if item.page in known else Result.UNKNOWN_PAGE)
@@ -227,7 +240,7 @@ class _TenantWrite:
                 outcome.result = Result.LIMITED if item.user in no_room else Result.UNKNOWN_USER
                 refused.append((item, outcome))
                 continue
-            changes.append(LikeChange(page_id, user_ids[item.user], item.kind is EventKind.LIKE, item.at))
+            changes.append(LikeChange(page_id, user_ids[item.user], bool(item.kind.gives_like), item.at))
             applied.append(outcome)
         self._record_refused(tx, refused)
         after, changed_pages = likes.apply_likes(tx, changes)

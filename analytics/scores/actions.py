@@ -149,7 +149,7 @@ def pay(tx: Tx, claim: ActionClaim, settings: TenantSettings, *, now: datetime) 
     facts = _payment_facts(tx, claim, now=now)
     _check(claim, facts, now=now)
     points = _points(claim, facts)
-    _check_pace(claim, facts, points, now=now)
+    _check_daily_cap(claim, facts, points, now=now)
     if user.score + points > ledger.MAX_SCORE:
         raise ledger.TooHigh
     state = limits.require_user(
@@ -270,6 +270,10 @@ def _midnight(now: datetime) -> datetime:
     return datetime.combine(now.astimezone(UTC).date(), datetime.min.time(), UTC)
 
 
+def _until_tomorrow_s(now: datetime) -> float:
+    return (_midnight(now) + timedelta(days=1) - now).total_seconds()
+
+
 _PAYMENT_FACTS = text("""
     SELECT c.points, c.daily_cap, c.daily_limit, c.cooldown_s, c.once_per_object, c.requires_token, c.enabled,
            d.times_today, d.points_today,
@@ -305,36 +309,39 @@ def _check(claim: ActionClaim, facts: Any, *, now: datetime) -> None:
         raise UnknownAction(claim.action_type, disabled=facts.points is not None)
     if facts.once_per_object and facts.was_done:
         raise AlreadyDone
+    _check_daily_limit_and_cooldown(claim, facts, now=now)
 
 
-def _points(claim: ActionClaim, terms: Any) -> int:
+def _points(claim: ActionClaim, facts: Any) -> int:
     """The server decides: the catalog's points, or as many of them as a token of the tenant's app allows."""
-    if terms.requires_token and claim.verification is not Verification.TOKEN and not claim.is_vouched:
+    if facts.requires_token and claim.verification is not Verification.TOKEN and not claim.is_vouched:
         raise TokenRequired
     if claim.verification is Verification.TOKEN:
-        allowed = min(claim.max_points or terms.points, terms.points)
+        allowed = min(claim.max_points or facts.points, facts.points)
         if claim.wanted_points is not None and not 1 <= claim.wanted_points <= allowed:
             raise AboveCatalog.field("score_delta", f"from 1 to {allowed}")
         return int(claim.wanted_points or allowed)
-    if claim.wanted_points is not None and not 0 <= claim.wanted_points <= terms.points:
-        raise AboveCatalog.field("scoreDelta", f"at most {terms.points} for {claim.action_type}")
-    return int(terms.points)
+    if claim.wanted_points is not None and not 0 <= claim.wanted_points <= facts.points:
+        raise AboveCatalog.field("scoreDelta", f"at most {facts.points} for {claim.action_type}")
+    return int(facts.points)
 
 
-def _check_pace(claim: ActionClaim, facts: Any, points: int, *, now: datetime) -> None:
-    """Whether this can be paid now. What would pass a limit is refused whole, never paid in part."""
-    tomorrow_in_s = (_midnight(now) + timedelta(days=1) - now).total_seconds()
+def _check_daily_cap(claim: ActionClaim, facts: Any, points: int, *, now: datetime) -> None:
+    """What would pass the cap is refused whole, never paid in part."""
     if facts.daily_cap is not None and facts.points_today + points > facts.daily_cap:
         raise DailyCapReached(
             f"{claim.action_type} pays at most {facts.daily_cap} points a day (UTC): "
             f"{facts.points_today} were paid today, and this would add {points}",
-            retry_after_s=tomorrow_in_s,
+            retry_after_s=_until_tomorrow_s(now),
         )
+
+
+def _check_daily_limit_and_cooldown(claim: ActionClaim, facts: Any, *, now: datetime) -> None:
     if facts.daily_limit is not None and facts.times_today >= facts.daily_limit:
         raise DailyLimitReached(
             f"{claim.action_type} is paid at most {facts.daily_limit} times a day (UTC): "
             f"it was paid {facts.times_today} times today",
-            retry_after_s=tomorrow_in_s,
+            retry_after_s=_until_tomorrow_s(now),
         )
     if facts.cooldown_s is not None and facts.last_at is not None:
         wait = facts.cooldown_s - (now - facts.last_at).total_seconds()

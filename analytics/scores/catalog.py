@@ -107,8 +107,9 @@ def check(action_type: str, terms: Terms) -> None:
         errors["points"] = f"a whole number from 1 to {MAX_POINTS}"
     if terms.daily_cap is not None and not 1 <= terms.daily_cap <= MAX_POINTS:
         errors["daily_cap"] = f"a whole number of points from 1 to {MAX_POINTS}, or nothing"
-    elif terms.daily_cap is not None and terms.daily_cap < terms.points:
-        errors["daily_cap"] = f"at least the action's points ({terms.points}): below, it could never be paid"
+    elif terms.daily_cap is not None and terms.daily_cap < terms.points and not terms.requires_token:
+        # With a token, which may allow fewer points, it can be paid.
+        errors["daily_cap"] = f"at least the action's points ({terms.points}): below, it could not be paid"
     if terms.daily_limit is not None and not 1 <= terms.daily_limit <= MAX_DAILY_LIMIT:
         errors["daily_limit"] = f"a whole number of times from 1 to {MAX_DAILY_LIMIT}, or nothing"
     if terms.cooldown_s is not None and not 1 <= terms.cooldown_s <= 31_536_000:

@@ -25,12 +25,12 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
+from analytics.metrics import POINTS
 from analytics.outbox import Kind
 from analytics.windows import hour_of
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict
 
-ACCOUNT = "points"
 MAX_SCORE = 2**53 - 1
 
 
@@ -174,7 +174,7 @@ def add_entry(
             "tenant": tx.tenant,
             "user": user.id,
             "source": source,
-            "metric": ACCOUNT,
+            "metric": POINTS.name,
             "action": action_type,
             "delta": delta,
             "previous": user.score,

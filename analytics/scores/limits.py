@@ -33,7 +33,7 @@ OPEN = Gauge("plaudit_score_breaker_open", "Whether a breaker is open.", ["break
 
 class TooBusy(Unavailable):
     code = "score_spike"
-    title = "Scores grow faster than they ever should: try again in a moment"
+    title = "Too many score updates: try again in a moment"
 
 
 def require_user(*, per_minute: int, updates: int, oldest_at: datetime | None, now: datetime) -> State:

@@ -92,7 +92,7 @@ class StrictBoolean(ma.fields.Boolean):
         return bool(super()._deserialize(value, attr, data, **kwargs))
 
 
-class PageIn(Schema):
+class SliceIn(Schema):
     """How much of a list to return, and where to continue."""
 
     cursor = ma.fields.String(

@@ -4,7 +4,7 @@ from typing import Any
 
 import marshmallow as ma
 
-from app.api.blueprint import Blueprint, PageIn, Schema
+from app.api.blueprint import Blueprint, Schema, SliceIn
 from app.http import paging
 from app.http.auth import current_actor
 from app.http.rights import May, requires
@@ -61,7 +61,7 @@ class KeysOut(Schema):
 
 @blueprint.get("/clients")
 @requires(May.MANAGE_CREDENTIALS)
-@blueprint.arguments(PageIn, location="query")
+@blueprint.arguments(SliceIn, location="query")
 @blueprint.response(200, ClientsOut)
 def list_clients(query: dict[str, Any]) -> Any:
     """The clients that are not revoked, by id."""
@@ -107,7 +107,7 @@ def revoke_client(client_id: str) -> None:
 
 @blueprint.get("/keys")
 @requires(May.MANAGE_CREDENTIALS)
-@blueprint.arguments(PageIn, location="query")
+@blueprint.arguments(SliceIn, location="query")
 @blueprint.response(200, KeysOut)
 def list_keys(query: dict[str, Any]) -> Any:
     """The publishable keys that are not revoked, by id."""

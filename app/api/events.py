@@ -1,7 +1,7 @@
 """Views and events: one at a time, in batches, and from browsers."""
 
-from datetime import datetime, timedelta
-from functools import lru_cache, partial
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import marshmallow as ma
@@ -12,15 +12,16 @@ from flask.typing import ResponseReturnValue
 
 from analytics.ingest import batches, events, writes
 from analytics.ingest.batches import Batch, Tally
-from analytics.ingest.events import Ages, EventIn, Reason
-from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
-from analytics.ingest.writes import Item, Result, WriteRequest
+from analytics.ingest.events import EventIn, Reason
+from analytics.ingest.pages import PageNotFound
+from analytics.ingest.writes import Result, WriteRequest
 from analytics.windows import SLIDING, WINDOWS, Window
 from app.api.blueprint import Blueprint, Schema
 from app.http import body, event_writes
 from app.http.auth import Actor, BadCredentials, current_actor
 from app.http.edge import quiet
 from app.http.rights import May, requires
+from app.http.single_views import ages_of, count_view, view_answer, view_request
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import settings as tenant_settings
 from tenants.credentials import ClientToken, Scope
@@ -30,9 +31,6 @@ from tenants.signing import BadToken
 
 blueprint = Blueprint("events", __name__, url_prefix="", description="Views and events")
 
-ONE_ACCEPTED = orjson.dumps(Tally(1, 0, []).as_json())
-ONE_DUPLICATE = orjson.dumps(Tally(0, 1, []).as_json())
-event_counter = lru_cache(maxsize=10_000)(events.EVENTS.labels)
 TALLY = {"description": "accepted, duplicates, and rejected: [{index, code, detail}]"}
 
 
@@ -79,31 +77,6 @@ def send_view(external_id: str) -> ResponseReturnValue:
         raise PageNotFound(external_id)
     after_commit(partial(count_view, actor.tenant_id, result))
     return Response(view_answer(result), status=202, content_type="application/json")
-
-
-def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> WriteRequest:
-    """The write request of a single view."""
-    now = utcnow()
-    sent = body.read_json(environ) if body.has_body(environ) else {}
-    if not isinstance(sent, dict) or "type" in sent or "page" in sent:
-        raise Invalid.field("body", "user, id, occurred_at", detail="The body may have user, id and occurred_at")
-    if EXTERNAL_ID.fullmatch(external_id) is None:
-        raise PageNotFound(external_id)
-    item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
-    assert isinstance(item, Item)  # noqa: S101  an event of the type "view"
-    return WriteRequest(actor.tenant_id, [item], now, token=actor.client_token)
-
-
-def count_view(tenant_id: str, result: Result) -> None:
-    """Count a committed view, or a duplicate, in the service's metrics."""
-    if result is Result.DUPLICATE:
-        events.DUPLICATES.labels(tenant_id).inc()
-    else:
-        event_counter(tenant_id, "view").inc()
-
-
-def view_answer(result: Result) -> bytes:
-    return ONE_DUPLICATE if result is Result.DUPLICATE else ONE_ACCEPTED
 
 
 @blueprint.post("/api/v1/events")
@@ -175,12 +148,6 @@ def write_with_actions(batch: Batch) -> Tally:
             return batches.write_with_actions(tx, batch, user_ids, settings, is_vouched=is_vouched, now=now)
     except BadToken:
         raise BadCredentials from None
-
-
-def ages_of(actor: Actor, now: datetime) -> Ages:
-    may_backfill = Scope.EVENTS_BACKFILL in actor.scopes or actor.is_admin
-    days = tenant_settings.recent(actor.tenant_id).retention.hourly_buckets_days if may_backfill else None
-    return Ages.for_caller(now, backfill_days=days)
 
 
 def record(tenant_id: str, reason: Reason, *, token: ClientToken | None = None) -> None:

@@ -9,7 +9,7 @@ import marshmallow as ma
 from analytics import user_changes
 from analytics.scores import integrity
 from analytics.scores.integrity import State, Verdict
-from app.api.blueprint import Blueprint, PageIn, Schema
+from app.api.blueprint import Blueprint, Schema, SliceIn
 from app.http import paging
 from app.http.auth import current_actor
 from app.http.rights import May, requires
@@ -20,7 +20,7 @@ from tenants.db import utcnow
 blueprint = Blueprint("integrity", __name__, url_prefix="/api/v1/integrity", description="Integrity")
 
 
-class FlagsIn(PageIn):
+class FlagsIn(SliceIn):
     state = ma.fields.String(validate=ma.validate.OneOf([state.value for state in State]))
 
 

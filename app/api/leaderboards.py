@@ -26,13 +26,21 @@ from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema, metric_field
 from app.http import cursors
 from app.http.answer_cache import Answer
-from app.http.auth import Reader, caller_network, current_reader
-from app.http.boards import PublicBoardsOnly, board_for, rows_as_json, subject_as_json
+from app.http.auth import Reader, current_reader
+from app.http.boards import (
+    PublicBoardsOnly,
+    board_for,
+    limit_anonymous,
+    limit_reader,
+    rows_as_json,
+    stranger,
+    subject_as_json,
+)
 from app.http.conditional import if_changed
 from app.http.edge import quiet
 from app.http.rights import May, requires_or_key
 from app.http.services import services
-from tenants import throttle, users
+from tenants import users
 from tenants.db import Tx, tenant_tx, utcnow
 from tenants.errors import Invalid
 
@@ -43,7 +51,6 @@ MAX_MEMBERS = 100
 MAX_AROUND = 100
 MAX_ROWS_PER_CHUNK = 500
 EXPORTS_PER_MINUTE = 30
-READS_PER_MINUTE = 600
 MAX_CURSOR_VALUE = 1e18
 MEMBER = re.compile(r"[0-9]{1,19}")
 USER_MEMBER = re.compile(r"[0-9]{13}[0-9a-f]{16}:[0-9a-f-]{36}")
@@ -198,29 +205,10 @@ def export(query: dict[str, Any]) -> Response:
 
     name = board.topic.replace(":", "-")
     return Response(
-        services().exports.begin(reader.tenant_id, start, stranger=_stranger(reader)),
+        services().exports.begin(reader.tenant_id, start, stranger=stranger(reader)),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
     )
-
-
-def limit_reader(reader: Reader, name: str, per_minute: int) -> None:
-    """Limit a tenant's own callers together, and each stranger separately."""
-    key = (reader.tenant_id, _stranger(reader) or "")
-    throttle.require(name, throttle.per_minute(per_minute), *key, detail="Too many requests: try again later")
-
-
-def _stranger(reader: Reader) -> str | None:
-    """A caller from outside the tenant: a network with a publishable key, or a self-registered user; else None."""
-    if reader.is_anonymous:
-        return caller_network()
-    return str(g.actor.id) if reader.public_only else None
-
-
-def limit_anonymous(reader: Reader) -> None:
-    """Anybody can find a publishable key, so reads with one are limited."""
-    if reader.is_anonymous:
-        limit_reader(reader, "boards", READS_PER_MINUTE)
 
 
 def _check_combination(reader: Reader, board: Board, query: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Likes: by a user for themselves, or by a client for one of its users."""
 
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
 import marshmallow as ma
@@ -81,13 +81,18 @@ def change_like(external_id: str, kind: EventKind, user: str | UUID) -> dict[str
         actor.tenant_id, [Item(kind, external_id, now, user=user)], now, token=actor.client_token
     )
     outcome = event_writes.write(write_request)[0]
-    if outcome.result is Result.UNKNOWN_PAGE:
-        raise PageNotFound(external_id)
-    if outcome.result is Result.UNKNOWN_USER:
-        raise BadCredentials
-    if outcome.result is Result.LIMITED:
-        after_refusal(partial(record_limited, actor.tenant_id, is_recorded=current_tx() is None))
-        raise CeilingReached(Ceiling.USERS, ceilings.recent(actor.tenant_id)[Ceiling.USERS])
+    match outcome.result:
+        case Result.ACCEPTED | Result.DUPLICATE:
+            pass
+        case Result.UNKNOWN_PAGE:
+            raise PageNotFound(external_id)
+        case Result.UNKNOWN_USER:
+            raise BadCredentials
+        case Result.LIMITED:
+            after_refusal(partial(record_limited, actor.tenant_id, is_recorded=current_tx() is None))
+            raise CeilingReached(Ceiling.USERS, ceilings.recent(actor.tenant_id)[Ceiling.USERS])
+        case _:
+            assert_never(outcome.result)
     after_commit(lambda: EVENTS.labels(actor.tenant_id, kind.value).inc())
     return {"liked": kind is EventKind.LIKE, "likes": outcome.likes}
 

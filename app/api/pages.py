@@ -13,7 +13,7 @@ from analytics.boards.series import Step
 from analytics.ingest import pages
 from analytics.ingest.pages import Page, Visibility
 from analytics.metrics import METRICS, VIEWS, counted_metrics, page_metrics
-from app.api.blueprint import Blueprint, PageIn, Schema, metric_field
+from app.api.blueprint import Blueprint, Schema, SliceIn, metric_field
 from app.http import paging
 from app.http.auth import current_actor
 from app.http.rights import May, requires
@@ -78,7 +78,7 @@ class SeriesOut(Schema):
     points = ma.fields.List(ma.fields.Nested(PointOut))
 
 
-class PagesIn(PageIn):
+class PagesIn(SliceIn):
     space = ma.fields.String(validate=ma.validate.Length(1, 64))
 
 

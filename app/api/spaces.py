@@ -5,7 +5,7 @@ from typing import Any
 import marshmallow as ma
 
 from analytics.boards import series
-from app.api.blueprint import Blueprint, PageIn, Schema
+from app.api.blueprint import Blueprint, Schema, SliceIn
 from app.http import paging
 from app.http.auth import current_actor
 from app.http.rights import May, requires
@@ -29,7 +29,7 @@ class SpacesOut(Schema):
 
 @blueprint.get("")
 @requires(May.READ_BOARDS)
-@blueprint.arguments(PageIn, location="query")
+@blueprint.arguments(SliceIn, location="query")
 @blueprint.response(200, SpacesOut)
 def list_spaces(query: dict[str, Any]) -> Any:
     """The spaces with pages that the caller may see, by key, with the views and likes of the last 7 days."""

@@ -13,7 +13,7 @@ from flask.typing import ResponseReturnValue
 from analytics import privacy, redaction, user_changes
 from analytics.scores import audit as action_audit
 from analytics.scores import ledger
-from app.api.blueprint import Blueprint, PageIn, Schema, StrictBoolean
+from app.api.blueprint import Blueprint, Schema, SliceIn, StrictBoolean
 from app.http import paging
 from app.http.auth import Actor, current_actor
 from app.http.rights import May, requires
@@ -52,7 +52,7 @@ class UserOut(Schema):
     updated_at = ma.fields.AwareDateTime()
 
 
-class UsersIn(PageIn):
+class UsersIn(SliceIn):
     q = ma.fields.String(
         validate=ma.validate.Length(1, 128),
         metadata={"description": "the beginning of a username, e-mail address or external id"},
@@ -235,7 +235,7 @@ def offer_reset(user: str) -> ResponseReturnValue:
 
 @blueprint.get("/users/<user>/ledger")
 @requires(May.SEE_SCORES)
-@blueprint.arguments(PageIn, location="query")
+@blueprint.arguments(SliceIn, location="query")
 @blueprint.response(200, LedgerOut)
 def read_ledger(query: dict[str, Any], user: str) -> Any:
     """Every change of a user's score, newest first. Members see their own."""
@@ -248,7 +248,7 @@ def read_ledger(query: dict[str, Any], user: str) -> Any:
 
 @blueprint.get("/users/<user>/actions")
 @requires(May.HANDLE_PERSONAL_DATA)
-@blueprint.arguments(PageIn, location="query")
+@blueprint.arguments(SliceIn, location="query")
 @blueprint.response(200, ActionsOut)
 def read_actions(query: dict[str, Any], user: str) -> Any:
     """The audit of a user's actions, newest first, as long as it is kept. Members see their own."""

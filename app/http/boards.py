@@ -1,12 +1,17 @@
-"""Boards over HTTP: which a reader may read, and how rows are written as JSON."""
+"""Boards over HTTP: which a reader may read and how often, and how rows are written as JSON."""
 
 from typing import Any
 
+from flask import g
+
 from analytics.boards.names import Board, board_of
 from analytics.boards.reading import ShownBoard, ShownRow
-from app.http.auth import Reader
+from app.http.auth import Reader, caller_network
 from tenants import settings as tenant_settings
+from tenants import throttle
 from tenants.errors import Forbidden
+
+READS_PER_MINUTE = 600
 
 
 class PublicBoardsOnly(Forbidden):
@@ -47,3 +52,22 @@ def subject_as_json(board: Board, row: ShownRow, *, external_ids: bool) -> dict[
         return {"user": {name: row.shown[name] for name in names}}
     names = ("external_id", "title", "url", "space", *(["tenant"] if board.is_global else []))
     return {"page": {"id": int(row.subject), **{name: row.shown[name] for name in names}}}
+
+
+def limit_reader(reader: Reader, name: str, per_minute: int) -> None:
+    """Limit a tenant's own callers together, and each stranger separately."""
+    key = (reader.tenant_id, stranger(reader) or "")
+    throttle.require(name, throttle.per_minute(per_minute), *key, detail="Too many requests: try again later")
+
+
+def stranger(reader: Reader) -> str | None:
+    """A caller from outside the tenant: a network with a publishable key, or a self-registered user; else None."""
+    if reader.is_anonymous:
+        return caller_network()
+    return str(g.actor.id) if reader.public_only else None
+
+
+def limit_anonymous(reader: Reader) -> None:
+    """Anybody can find a publishable key, so reads with one are limited."""
+    if reader.is_anonymous:
+        limit_reader(reader, "boards", READS_PER_MINUTE)

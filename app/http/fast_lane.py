@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from analytics.ingest.writes import Result, WriteRequest
-from app.api.events import count_view, view_answer, view_request
 from app.http import edge
 from app.http.auth import WRITTEN, Actor, authenticate_bearer
 from app.http.rights import May, is_allowed
 from app.http.services import Services
+from app.http.single_views import count_view, view_answer, view_request
 from tenants import logs
 
 Environ = dict[str, Any]

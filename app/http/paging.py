@@ -36,7 +36,7 @@ class Slice:
 
 
 def slice_of(query: Mapping[str, Any], **keys: type) -> Slice:
-    """The slice that a query of `PageIn` requests, of a list ordered by these attributes of these types."""
+    """The slice that a query of `SliceIn` requests, of a list ordered by these attributes of these types."""
     after: Any = None
     if query.get("cursor"):
         position = cursors.decode(query["cursor"], *keys.values())

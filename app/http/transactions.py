@@ -34,7 +34,7 @@ def idempotent(view: View) -> View:
         key = request.headers.get("Idempotency-Key")
         if key is None:
             return view(*args, **kwargs)
-        claim = idempotency.identify(
+        identity = idempotency.identify(
             caller=current_actor().caller,
             method=request.method,
             path=request.path,
@@ -42,7 +42,7 @@ def idempotent(view: View) -> View:
             body=read_bytes(request.environ),
         )
         try:
-            return _answer_once(claim, lambda: make_response(view(*args, **kwargs)))
+            return _answer_once(identity, lambda: make_response(view(*args, **kwargs)))
         except DomainError:
             for record in g.pop("after_refusal", ()):
                 record()
@@ -52,16 +52,16 @@ def idempotent(view: View) -> View:
     return answer  # type: ignore[return-value]
 
 
-def _answer_once(claim: idempotency.RequestIdentity, compute: Callable[[], Response]) -> Response:
-    """The answer stored for this claim; or a new one, stored in the transaction of its effect."""
+def _answer_once(identity: idempotency.RequestIdentity, compute: Callable[[], Response]) -> Response:
+    """The answer stored for this identity; or a new one, stored in the transaction of its effect."""
     now = utcnow()
     with actor_tx() as tx:
-        earlier = idempotency.earlier_answer(tx, claim, now=now)
+        earlier = idempotency.earlier_answer(tx, identity, now=now)
         if earlier is not None:
             return _replay(earlier)
         response = compute()
         headers = {name: response.headers[name] for name in STORED_HEADERS if name in response.headers}
-        idempotency.keep(tx, claim, status=response.status_code, headers=headers, body=response.get_data(), now=now)
+        idempotency.keep(tx, identity, status=response.status_code, headers=headers, body=response.get_data(), now=now)
     return response
 
 

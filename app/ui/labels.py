@@ -77,9 +77,9 @@ class FieldText(NamedTuple):
 
 ACTION_FIELDS = {
     "points": FieldText("Points"),
-    "daily_cap": FieldText("At most so many points a day", "at most {value} points a day", "no limit"),
-    "daily_limit": FieldText("At most so many times a day", "at most {value} times a day", "no limit"),
-    "cooldown_s": FieldText("Wait between two (seconds)", "every {value} s", "none"),
+    "daily_cap": FieldText("Maximum points per day", "at most {value} points a day", "no limit"),
+    "daily_limit": FieldText("Maximum times per day", "at most {value} times a day", "no limit"),
+    "cooldown_s": FieldText("Cooldown (seconds)", "every {value} s", "none"),
     "once_per_object": FieldText("Once for each object", "once for each object"),
     "requires_token": FieldText("Only with an action token", "with a token"),
     "enabled": FieldText("Enabled"),

@@ -16,11 +16,10 @@ from analytics.ingest import pages
 from analytics.metrics import METRICS, SCORE, VIEWS, names_of, page_metrics
 from analytics.windows import Window
 from app.api.blueprint import Schema, load, metric_field
-from app.api.leaderboards import READS_PER_MINUTE, limit_reader
 from app.http import errors
 from app.http.answer_cache import OF_ANY_VERSION, Answer
 from app.http.auth import current_key, current_reader
-from app.http.boards import board_for, rows_as_json
+from app.http.boards import READS_PER_MINUTE, board_for, limit_reader, rows_as_json
 from app.http.conditional import if_changed
 from app.http.edge import quiet
 from app.http.rights import public, publishable_key
@@ -78,9 +77,9 @@ def popular() -> Response:
         limit_reader(reader, "boards", READS_PER_MINUTE)
         return Answer.of(_list(board, query, base).encode(), version=OF_ANY_VERSION)
 
-    shelf = services().boards
-    what = ("widget", current_key().key_id, *(query.get(name) for name in ("limit", "title", "base", "theme")))
-    response = if_changed(shelf.get(board, what, build))
+    cache = services().boards
+    question = ("widget", current_key().key_id, *(query.get(name) for name in ("limit", "title", "base", "theme")))
+    response = if_changed(cache.get(board, question, build))
     return _page(response, ancestors=" ".join(sorted(current_key().origins)))
 
 

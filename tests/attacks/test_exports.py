@@ -63,7 +63,7 @@ def test_only_so_many_exports_run_at_once(client: FlaskClient, tenant: str, othe
     for _ in range(5):
         assert one("HEAD", EXPORT).status_code == 200
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr(reading, "page", lambda *_args, **_kwargs: 1 / 0)
+        broken.setattr(reading, "read", lambda *_args, **_kwargs: 1 / 0)
         assert [one("GET", EXPORT).status_code for _ in range(5)] == [500] * 5
     assert one("GET", EXPORT).status_code == 200, "neither HEAD nor an error keeps a place"
 

@@ -103,7 +103,7 @@ def test_emptying_redis_under_two_hundred_readers(service: Service) -> None:
     eventually(lambda: read(service, headers)["source"] == "redis")
     eventually(lambda: boards_are_right(service), within_s=60)
     boards = len(list(redis_of(service).scan_iter("lbv:{lb:demo:*")))
-    told = "\n".join(line for line in service.log_text().splitlines() if "boards filled anew" in line)
+    told = "\n".join(line for line in service.log_text().splitlines() if "boards rebuilt" in line)
     assert 0 < rebuilt(service) - before <= boards, f"each board once: {told}"
 
 

@@ -1,4 +1,4 @@
-"""PRODUCT 28: every line has the same fields, and none has a secret."""
+"""Every log line has the same fields, and none has a secret."""
 
 import json
 import subprocess

@@ -99,7 +99,7 @@ def test_fewer_points_may_fit_below_the_cap_and_each_is_one_time(tenant: str, ac
 
 @pytest.mark.parametrize(
     ("cap", "limit", "refused"),
-    [(20, 3, CAP), (30, 2, LIMIT), (29, 2, CAP), (20, 2, CAP)],
+    [(20, 3, CAP), (30, 2, LIMIT), (29, 2, LIMIT), (20, 2, LIMIT)],
 )
 def test_with_both_set_either_refuses(tenant: str, act: Act, cap: int, limit: int, refused: str) -> None:
     put(tenant, daily_cap=cap, daily_limit=limit)

@@ -1,0 +1,54 @@
+"""One view of a page: from the body to a write request, and its answer. Shared by the route and the fast lane."""
+
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from analytics.ingest import events
+from analytics.ingest.batches import Tally
+from analytics.ingest.events import Ages
+from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
+from analytics.ingest.writes import Item, Result, WriteRequest
+from app.http import body
+from app.http.auth import Actor
+from tenants import settings as tenant_settings
+from tenants.credentials import Scope
+from tenants.db import utcnow
+from tenants.errors import Invalid
+
+ONE_ACCEPTED = orjson.dumps(Tally(1, 0, []).as_json())
+ONE_DUPLICATE = orjson.dumps(Tally(0, 1, []).as_json())
+event_counter = lru_cache(maxsize=10_000)(events.EVENTS.labels)
+
+
+def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> WriteRequest:
+    """The write request of a single view."""
+    now = utcnow()
+    sent = body.read_json(environ) if body.has_body(environ) else {}
+    if not isinstance(sent, dict) or "type" in sent or "page" in sent:
+        raise Invalid.field("body", "user, id, occurred_at", detail="The body may have user, id and occurred_at")
+    if EXTERNAL_ID.fullmatch(external_id) is None:
+        raise PageNotFound(external_id)
+    item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
+    assert isinstance(item, Item)  # noqa: S101  an event of the type "view"
+    return WriteRequest(actor.tenant_id, [item], now, token=actor.client_token)
+
+
+def count_view(tenant_id: str, result: Result) -> None:
+    """Count a committed view, or a duplicate, in the service's metrics."""
+    if result is Result.DUPLICATE:
+        events.DUPLICATES.labels(tenant_id).inc()
+    else:
+        event_counter(tenant_id, "view").inc()
+
+
+def view_answer(result: Result) -> bytes:
+    return ONE_DUPLICATE if result is Result.DUPLICATE else ONE_ACCEPTED
+
+
+def ages_of(actor: Actor, now: datetime) -> Ages:
+    may_backfill = Scope.EVENTS_BACKFILL in actor.scopes or actor.is_admin
+    days = tenant_settings.recent(actor.tenant_id).retention.hourly_buckets_days if may_backfill else None
+    return Ages.for_caller(now, backfill_days=days)
