@@ -1,4 +1,4 @@
-"""`plaudit check`: every number and every board against a recomputation of its own: no query or formula of the projection.
+"""`plaudit check`: every number and board against a recomputation with no query or formula of the projection.
 
 For a tenant it takes the projection's lock and reads everything in one snapshot of the database, so nothing changes
 while it compares. Stale pages and users are left out: they are late, not wrong.
