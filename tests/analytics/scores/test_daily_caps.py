@@ -139,7 +139,7 @@ def test_other_actions_and_other_users_have_their_own_day(
             UUID(user_of(client, tenant).id), "post", source="test:user", verification=Verification.CLIENT
         )
         actions.pay(tx, another_user, tenant_settings.recent(tenant), now=NOON)
-    assert [act(), act()] == ["paid", CAP]
+    assert [act(), act()] == ["paid", LIMIT]
 
 
 @pytest.mark.parametrize(("terms", "refused"), [({"daily_cap": 10}, CAP), ({"daily_limit": 1}, LIMIT)])

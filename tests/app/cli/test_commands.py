@@ -360,7 +360,7 @@ def test_an_action_keeps_the_terms_that_are_not_given(
     daily = ("--daily-cap", "20", "--daily-limit", "2")
     capped = json.loads(on_ours("action", "set", tenant, "answer", *daily, "--json").stdout)
     assert (capped["daily_cap"], capped["daily_limit"]) == (20, 2)
-    refused = on_ours("action", "set", tenant, "answer", "--points", "21")
+    refused = on_ours("action", "set", tenant, "answer", "--points", "21", "--no-token")
     assert (refused.returncode, "daily_cap" in refused.stderr) == (1, True), "the cap that stays would never pay it"
     freed = json.loads(on_ours("action", "set", tenant, "answer", "--daily-cap", "0", "--json").stdout)
     assert (freed["daily_cap"], freed["daily_limit"]) == (None, 2)
