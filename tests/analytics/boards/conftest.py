@@ -27,9 +27,9 @@ def board(app_client: Caller, tenant: str) -> MakeBoard:
     limits = count(10)
 
     def send(**views: int) -> dict[str, Any]:
-        for name, count in views.items():
+        for name, number in views.items():
             make_page(app_client, name)
-            events = [{"type": "view", "page": name}] * count
+            events = [{"type": "view", "page": name}] * number
             if events:
                 assert app_client("POST", "/api/v1/events", json={"events": events}).status_code == 202
         project(tenant)
