@@ -149,6 +149,11 @@ def test_a_redis_that_hangs_fails_no_read_and_boards_are_right_soon_after(servic
     eventually(lambda: boards_are_right(service), within_s=60)
 
 
+def newer(board: dict[str, Any], version: int) -> dict[str, Any] | None:
+    """The board, if it was read from Redis at a later version."""
+    return board if board["source"] == "redis" and board["version"] > version else None
+
+
 def test_a_restore_under_a_running_service_takes_the_boards_along(service: Service, tmp_path: Path) -> None:
     headers = headers_of(service)
     eventually(lambda: boards_are_right(service), within_s=60)
@@ -163,9 +168,8 @@ def test_a_restore_under_a_running_service_takes_the_boards_along(service: Servi
     restored = plaudit("restore", str(file), "--yes", data_dir=service.data_dir)
     assert restored.returncode == 0, restored.stderr
     assert requests.post(f"{service.url}/api/v1/pages/p2/views", headers=headers, timeout=10).status_code == 202
-    eventually(lambda: read(service, headers)["source"] == "redis", within_s=30)
-    now = read(service, headers)
-    assert now["version"] > after["version"], "none is published twice"
+    # A process may answer from its cache for a second. A version that was published before is never published again.
+    now = eventually(lambda: newer(read(service, headers), after["version"]))
     members = {row["page"]["external_id"]: row["value"] for row in now["items"]}
     then = {row["page"]["external_id"]: row["value"] for row in before["items"]}
     assert {**members, "p2": 0} == {**then, "p2": 0}
