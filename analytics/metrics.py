@@ -6,6 +6,7 @@ add an entry here and a migration (see CONTRIBUTING.md).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from analytics import scoring
@@ -71,9 +72,43 @@ class Metric:
 METRICS: dict[str, Metric] = {}
 
 
+@cache
+def page_metrics() -> tuple[Metric, ...]:
+    return tuple(metric for metric in METRICS.values() if not metric.is_of_users)
+
+
+@cache
+def user_metrics() -> dict[Metric, Ledger]:
+    return {metric: metric.source for metric in METRICS.values() if isinstance(metric.source, Ledger)}
+
+
+@cache
+def counted_metrics() -> dict[Metric, Counted]:
+    return {metric: metric.source for metric in METRICS.values() if isinstance(metric.source, Counted)}
+
+
+def column(metric: Metric, window: Window) -> str:
+    """The column of page_stats that has this number."""
+    return f"{metric}_{window}"
+
+
+@cache
+def page_columns() -> dict[str, tuple[Metric, Window]]:
+    """The columns of page_stats that have numbers, in the order in which everything lists them."""
+    return {column(metric, window): (metric, window) for metric in page_metrics() for window in Window}
+
+
+def names_of(metrics: tuple[Metric, ...]) -> str:
+    """For messages: `score, views or likes`."""
+    *most, last = (metric.name for metric in metrics)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
 def register(metric: Metric) -> Metric:
     """Add a metric to the table: before the modules that follow from it are imported."""
     METRICS[metric.name] = metric
+    for derived in (page_metrics, user_metrics, counted_metrics, page_columns):
+        derived.cache_clear()
     return metric
 
 
@@ -92,31 +127,3 @@ LIKES = register(
     Metric("likes", "Likes", Counted("page_likes", time="created_at", aggregate="count(*)", total="likes"))
 )
 POINTS = register(Metric("points", "Points", Ledger("points", total="current_score", reached_at="score_reached_at")))
-
-
-def page_metrics() -> tuple[Metric, ...]:
-    return tuple(metric for metric in METRICS.values() if not metric.is_of_users)
-
-
-def user_metrics() -> dict[Metric, Ledger]:
-    return {metric: metric.source for metric in METRICS.values() if isinstance(metric.source, Ledger)}
-
-
-def counted_metrics() -> dict[Metric, Counted]:
-    return {metric: metric.source for metric in METRICS.values() if isinstance(metric.source, Counted)}
-
-
-def column(metric: Metric, window: Window) -> str:
-    """The column of page_stats that has this number."""
-    return f"{metric}_{window}"
-
-
-def page_columns() -> dict[str, tuple[Metric, Window]]:
-    """The columns of page_stats that have numbers, in the order in which everything lists them."""
-    return {column(metric, window): (metric, window) for metric in page_metrics() for window in Window}
-
-
-def names_of(metrics: tuple[Metric, ...]) -> str:
-    """For messages: `likes, views or score`."""
-    *most, last = (metric.name for metric in metrics)
-    return f"{', '.join(most)} or {last}" if most else last

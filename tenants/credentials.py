@@ -4,7 +4,6 @@ A client's id is `<tenant>.<random>` and a key `pk_<tenant>_<random>`, so each i
 secret is random and long, shown once, and stored as a hash. After a rotation the old secret is valid for a day.
 """
 
-import hashlib
 import hmac
 import re
 import secrets
@@ -22,6 +21,7 @@ from tenants import liveness, registry
 from tenants import settings as tenant_settings
 from tenants.db import Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Invalid, NotFound
+from tenants.opaque_tokens import hash_token
 from tenants.settings import is_origin
 from tenants.signing import Signer
 
@@ -61,7 +61,7 @@ class Client(TenantOwned, Base):
 
     def accepts(self, secret: str, *, now: datetime) -> bool:
         """Whether this is the client's secret, or its previous one while that is still valid."""
-        given = _hash(secret)
+        given = hash_token(secret)
         if hmac.compare_digest(given, self.secret_hash):
             return True
         old_is_valid = self.old_secret_expires_at is not None and self.old_secret_expires_at > now
@@ -109,7 +109,7 @@ def create_client(tx: Tx, *, name: str, scopes: Iterable[str], now: datetime) ->
         id=f"{tx.tenant}.{secrets.token_hex(8)}",
         name=name,
         scopes=wanted,
-        secret_hash=_hash(secret),
+        secret_hash=hash_token(secret),
         created_at=now,
     )
     tx.add(client)
@@ -131,7 +131,7 @@ def rotate_client(tx: Tx, client_id: str, *, now: datetime) -> NewSecret:
     secret = _new_secret()
     client.old_secret_hash = client.secret_hash
     client.old_secret_expires_at = now + OLD_SECRET_TTL
-    client.secret_hash = _hash(secret)
+    client.secret_hash = hash_token(secret)
     tx.flush()
     return NewSecret(client, secret)
 
@@ -311,7 +311,3 @@ def _check_scopes(scopes: Iterable[str]) -> list[str]:
 
 def _new_secret() -> str:
     return f"sk_{secrets.token_urlsafe(32)}"
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()

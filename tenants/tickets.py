@@ -4,7 +4,6 @@ A ticket is valid once, for half a minute, and stored in PostgreSQL: using it is
 without Redis. A socket outlives its ticket by far, so it keeps the ticket's holder and checks their rights again.
 """
 
-import hashlib
 import secrets
 import time
 from dataclasses import asdict, dataclass
@@ -16,9 +15,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants import credentials, sessions
-from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
+from tenants.db import Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import Unauthenticated
 from tenants.liveness import TENANT
+from tenants.opaque_tokens import hash_token, tenant_part
 
 TICKET_TTL = timedelta(seconds=30)
 
@@ -84,7 +84,7 @@ def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
     """Create a ticket; returns it and when it expires."""
     ticket, expires_at = f"tkt_{tx.tenant}_{secrets.token_urlsafe(32)}", now + TICKET_TTL
     tx.add(
-        LiveTicket(tenant_id=tx.tenant, ticket_hash=_hash(ticket), holder=asdict(holder), expires_at=expires_at),
+        LiveTicket(tenant_id=tx.tenant, ticket_hash=hash_token(ticket), holder=asdict(holder), expires_at=expires_at),
     )
     tx.flush()
     return ticket, expires_at
@@ -92,19 +92,12 @@ def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
 
 def consume(ticket: str, *, now: datetime) -> Holder:
     """Use up a ticket; returns its holder, whose credential the caller has to check (`sees_public_only`)."""
-    parts = ticket.split("_", 2)
-    if len(parts) < 3 or parts[0] != "tkt" or TENANT_ID.fullmatch(parts[1]) is None:
-        raise BadTicket
-    with tenant_tx(parts[1]) as tx:
+    with tenant_tx(tenant_part(ticket, "tkt_", BadTicket)) as tx:
         used = tx.execute(
             delete(LiveTicket)
-            .where(LiveTicket.ticket_hash == _hash(ticket))
+            .where(LiveTicket.ticket_hash == hash_token(ticket))
             .returning(LiveTicket.holder, LiveTicket.expires_at)
         ).one_or_none()
     if used is None or used.expires_at <= now:
         raise BadTicket
     return Holder(**used.holder)
-
-
-def _hash(ticket: str) -> str:
-    return hashlib.sha256(ticket.encode()).hexdigest()

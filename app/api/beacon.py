@@ -19,6 +19,7 @@ from app.http.auth import caller_network, current_key
 from app.http.edge import quiet
 from app.http.rights import public, publishable_key
 from app.http.services import services
+from app.http.single_views import count_view, view_answer
 from tenants import settings as tenant_settings
 from tenants import throttle
 from tenants.db import tenant_tx, utcnow
@@ -66,8 +67,8 @@ def beacon() -> ResponseReturnValue:
         visitors.forget_visit(key.tenant_id, visitor, page)
         events.reject(key.tenant_id, Reason.UNKNOWN_PAGE)
         return answer(_refused(Reason.UNKNOWN_PAGE, "the page does not exist"))
-    events.EVENTS.labels(key.tenant_id, "view").inc()
-    return answer(Tally(1, 0, []))
+    count_view(key.tenant_id, outcome.result)
+    return Response(view_answer(outcome.result), status=202, content_type="application/json")
 
 
 @blueprint.get("/plaudit.js")

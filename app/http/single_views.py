@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 
@@ -45,7 +45,16 @@ def count_view(tenant_id: str, result: Result) -> None:
 
 
 def view_answer(result: Result) -> bytes:
-    return ONE_DUPLICATE if result is Result.DUPLICATE else ONE_ACCEPTED
+    """The answer to a view of an existing page."""
+    match result:
+        case Result.ACCEPTED:
+            return ONE_ACCEPTED
+        case Result.DUPLICATE:
+            return ONE_DUPLICATE
+        case Result.UNKNOWN_PAGE | Result.UNKNOWN_USER | Result.LIMITED:
+            raise ValueError(f"not the result of such a view: {result}")
+        case _:
+            assert_never(result)
 
 
 def ages_of(actor: Actor, now: datetime) -> Ages:

@@ -1,6 +1,6 @@
 // What the views of boards share: a board in its card, and reading it again when the address or the board changes.
 
-import { withQuery } from "./api.js";
+import { get, withQuery } from "./api.js";
 import { BoardTable } from "./board_table.js";
 import { failure } from "./components.js";
 import { h, icons, replace } from "./dom.js";
@@ -58,7 +58,7 @@ export class BoardCard {
   }
 }
 
-/** A view of one board at a time, which its address names, with at most one side sheet open. Subclasses have read(). */
+/** A view of the one board that its address names, with at most one side sheet. Subclasses have read(), showBoard(). */
 export class BoardView {
   constructor(context, path) {
     this.context = context;
@@ -84,6 +84,17 @@ export class BoardView {
     this.reading?.abort();
     this.reading = new AbortController();
     this.read();
+  }
+
+  /** Reads the board and shows it, unless a newer version is shown already. */
+  async readBoard(signal) {
+    try {
+      const board = await get(withQuery("/api/v1/leaderboards", { ...this.board, limit: this.rows }), { signal });
+      if (!signal.aborted && board.version >= this.version) this.showBoard(board);
+      this.boardCard.classList.remove("stale");
+    } catch (error) {
+      if (this.showError(this.boardCard, error, this.card)) this.card = null;
+    }
   }
 
   /** Shows the sheet of the id in the address, created by `open(onClose)`. Closing it removes the id again. */

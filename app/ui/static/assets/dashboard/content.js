@@ -97,16 +97,6 @@ export class ContentView extends BoardView {
     }
   }
 
-  async readBoard(signal) {
-    try {
-      const board = await get(withQuery("/api/v1/leaderboards", { ...this.board, limit: this.rows }), { signal });
-      if (!signal.aborted && board.version >= this.version) this.showBoard(board);
-      this.boardCard.classList.remove("stale");
-    } catch (error) {
-      if (this.showError(this.boardCard, error, this.card)) this.card = null;
-    }
-  }
-
   showTotals(overview) {
     if (!this.chart) this.createTotals();
     for (const [name, figure] of this.figures) figure.show(overview[name], name === this.trend);

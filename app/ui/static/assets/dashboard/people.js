@@ -1,6 +1,5 @@
 // People: the scoreboard over a window, of everybody or of one segment.
 
-import { get, withQuery } from "./api.js";
 import { BoardCard, BoardView, rowsOf } from "./board_view.js";
 import { choice, empty, loading } from "./components.js";
 import { h, replace } from "./dom.js";
@@ -40,15 +39,8 @@ export class PeopleView extends BoardView {
     if (version === undefined || version > this.version) this.readSoon();
   }
 
-  async read() {
-    const { signal } = this.reading;
-    try {
-      const board = await get(withQuery("/api/v1/leaderboards", { ...this.board, limit: this.rows }), { signal });
-      if (!signal.aborted && board.version >= this.version) this.showBoard(board);
-      this.boardCard.classList.remove("stale");
-    } catch (error) {
-      if (this.showError(this.boardCard, error, this.card)) this.card = null;
-    }
+  read() {
+    return this.readBoard(this.reading.signal);
   }
 
   showBoard(board) {
