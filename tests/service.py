@@ -26,6 +26,8 @@ PLAUDIT = [sys.executable, "-m", "app.cli"]
 ROOT = Path(__file__).parents[1]
 # The environment variable with the folder of the data folder that all pytest processes copy.
 PREPARED_IN = "PLAUDIT_TEST_PREPARED_IN"
+# Each worker takes more than a second of CPU to start; tests that need several say so.
+ONE_WORKER = ("--workers", "1")
 
 
 def plaudit(*arguments: str, data_dir: Path, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
@@ -76,7 +78,17 @@ class Service:
             copy_prepared(data_dir)
         LOG_FOLDER.mkdir(parents=True, exist_ok=True)
         self.log = (LOG_FOLDER / f"up-{data_dir.parent.name}-{data_dir.name}.log").open("ab")
-        command = [*PLAUDIT, "up", "--json", "--data-dir", str(data_dir), "--port", str(free_port()), *options]
+        command = [
+            *PLAUDIT,
+            "up",
+            "--json",
+            "--data-dir",
+            str(data_dir),
+            "--port",
+            str(free_port()),
+            *ONE_WORKER,
+            *options,
+        ]
         # Tests that are interrupted leave no service behind.
         env = own_servers_env() | {"PLAUDIT_PARENT_PID": str(os.getpid())} | (env or {})
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, cwd=ROOT, env=env, text=True)

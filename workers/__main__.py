@@ -2,6 +2,7 @@
 
 import sys
 
+from app.run.quick_exit import run_and_exit
 from app.settings import Settings
 from tenants import logs
 from workers import run
@@ -18,4 +19,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_and_exit(main)

@@ -9,6 +9,7 @@ from app.cli import actions, backup, boards, credentials, imports, service, tena
 from app.cli.common import clear_errors
 from app.run import environment
 from app.run.launcher import die_with_parent
+from app.run.quick_exit import run_and_exit
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -37,12 +38,15 @@ for module in (service, tenant, credentials, actions, imports, boards, backup):
 
 def main() -> None:
     """The console script."""
+    run_and_exit(_main)
+
+
+def _main() -> None:
     parent_pid = environment.take_parent_pid()
     if parent_pid is not None:
         die_with_parent(parent_pid)
     with clear_errors():
         cli(_data_dir_first(sys.argv[1:]), prog_name="plaudit")
-    sys.exit(0)
 
 
 def _data_dir_first(arguments: list[str]) -> list[str]:

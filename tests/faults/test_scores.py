@@ -3,8 +3,6 @@
 import contextlib
 import os
 import random
-import signal
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -41,14 +39,16 @@ def service() -> Iterator[Service]:
         yield running
 
 
-def keep_killing(service: Service, stop: threading.Event, rng: random.Random) -> None:
-    while not stop.wait(rng.uniform(2.0, 5.0)):
-        kind = rng.choice(["web", "worker"])
-        for name, process in service.processes().items():
-            if name.startswith(kind):
-                with contextlib.suppress(Exception):
-                    for one in [*process.children(recursive=True), process]:
-                        one.send_signal(signal.SIGKILL)
+# What is killed, one after the other, while the actions are sent.
+VICTIMS = ["one web process", "worker", "one web process", "all of web", "worker", "one web process"]
+
+
+def kill(service: Service, victim: str) -> None:
+    kind = "worker" if victim == "worker" else "web"
+    process = next(process for name, process in service.processes().items() if name.startswith(kind))
+    children = process.children(recursive=True)
+    for one in children[:1] if victim == "one web process" else [*children, process]:
+        one.kill()
 
 
 def test_thousands_of_actions_through_kills_add_up(service: Service) -> None:
@@ -62,11 +62,12 @@ def test_thousands_of_actions_through_kills_add_up(service: Service) -> None:
         user, kind = f"u{rng.randrange(USERS)}", rng.choice(["small", "large"])
         paid[user] = paid.get(user, 0) + {"small": 1, "large": 37}[kind]
         batches[number % len(batches)].append({"type": "action", "user": user, "action_type": kind, "id": f"a{number}"})
-    tries = [0]
+    tries: list[str] = []
+    answered: list[int] = []
 
     def send(batch: list[dict[str, Any]]) -> None:
         while True:
-            tries[0] += 1
+            tries.append(batch[0]["id"])
             with contextlib.suppress(requests.RequestException):
                 answer = requests.post(
                     url, json={"events": batch}, headers={"Authorization": f"Bearer {token}"}, timeout=10
@@ -75,19 +76,18 @@ def test_thousands_of_actions_through_kills_add_up(service: Service) -> None:
                     told = answer.json()
                     assert told["rejected"] == []
                     assert told["accepted"] + told["duplicates"] == len(batch)
+                    answered.append(len(batch))
                     return
             time.sleep(0.1)
 
-    stop = threading.Event()
-    killer = threading.Thread(target=keep_killing, args=(service, stop, rng))
-    killer.start()
-    try:
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(send, batches))
-    finally:
-        stop.set()
-        killer.join()
-    assert tries[0] > len(batches), "something was cut off and sent again"
+    with ThreadPoolExecutor(THREADS) as pool:
+        sending = [pool.submit(send, batch) for batch in batches]
+        for number, victim in enumerate(VICTIMS, start=1):
+            eventually(lambda done=number: len(answered) >= done * len(batches) // (len(VICTIMS) + 1))
+            kill(service, victim)
+        for one in sending:
+            one.result()
+    assert len(tries) > len(batches), "something was cut off and sent again"
     state = read_state(service.data_dir)
     assert state is not None
     with psycopg.connect(state["addresses"]["database_url"]) as connection:

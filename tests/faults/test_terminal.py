@@ -15,7 +15,7 @@ from pathlib import Path
 import requests
 
 from tests.conftest import reachable_folder
-from tests.service import PLAUDIT, ROOT, eventually, free_port, own_servers_env
+from tests.service import ONE_WORKER, PLAUDIT, ROOT, eventually, free_port, own_servers_env
 
 ROWS, COLUMNS = 40, 160
 SHOWN = ["ready", "tenant", "client_id", "client_secret", "admin_username", "admin_password"]
@@ -50,7 +50,7 @@ def demo_on_a_terminal(data_dir: Path, port: int) -> Iterator[Screen]:
     ours, its = os.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     env = own_servers_env() | {"PLAUDIT_DEMO_HISTORY_DAYS": "1"}
-    command = [*PLAUDIT, "up", "--demo", "--data-dir", str(data_dir), "--port", str(port)]
+    command = [*PLAUDIT, "up", "--demo", "--data-dir", str(data_dir), "--port", str(port), *ONE_WORKER]
     process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=ROOT, env=env, start_new_session=True)
     os.close(its)
     screen = Screen(ours)

@@ -13,12 +13,24 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from app.run.data_folder import Addresses
 from app.settings import Settings
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
-from tests.service import PLAUDIT, ROOT, Service, eventually, free_port, own_servers_env, plaudit, running_service
+from tests.service import (
+    ONE_WORKER,
+    PLAUDIT,
+    ROOT,
+    Service,
+    copy_prepared,
+    eventually,
+    free_port,
+    own_servers_env,
+    plaudit,
+    running_service,
+)
 
 
 @pytest.fixture
@@ -35,7 +47,7 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path) -> None:
+def test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill(folder: Path, demo_service: Service) -> None:
     with running_service(folder, "--demo", "--no-traffic", prepared=False) as service:
         first = service.ready
         assert first["tenant"] == "demo"
@@ -43,6 +55,7 @@ def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path
         assert service.post("/api/v1/auth/login", json=login).status_code == 200
         assert service.ready["url"].startswith("http://127.0.0.1:")
         assert is_ready(service)
+        assert is_ready(demo_service), "two run beside each other"
         assert service.get("/api/docs").status_code == 200
         made = plaudit("tenant", "create", "kept", "--name", "Kept", data_dir=folder)
         assert made.returncode == 0, made.stderr
@@ -52,16 +65,23 @@ def test_it_starts_twice_on_the_same_data_and_stops_without_a_trace(folder: Path
         assert service.stop(signal.SIGINT) == 0
         assert time.monotonic() - began < 30, "it waits nine seconds at most; slack for a busy machine"
         assert gone(everything)
-    with running_service(folder, "--demo", "--no-traffic") as service:
+    second = Service(folder, "--demo", env={"PLAUDIT_DEMO_HISTORY_DAYS": "1"})
+    everything = second.everything()
+    second.process.kill()
+    second.process.wait()
+    second.close()
+    eventually(lambda: gone(everything), within_s=15)
+    with running_service(folder, "--demo", "--no-traffic") as third:
+        assert is_ready(third)
         for name in ("client_id", "client_secret", "admin_username", "admin_password"):
-            assert service.ready[name] == first[name], "the demo's credentials are shown again"
+            assert first[name] == second.ready[name] == third.ready[name], "the demo's credentials are shown again"
         listed = plaudit("tenant", "list", "--json", data_dir=folder)
         assert '"kept"' in listed.stdout
         assert '"demo"' in listed.stdout
 
 
 def test_every_child_that_dies_comes_back_and_the_rest_stays(folder: Path) -> None:
-    with running_service(folder, "--workers", "1") as service:
+    with running_service(folder) as service:
         for name in ("web", "live", "worker", "cron", "valkey", "postgres"):
             before = service.processes()
             os.kill(before[name].pid, signal.SIGKILL)
@@ -75,17 +95,6 @@ def test_every_child_that_dies_comes_back_and_the_rest_stays(folder: Path) -> No
             assert {n: p.pid for n, p in before.items() if n != name} == {
                 n: p.pid for n, p in after.items() if n != name
             }, f"the others were left alone when {name} died"
-
-
-def test_killed_with_9_it_leaves_no_process_and_the_next_start_recovers(folder: Path) -> None:
-    service = Service(folder, "--demo", env={"PLAUDIT_DEMO_HISTORY_DAYS": "1"})
-    everything = service.everything()
-    service.process.kill()
-    service.process.wait()
-    service.close()
-    eventually(lambda: gone(everything), within_s=15)
-    with running_service(folder, "--demo", "--no-traffic") as again:
-        assert is_ready(again)
 
 
 @pytest.mark.parametrize("command", ["web", "live"])
@@ -176,26 +185,18 @@ def marked_with(mark: str) -> Iterator[psutil.Process]:
                 yield process
 
 
-def test_two_run_beside_each_other(folder: Path, demo_service: Service) -> None:
-    with running_service(folder) as another:
-        assert is_ready(another)
-        assert is_ready(demo_service)
-        assert another.url != demo_service.url
-
-
 def test_nobody_has_to_read_what_it_says(folder: Path) -> None:
     """A full pipe must not stop the service."""
     port = free_port()
-    command = [*PLAUDIT, "up", "--data-dir", str(folder), "--port", str(port)]
+    command = [*PLAUDIT, "up", "--data-dir", str(copy_prepared(folder)), "--port", str(port), *ONE_WORKER]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, cwd=ROOT, env=own_servers_env() | {"LOG_FORMAT": "json"}
     )
     try:
-        import requests
-
         eventually(lambda: requests.get(f"http://127.0.0.1:{port}/health/ready", timeout=5).ok, within_s=60)
-        for _ in range(600):  # each is logged with some 300 bytes: far more than a pipe holds
-            assert requests.get(f"http://127.0.0.1:{port}/nothing-here", timeout=5).status_code == 404
+        with requests.Session() as session:
+            for _ in range(600):  # each is logged with some 300 bytes: far more than a pipe holds
+                assert session.get(f"http://127.0.0.1:{port}/nothing-here", timeout=5).status_code == 404
     finally:
         process.terminate()
         assert process.wait(15) == 0
