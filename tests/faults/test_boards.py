@@ -25,7 +25,8 @@ BOARD = "/api/v1/leaderboards?scope=tenant&window=all&metric=views&limit=100"
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
+    options = ("--demo", "--no-traffic", "--workers", "2")
+    with reachable_folder() as folder, running_service(folder / "data", *options) as running:
         headers = headers_of(running)
         for number in range(PAGES):
             body = {"space": f"s{number % 3}", "title": "t", "url": f"/{number}"}

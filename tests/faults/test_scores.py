@@ -24,7 +24,8 @@ USERS, ACTIONS, THREADS = 100, int(os.environ.get("PLAUDIT_TEST_ACTIONS", "1200"
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
+    options = ("--demo", "--no-traffic", "--workers", "2")
+    with reachable_folder() as folder, running_service(folder / "data", *options) as running:
         headers = {"Authorization": f"Bearer {running.token()}"}
         for name, points in {"small": 1, "large": 37}.items():
             put = requests.put(

@@ -78,7 +78,7 @@ def test_a_file_is_counted_once_and_its_bad_lines_are_kept(
 def test_an_interrupted_import_goes_on_where_it_stopped(
     sender: Caller, tenant: str, page: str, tmp_path: Path, env: dict[str, str]
 ) -> None:
-    total = 60_000
+    total = 20_000
     file = write(tmp_path / "big.ndjson", [{"type": "view", "page": page}] * (total - 1) + ["bad"])
     command = [*PLAUDIT, "--data-dir", str(tmp_path), "import", tenant, str(file)]
     interrupted = 0
