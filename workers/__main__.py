@@ -2,7 +2,7 @@
 
 import sys
 
-from app.run.quick_exit import run_and_exit
+from tenants.quick_exit import run_and_exit
 from app.settings import Settings
 from tenants import logs
 from workers import run

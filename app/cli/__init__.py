@@ -9,7 +9,7 @@ from app.cli import actions, backup, boards, credentials, imports, service, tena
 from app.cli.common import clear_errors
 from app.run import environment
 from app.run.launcher import die_with_parent
-from app.run.quick_exit import run_and_exit
+from tenants.quick_exit import run_and_exit
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from app.run.launcher import die_with_parent
-from app.run.quick_exit import run_and_exit
+from tenants.quick_exit import run_and_exit
 from app.settings import Settings
 from tenants import logs
 
@@ -37,6 +37,6 @@ def post_fork(server: Any, _worker: Any) -> None:
 
 
 def worker_exit(_server: Any, worker: Any) -> None:
-    """The last hook of a worker: see `app.run.quick_exit`. One that failed to start keeps gunicorn's status."""
+    """The last hook of a worker: see `tenants.quick_exit`. One that failed to start keeps gunicorn's status."""
     if worker.booted:
         run_and_exit(lambda: None)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -52,6 +53,10 @@ def kill(service: Service, victim: str) -> None:
         one.kill()
 
 
+def has(answered: list[int], enough: int) -> bool:
+    return len(answered) >= enough
+
+
 def test_thousands_of_actions_through_kills_add_up(service: Service) -> None:
     """By 100 users and 16 threads; clients retry with the same ids until they are answered."""
     rng = random.Random(6)
@@ -84,7 +89,8 @@ def test_thousands_of_actions_through_kills_add_up(service: Service) -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         sending = [pool.submit(send, batch) for batch in batches]
         for number, victim in enumerate(VICTIMS, start=1):
-            eventually(lambda done=number: len(answered) >= done * len(batches) // (len(VICTIMS) + 1))
+            enough = number * len(batches) // (len(VICTIMS) + 1)
+            eventually(partial(has, answered, enough))
             kill(service, victim)
         for one in sending:
             one.result()
