@@ -9,7 +9,7 @@ from sqlalchemy import text
 from tenants import credentials
 from tenants.db import tenant_tx, utcnow
 from tests.attacks.conftest import admin, key
-from tests.beacons import send
+from tests.beacons import ORIGIN, send
 from tests.people import Caller, client_of, token_of
 
 __all__ = ["admin", "key"]
@@ -42,3 +42,25 @@ def test_a_revoked_key_is_out_at_once(client: FlaskClient, admin: Caller, key: s
     assert send(client, key).status_code == 202
     assert admin("DELETE", f"/api/v1/keys/{key}").status_code == 204
     assert send(client, key).status_code == 401
+
+
+def test_keys_are_listed_in_slices_until_they_are_revoked(admin: Caller, key: str) -> None:
+    others = [admin("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()["key"] for _ in range(2)]
+    first = admin("GET", "/api/v1/keys?limit=2").get_json()
+    rest = admin("GET", f"/api/v1/keys?limit=2&cursor={first['next_cursor']}").get_json()
+    assert [one["key"] for one in first["items"] + rest["items"]] == sorted([key, *others])
+    assert rest["next_cursor"] is None
+    assert admin("DELETE", f"/api/v1/keys/{key}").status_code == 204
+    assert [one["key"] for one in admin("GET", "/api/v1/keys").get_json()["items"]] == sorted(others)
+
+
+def test_only_admins_see_and_change_credentials(client: FlaskClient, tenant: str, key: str) -> None:
+    reader = client_of(client, tenant, "stats:read", "users:write")
+    for method, path in (
+        ("GET", "/api/v1/clients"),
+        ("POST", f"/api/v1/clients/{reader.id}/rotate"),
+        ("DELETE", f"/api/v1/clients/{reader.id}"),
+        ("GET", "/api/v1/keys"),
+        ("DELETE", f"/api/v1/keys/{key}"),
+    ):
+        assert reader(method, path).get_json()["code"] == "insufficient_scope", path

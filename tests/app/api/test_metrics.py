@@ -1,5 +1,10 @@
 """Prometheus metrics: for operators only, of all processes."""
 
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
+
 from app.settings import Settings
 from tests.app.conftest import with_settings
 
@@ -24,3 +29,13 @@ def test_metrics_are_for_this_machine_or_the_token(settings: Settings) -> None:
         locked.get("/metrics", environ_base=away, headers={"Authorization": "Bearer " + "sesame-" * 5}).status_code
         == 200
     )
+
+
+def test_the_counters_of_all_processes_are_added_up(settings: Settings, tmp_path: Path) -> None:
+    of_process: Any = MmapedDict  # which has no types
+    key = mmap_key("plaudit_seen_total", "plaudit_seen_total", [], [], "Seen.")
+    for process, seen in ((1, 3), (2, 4)):
+        values = of_process(str(tmp_path / f"counter_{process}.db"))
+        values.write_value(key, seen, 0)
+        values.close()
+    assert "plaudit_seen_total 7.0" in with_settings(settings, metrics_dir=tmp_path).get("/metrics").text
