@@ -1,14 +1,17 @@
 """Whatever is sent, the answer is a 4xx problem+json that says what is wrong: never a 500."""
 
 import gzip
+import io
+from typing import Any
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from app.http.body import MAX_BODY_BYTES
+from app.http.body import MAX_BODY_BYTES, MAX_BYTES, has_body, read_bytes, read_json, receive
 from app.settings import Settings
+from tenants.errors import Malformed, TooLarge
 from tests.app.http.conftest import assert_problem, create_echo_app
 from tests.people import client_of
 
@@ -109,3 +112,43 @@ def test_a_wrong_content_type_is_415(client: FlaskClient, content_type: str) -> 
 def test_an_unknown_encoding_is_415(client: FlaskClient) -> None:
     headers = {"Content-Encoding": "br", "Content-Type": "application/json"}
     assert_problem(client.post("/api/v1/echo", data=b"x", headers=headers), 415, "unsupported_media_type")
+
+
+def environ(body: bytes, **headers: str) -> dict[str, Any]:
+    return {"wsgi.input": io.BytesIO(body), "CONTENT_TYPE": "application/json", **headers}
+
+
+def test_a_body_is_read_once_and_is_the_same_again() -> None:
+    sent = environ(b'{"a": 1}', CONTENT_LENGTH="8")
+    receive(sent)
+    assert read_json(sent) == read_json(sent) == {"a": 1}
+
+
+def test_an_error_of_a_body_is_raised_where_it_is_read() -> None:
+    sent = environ(b'{"a"', CONTENT_LENGTH="8")
+    receive(sent)
+    for _ in range(2):
+        with pytest.raises(Malformed, match="complete"):
+            read_bytes(sent)
+
+
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [
+        ({"CONTENT_LENGTH": "x"}, Malformed),
+        ({"CONTENT_LENGTH": "-1"}, Malformed),
+        ({"CONTENT_LENGTH": "\u0661"}, Malformed),
+        ({"CONTENT_LENGTH": str(MAX_BODY_BYTES + 1)}, TooLarge),
+        ({"HTTP_TRANSFER_ENCODING": "chunked", MAX_BYTES: "99"}, TooLarge),
+        ({"CONTENT_LENGTH": "100", MAX_BYTES: "99"}, TooLarge),
+    ],
+)
+def test_a_length_that_is_wrong_or_too_large_is_refused(headers: dict[str, str], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        read_bytes(environ(b" " * 100, **headers))
+
+
+def test_a_chunked_body_up_to_the_limit_is_read() -> None:
+    sent = environ(b" " * 99, HTTP_TRANSFER_ENCODING="chunked", **{MAX_BYTES: "99"})
+    assert (has_body(sent), len(read_bytes(sent))) == (True, 99)
+    assert (has_body(environ(b"")), read_bytes(environ(b"not ours"))) == (False, b"")

@@ -3,11 +3,15 @@
 import pytest
 from flask.testing import FlaskClient
 
+from app.http.auth import Actor
+from app.http.rights import May, is_allowed
 from app.settings import Settings
+from tenants.credentials import Scope
+from tenants.users import Role
 from tests.analytics.conftest import views_of
 from tests.app.conftest import with_settings
 from tests.attacks.conftest import admin, key
-from tests.beacons import send
+from tests.beacons import ORIGIN, send
 from tests.people import Caller, client_of
 
 __all__ = ["admin", "key"]
@@ -49,3 +53,28 @@ def test_the_tenants_own_origins_count_for_every_key(client: FlaskClient, admin:
 def test_a_wrong_key_is_401(client: FlaskClient, connected: None, key: str) -> None:
     answer = send(client, key)
     assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("may", May, ids=lambda may: may.name)
+def test_a_right_is_for_its_roles_and_scopes_and_of_clients_for_admins(may: May) -> None:
+    allowed_roles = {role for role in Role if is_allowed(Actor("user", "t", "u", role=role), may)}
+    assert allowed_roles == may.roles
+    assert Role.ADMIN in allowed_roles, "what a member may do, an admin may"
+    scopes = {scope for scope in Scope if is_allowed(Actor("client", "t", "c", frozenset({scope})), may)}
+    assert scopes == (may.scopes | {Scope.ADMIN} if may.scopes else set()), "what is for users only, no client may"
+
+
+def test_a_key_reads_where_a_token_may_and_a_token_goes_before_it(client: FlaskClient, admin: Caller, key: str) -> None:
+    path = "/api/v1/leaderboards?metric=views"
+    assert client.get(path).status_code == 401
+    by_key = client.get(f"{path}&scope=tenant", headers={"X-Plaudit-Key": key})
+    assert by_key.get_json()["code"] == "public_boards_only"
+    assert admin("GET", f"{path}&scope=tenant", headers={"X-Plaudit-Key": key}).status_code == 200
+    assert client.get("/api/v1/pages", headers={"X-Plaudit-Key": key}).status_code == 401, "where no key is accepted"
+
+
+def test_a_read_without_an_origin_is_allowed_and_from_another_one_not(client: FlaskClient, key: str) -> None:
+    path = f"/api/v1/leaderboards?key={key}"
+    origins: dict[str, int] = {ORIGIN: 200, "https://evil.example": 403}
+    assert client.get(path).status_code == 200
+    assert {origin: client.get(path, headers={"Origin": origin}).status_code for origin in origins} == origins
