@@ -8,6 +8,8 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from analytics.boards import reading
+from app.http import exports
+from app.http.exports import MAX_EXPORTS, MAX_EXPORTS_FOR_STRANGERS, Export, Exports, TooManyExports
 from tenants.db import owner_tx, utcnow
 from tests.people import client_of, user_of
 
@@ -111,3 +113,27 @@ def test_an_export_that_fails_half_way_says_so_at_its_end(
     for _ in range(4):
         asked.clear()
         assert caller("GET", EXPORT).text.splitlines()[-1].startswith("# incomplete")
+
+
+def test_an_export_that_takes_too_long_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "MAX_EXPORT_S", -1.0)
+    pieces = list(Exports(port=1).begin("wiki", lambda: iter([b"rank,page\r\n"])))
+    assert [piece.strip().startswith(b"# incomplete: stopped") for piece in pieces] == [True]
+
+
+def test_strangers_together_leave_slots_for_the_tenants_own() -> None:
+    running = Exports(port=1)
+
+    def begin(tenant: str, stranger: str | None = None) -> Export:
+        return running.begin(tenant, lambda: iter(()), stranger=stranger)
+
+    open_ones = [begin("wiki", f"192.0.2.{number}") for number in range(MAX_EXPORTS_FOR_STRANGERS)]
+    with pytest.raises(TooManyExports):
+        begin("another", "192.0.2.99")
+    open_ones += [begin(f"tenant-{number}") for number in range(MAX_EXPORTS - MAX_EXPORTS_FOR_STRANGERS)]
+    with pytest.raises(TooManyExports):
+        begin("one-too-many")
+    for _ in range(2):
+        open_ones[0].close()
+    begin("another", "192.0.2.99").close()
+    assert len(open_ones) == MAX_EXPORTS
