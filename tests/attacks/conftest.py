@@ -2,9 +2,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.analytics.conftest import make_page
+from tests.beacons import ORIGIN
 from tests.people import Caller, client_of
-
-ORIGIN = "https://wiki.example"
 
 
 @pytest.fixture

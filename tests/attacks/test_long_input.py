@@ -14,8 +14,7 @@ from app.live.server import create_live_app
 from app.settings import Settings
 from tenants import settings as tenant_settings
 from tests.analytics.conftest import views_of
-from tests.attacks.conftest import ORIGIN
-from tests.attacks.test_beacon import FIREFOX, send
+from tests.beacons import FIREFOX, ORIGIN, send
 from tests.people import Caller
 
 HOSTILE = ("eyJ-", "a", "-", "/", " x", ";", ",", "=", '"', "\\", "W/", "a=b; ", "://a:", "pk_", "%41", "é")

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from flask import Flask, g
+from flask import g
 from flask.testing import FlaskClient
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from app.api import leaderboards, live, logins, oauth
-from app.http.auth import Reader, caller_address, caller_network
-from app.http.rights import public
+from app.http.auth import Reader
 from app.live.admission import Guest
 from app.live.server import _follower, create_live_app
 from app.settings import Settings
@@ -20,8 +19,7 @@ from tenants import throttle
 from tenants.db import tenant_tx, utcnow
 from tenants.sessions import SESSION_TTL
 from tests.analytics.conftest import make_page
-from tests.attacks.conftest import ORIGIN
-from tests.attacks.test_beacon import FIREFOX, send
+from tests.beacons import FIREFOX, ORIGIN, send
 from tests.people import PASSWORD, Caller, client_of, user_of
 
 HOME = "2001:db8:1:2::/64"
@@ -33,24 +31,6 @@ def at_home(number: int) -> str:
 
 def elsewhere(number: int) -> str:
     return f"2001:db8:1:{number + 16:x}::1"
-
-
-@pytest.mark.parametrize(
-    ("remote", "address", "network"),
-    [
-        ("10.1.2.3", "10.1.2.3", "10.1.2.3"),
-        ("::ffff:10.1.2.3", "10.1.2.3", "10.1.2.3"),
-        ("[::ffff:10.1.2.3]:443", "10.1.2.3", "10.1.2.3"),
-        ("2001:DB8:1:2:3:4:5:6", "2001:db8:1:2:3:4:5:6", HOME),
-        ("fe80::1%eth0", "fe80::1", "fe80::/64"),
-        ("nonsense", "None", ""),
-    ],
-)
-def test_an_ipv6_caller_is_its_64_and_a_mapped_one_is_ipv4(
-    own_app: Flask, remote: str, address: str, network: str
-) -> None:
-    own_app.add_url_rule("/who", view_func=public(lambda: f"{caller_address()} {caller_network()}"), endpoint="who")
-    assert own_app.test_client().get("/who", environ_base={"REMOTE_ADDR": remote}).text == f"{address} {network}"
 
 
 @pytest.fixture

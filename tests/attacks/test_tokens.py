@@ -155,24 +155,10 @@ def test_nonsense_is_401(caller: Caller, token: str) -> None:
     assert caller("GET", "/api/v1/me").status_code == 401
 
 
-def test_without_credentials_the_header_has_no_error(client: FlaskClient) -> None:
-    for headers in ({}, {"Authorization": "Basic YTpi"}, {"Authorization": "Bearer"}):
-        answer = client.get("/api/v1/me", headers=headers)
-        assert answer.status_code == 401
-        assert answer.headers["WWW-Authenticate"] == 'Bearer realm="plaudit"'
-
-
 def test_another_tenants_token_with_the_tenant_swapped_is_401(app: Flask, caller: Caller, other_tenant: str) -> None:
     _, claims = parts(caller.token)
     caller.token = signed(app, {**claims, "tenant": other_tenant})
     assert caller("GET", "/api/v1/me").status_code == 401
-
-
-def test_too_little_scope_is_403_and_says_which(caller: Caller) -> None:
-    answer = caller("GET", "/api/v1/clients")
-    assert answer.status_code == 403
-    assert answer.get_json()["code"] == "insufficient_scope"
-    assert 'error="insufficient_scope", scope="admin"' in answer.headers["WWW-Authenticate"]
 
 
 def test_rotation_breaks_no_valid_token_and_both_keys_are_published(

@@ -10,7 +10,6 @@ import pytest
 import requests
 from flask.testing import FlaskClient
 
-from app.settings import Settings
 from tenants import ceilings, tickets
 from tenants.ceilings import Ceiling
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -171,13 +170,6 @@ def test_a_tenant_cannot_allow_itself_more_connections_than_its_ceiling(live: Li
     first = live.follow(wiki, **BOARD)
     assert live.refusal(f"/ws/leaderboards?ticket={ticket_for(wiki)}") == (409, "ceiling_reached")
     first.close()
-
-
-def test_the_api_says_where_the_sockets_are(client: FlaskClient, wiki: Caller, settings: Settings) -> None:
-    assert wiki("POST", "/api/v1/live/tickets").get_json()["live_url"] == settings.live_url
-    answer = client.get("/ws/leaderboards?ticket=x")
-    assert answer.status_code == 404
-    assert settings.live_url in answer.get_json()["detail"]
 
 
 def test_who_registered_alone_follows_public_boards_and_users_only(

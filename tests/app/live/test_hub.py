@@ -1,7 +1,5 @@
 """The Hub by itself: what a follower is told, whatever order things are heard in."""
 
-from typing import Any
-
 import orjson
 import pytest
 from prometheus_client import REGISTRY
@@ -10,11 +8,8 @@ from analytics.boards.names import Board
 from analytics.metrics import LIKES
 from analytics.windows import Window
 from app.http.auth import Reader
-from app.live import tops as live_tops
 from app.live.follower import Followed, Follower
 from app.live.hub import RESTARTING, Hub, Restarting
-from app.live.tops import Top, Tops
-from tenants.errors import Unavailable
 
 BOARD = Board("wiki", "tenant", Window.WEEK, LIKES)
 KEY = (BOARD.tenant_id, BOARD.topic)
@@ -82,22 +77,3 @@ def test_who_comes_while_the_process_goes_is_sent_elsewhere(hub: Hub, tenant: st
 
 def open_sockets() -> float:
     return REGISTRY.get_sample_value("plaudit_live_connections", {"kind": "socket"}) or 0
-
-
-def test_rows_are_read_once_however_many_ask_also_where_they_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[int] = []
-    answers: list[Top | None] = [Top(1, [], orjson.Fragment(b"[]")), None]
-
-    def read(*_args: Any, **_kwargs: Any) -> Top | None:
-        reads.append(1)
-        return answers[min(len(reads), len(answers)) - 1]
-
-    monkeypatch.setattr(live_tops, "_read", read)
-    tops = Tops()
-    for _ in range(100):
-        assert tops.get(BOARD, 10, 1, external_ids=True).version == 1
-    assert len(reads) == 1
-    for _ in range(100):
-        with pytest.raises(Unavailable):
-            tops.get(BOARD, 10, 2, external_ids=True)
-    assert len(reads) == 2

@@ -8,8 +8,6 @@ import requests
 from flask.testing import FlaskClient
 
 from analytics.boards import projection
-from app.run.data_folder import Addresses
-from app.settings import Settings
 from tenants.db import utcnow
 from tests.app.live.conftest import BOARD, TOPIC, like, opened
 from tests.live import Live, events, ticket_for
@@ -118,19 +116,6 @@ def test_revoking_a_client_or_a_key_ends_its_sockets(live: Live, client: FlaskCl
     wiki("DELETE", f"/api/v1/clients/{other.id}")
     wiki("DELETE", f"/api/v1/keys/{key}")
     assert [socket.close_code() for socket in sockets] == [4401, 4401]
-
-
-def test_a_process_that_goes_says_so(settings: Settings, addresses: Addresses, wiki: Caller) -> None:
-    with Live(settings, addresses) as going:
-        sockets = [going.follow(wiki, **BOARD) for _ in range(5)]
-        for socket in sockets:
-            socket.read_until("subscribed")
-        going.process.terminate()
-        assert [socket.close_code() for socket in sockets] == [1012] * 5
-        began = time.monotonic()
-        going.process.wait(10)
-        assert time.monotonic() - began < 5
-        assert "Traceback" not in going.log_text()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,31 @@
+"""Health checks: alive whatever is down; ready only with a migrated database."""
+
+from flask.testing import FlaskClient
+
+from app.settings import Settings
+from tests.app.conftest import with_settings
+
+
+def test_health(client: FlaskClient) -> None:
+    assert client.get("/health/live").get_json()["status"] == "ok"
+    ready = client.get("/health/ready")
+    assert ready.status_code == 200
+    assert ready.get_json() == {
+        "status": "ok",
+        "checks": {"database": "ok", "migrations": "ok", "redis": "ok", "queue": "ok"},
+    }
+
+
+def test_without_redis_it_is_degraded_and_ready(settings: Settings) -> None:
+    ready = with_settings(settings, redis_url="redis://127.0.0.1:1/0", queue_redis_url="redis://127.0.0.1:1/0").get(
+        "/health/ready"
+    )
+    assert ready.status_code == 200
+    assert ready.get_json()["status"] == "degraded"
+
+
+def test_without_the_database_it_is_not_ready_but_alive(settings: Settings) -> None:
+    nowhere = "postgresql://x@127.0.0.1:1/x"
+    client = with_settings(settings, database_url=nowhere, service_database_url=nowhere)
+    assert client.get("/health/ready").status_code == 503
+    assert client.get("/health/live").status_code == 200

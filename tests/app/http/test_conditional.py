@@ -1,0 +1,49 @@
+"""Conditional requests: 304 for what the caller has, 412 for what they did not read."""
+
+import pytest
+from flask import Flask
+
+from app.http.answer_cache import Answer
+from app.http.conditional import expected_version, if_changed
+from tenants.errors import Stale
+
+ANSWER = Answer.of(b'{"items": []}', version=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (None, 200),
+        ("", 200),
+        ('"another"', 200),
+        (ANSWER.etag.strip('"'), 200),
+        (ANSWER.etag, 304),
+        (f"W/{ANSWER.etag}", 304),
+        (f'"another", {ANSWER.etag}', 304),
+        ("*", 304),
+    ],
+)
+def test_what_the_caller_already_has_is_not_sent_again(app: Flask, given: str | None, status: int) -> None:
+    with app.test_request_context(headers={} if given is None else {"If-None-Match": given}):
+        answer = if_changed(ANSWER)
+    assert (answer.status_code, answer.data) == (status, ANSWER.body if status == 200 else b"")
+    assert answer.headers["ETag"] == ANSWER.etag
+    assert "private" in answer.headers["Cache-Control"]
+
+
+def test_another_body_has_another_etag() -> None:
+    assert Answer.of(b"{}", version=1).etag != ANSWER.etag == Answer.of(ANSWER.body, version=2).etag
+
+
+@pytest.mark.parametrize(
+    ("given", "version"), [(None, None), ("*", None), (" * ", None), ('"0"', 0), ('"12"', 12), (' W/"12" ', 12)]
+)
+def test_a_change_names_the_version_that_was_read(app: Flask, given: str | None, version: int | None) -> None:
+    with app.test_request_context(headers={} if given is None else {"If-Match": given}):
+        assert expected_version() == version
+
+
+@pytest.mark.parametrize("given", ["", "12", '"a"', '""', '"-1"', '"1", "2"', '"1234567890123456789"', "'1'"])
+def test_a_tag_in_another_form_matches_no_version(app: Flask, given: str) -> None:
+    with app.test_request_context(headers={"If-Match": given}), pytest.raises(Stale):
+        expected_version()

@@ -1,0 +1,104 @@
+"""A follower by itself: which frames it has yet to be sent, and in which order."""
+
+from collections.abc import Callable
+
+import orjson
+import pytest
+
+from analytics.boards.names import Board
+from analytics.metrics import LIKES
+from analytics.windows import Window
+from app.live.follower import FIRST_RETRY_S, MAX_FOLLOWED_BOARDS, MAX_RETRY_S, Followed, Follower, TooManyFollowed
+from app.live.hub import Hub
+from app.live.tops import Top
+from tenants.errors import Unavailable
+from tests.app.live.test_hub import BOARD, KEY, follower_of, hub, told
+
+__all__ = ["hub"]
+
+
+def types(follower: Follower) -> list[str]:
+    return [orjson.loads(frame)["type"] for frame in follower.frames()]
+
+
+def test_the_first_frame_confirms_the_subscription_with_the_newest_version(hub: Hub) -> None:
+    follower = follower_of(hub)
+    follower.follow(BOARD)
+    follower.mark_due(KEY, 3, "invalidated")
+    assert told(follower) == [("subscribed", 3)]
+    follower.mark_due(KEY, 4, "invalidated")
+    assert told(follower) == [("invalidated", 4)]
+    assert told(follower) == [], "each is sent once"
+
+
+def test_frames_are_numbered_one_after_the_other(hub: Hub) -> None:
+    follower = follower_of(hub)
+    for version in (1, 2):
+        follower.mark_due(KEY, version, "invalidated")
+        (frame,) = map(orjson.loads, follower.frames())
+        assert (frame["seq"], frame["v"], frame["topic"]) == (version, 1, BOARD.topic)
+
+
+def test_of_a_board_that_is_no_longer_followed_only_that_is_sent(hub: Hub) -> None:
+    follower = follower_of(hub)
+    follower.mark_due(KEY, 1, "invalidated")
+    follower.unfollow(BOARD)
+    assert types(follower) == ["unsubscribed"]
+    hub.on_invalidation({"tenant": BOARD.tenant_id, "versions": {BOARD.topic: 2}})
+    assert types(follower) == []
+
+
+def test_a_connection_follows_a_bounded_number_of_boards(hub: Hub) -> None:
+    follower = follower_of(hub)
+    boards = [Board(BOARD.tenant_id, f"space:s{number}", Window.WEEK, LIKES) for number in range(MAX_FOLLOWED_BOARDS)]
+    for board in boards[1:]:
+        follower.follow(board)
+    with pytest.raises(TooManyFollowed):
+        follower.follow(boards[0])
+    follower.follow(boards[1], top=3)
+    follower.unfollow(boards[2])
+    follower.follow(boards[0])
+    assert len(follower.follows) == MAX_FOLLOWED_BOARDS
+
+
+def test_whatever_is_due_wakes_the_writer(hub: Hub) -> None:
+    follower = follower_of(hub)
+    happenings: list[Callable[[], None]] = [
+        lambda: follower.mark_due(KEY, 1, "invalidated"),
+        lambda: follower.unfollow(BOARD),
+        lambda: follower.end(1001),
+    ]
+    for happen in happenings:
+        follower.wake.clear()
+        happen()
+        assert follower.wake.is_set()
+
+
+def test_rows_that_cannot_be_read_are_tried_again_ever_later(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    tops: list[Top | None] = [None] * 8
+    delays: list[float] = []
+
+    def get(*_args: object, **_options: object) -> Top:
+        top = tops.pop(0)
+        if top is None:
+            raise Unavailable
+        return top
+
+    monkeypatch.setattr(hub.tops, "get", get)
+    monkeypatch.setattr(hub, "retry_later", lambda *_args, in_s: delays.append(in_s))
+    follower = follower_of(hub)
+    follower.follows[KEY] = Followed(BOARD, 3)
+    for _ in range(8):
+        follower.mark_due(KEY, 5, "invalidated")
+        assert types(follower) == []
+    assert (delays[:3], delays[-1]) == ([FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S], MAX_RETRY_S)
+    older, newest = (Top(version, [], orjson.Fragment(b"[]")) for version in (4, 5))
+    tops += [older, newest]
+    sent = []
+    for _ in range(2):
+        follower.mark_due(KEY, 5, "invalidated")
+        sent += told(follower)
+    assert sent == [("top", 4), ("top", 5)], "rows that are not the newest are sent, and then read again"
+    assert len(delays) == 9
+    follower.mark_due(KEY, 5, "invalidated")
+    assert types(follower) == []

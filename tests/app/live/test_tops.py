@@ -1,0 +1,76 @@
+"""The first rows of boards: read once for all connections."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from analytics.boards import projection
+from analytics.boards.names import Board, board_of
+from analytics.metrics import LIKES
+from analytics.windows import Window
+from app.live import tops as live_tops
+from app.live.tops import Top, Tops
+from tenants.db import utcnow
+from tenants.errors import Unavailable
+from tests.app.live.conftest import like
+from tests.app.live.test_hub import BOARD
+from tests.people import Caller
+
+
+def test_rows_are_read_once_however_many_ask_also_where_they_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    answers: list[Top | None] = [Top(1, [], orjson.Fragment(b"[]")), None]
+
+    def read(*_args: Any, **_kwargs: Any) -> Top | None:
+        reads.append(1)
+        return answers[min(len(reads), len(answers)) - 1]
+
+    monkeypatch.setattr(live_tops, "_read", read)
+    tops = Tops()
+    for _ in range(100):
+        assert tops.get(BOARD, 10, 1, external_ids=True).version == 1
+    assert len(reads) == 1
+    for _ in range(100):
+        with pytest.raises(Unavailable):
+            tops.get(BOARD, 10, 2, external_ids=True)
+    assert len(reads) == 2
+
+
+def test_rows_are_at_the_wanted_version_or_the_newest_there_is(wiki: Caller) -> None:
+    board, tops = Board(wiki.tenant, "tenant", Window.WEEK, LIKES), Tops()
+    like(wiki, "ann")
+    first = tops.get(board, 10, 1, external_ids=False)
+    assert (first.version, [row["page"]["external_id"] for row in first.items]) == (1, ["a"])
+    assert orjson.loads(orjson.dumps(first.body)) == first.items
+    assert tops.get(board, 10, 7, external_ids=False).version == 1, "no newer can be read yet"
+    like(wiki, "ben")
+    (row,) = Tops().get(board, 10, 2, external_ids=False).items
+    assert row["value"] == 2
+
+
+def test_rows_have_external_ids_only_for_who_may_see_them(wiki: Caller) -> None:
+    wiki("PUT", "/api/v1/actions/catalog/post", json={"points": 5})
+    event = {"type": "action", "action_type": "post", "user": "ada@example.org"}
+    assert wiki("POST", "/api/v1/events", json={"events": [event]}).get_json()["accepted"] == 1
+    projection.project_all(wiki.tenant, now=utcnow)
+    board, tops = board_of(wiki.tenant, "users", Window.ALL, None), Tops()
+    for external_ids in (True, False):
+        (row,) = tops.get(board, 10, 1, external_ids=external_ids).items
+        assert row["user"].get("external_id") == ("ada@example.org" if external_ids else None)
+
+
+def test_the_rows_of_made_up_boards_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+
+    def read(board: Board, *_args: Any, **_options: Any) -> Top:
+        reads.append(board.scope)
+        return Top(1, [], orjson.Fragment(b"[]"))
+
+    monkeypatch.setattr(live_tops, "_read", read)
+    monkeypatch.setattr(live_tops, "MAX_ENTRIES", 3)
+    tops = Tops()
+    for scope in ("a", "b", "c", "a", "d", "a"):
+        tops.get(replace(BOARD, scope=f"space:{scope}"), 10, 1, external_ids=True)
+    assert reads == [f"space:{scope}" for scope in ("a", "b", "c", "a", "d")], "all are forgotten when there are three"
