@@ -20,7 +20,7 @@ def run_and_exit(main: Callable[[], object]) -> None:
         if isinstance(ended.code, str):
             sys.stderr.write(f"{ended.code}\n")
         status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # noqa: SLF001  what the interpreter itself calls at its end
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()

@@ -2,9 +2,9 @@
 
 import sys
 
-from tenants.quick_exit import run_and_exit
 from app.settings import Settings
 from tenants import logs
+from tenants.quick_exit import run_and_exit
 from workers import run
 
 PROCESSES = {"worker": run.work, "cron": run.tick}

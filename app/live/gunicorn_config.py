@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 from app.run.launcher import die_with_parent
-from tenants.quick_exit import run_and_exit
 from app.settings import Settings
 from tenants import logs
+from tenants.quick_exit import run_and_exit
 
 
 def post_worker_init(worker: Any) -> None:
