@@ -120,8 +120,7 @@ class Service:
         by_name = {}
         for child in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if command := child.cmdline():  # a process that is just starting has none yet
-                    by_name[_name(command)] = child
+                by_name[_name(child)] = child
         return by_name
 
     def everything(self) -> list[psutil.Process]:
@@ -188,9 +187,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _name(command: list[str]) -> str:
-    text = " ".join(command)
-    for name in ("postgres", "valkey", "gunicorn", "cron", "worker", "web"):
-        if name in (Path(command[0]).name if name in {"postgres", "valkey"} else text):
-            return {"gunicorn": "live"}.get(name, name)
-    return text
+def _name(process: psutil.Process) -> str:
+    """What one of the supervisor's children is."""
+    command = " ".join(process.cmdline())
+    for name in ("postgres", "valkey"):
+        if name in Path(command.split(" ")[0]).name:
+            return name
+    return "live" if "gunicorn" in command else process.name().removeprefix("plaudit-")

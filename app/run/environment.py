@@ -27,13 +27,21 @@ def with_addresses(addresses: Addresses, **changes: str) -> dict[str, str]:
     return env
 
 
+def use_metrics_of(data_dir: Path) -> None:
+    """Have this process and those that it starts keep their metrics in this folder, without those of earlier ones.
+
+    To be called before anything that has metrics is imported: their library reads it then.
+    """
+    metrics = data_dir / "metrics"
+    shutil.rmtree(metrics, ignore_errors=True)
+    metrics.mkdir(mode=0o700)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+
+
 def for_children(
     settings: Settings, addresses: Addresses, *, data_dir: Path, live_port: int, live_url: str, is_terminal: bool
 ) -> dict[str, str]:
     """The environment of the processes of `plaudit up`: everything they need."""
-    metrics = data_dir / "metrics"
-    shutil.rmtree(metrics, ignore_errors=True)
-    metrics.mkdir(mode=0o700)
     colours = {"FORCE_COLOR": "1"} if is_terminal and settings.allows_colours else {}
     return with_addresses(
         addresses,
@@ -43,7 +51,6 @@ def for_children(
         PLAUDIT_SECRET_KEY=secret_key(settings, data_dir),
         PLAUDIT_DATA_DIR=str(data_dir),
         LOG_FORMAT=settings.log_format or ("console" if is_terminal else "json"),
-        PROMETHEUS_MULTIPROC_DIR=str(metrics),
         PYTHONUNBUFFERED="1",
         **colours,
     )

@@ -20,10 +20,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO
 
 from app.run import environment
 from app.run.data_folder import LocalServersError
+from app.run.forked import ForkedProcess
 from app.run.local_servers import LocalServers, Server
 
 STOP_WITHIN_S = 9.0
@@ -34,7 +36,8 @@ MAX_RESTART_DELAY_S = 5.0
 # The restart delay of a child that ran this long is reset.
 STEADY_AFTER_S = 10.0
 
-Start = Callable[[], "subprocess.Popen[bytes]"]
+Process = subprocess.Popen[bytes] | ForkedProcess
+Start = Callable[[], Process]
 
 
 class UpError(Exception):
@@ -48,7 +51,7 @@ class Child:
     stop_signal: signal.Signals = signal.SIGTERM
     is_server: bool = False
     noise: "re.Pattern[str]" = re.compile(r"(?!)")
-    process: "subprocess.Popen[bytes] | None" = None
+    process: Process | None = None
     started_at: float = 0.0
     restart_at: float | None = None
     restart_in_s: float = FIRST_RESTART_DELAY_S
@@ -87,18 +90,23 @@ class Supervisor:
             os.close(waker)
 
     def add_server(self, server: Server) -> Child:
-        def start() -> "subprocess.Popen[bytes]":
+        def start() -> Process:
             return server.start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
         noise = re.compile(server.noise)
         return self._add(Child(server.name, start, stop_signal=server.stop_signal, is_server=True, noise=noise))
 
+    def add_fork(self, name: str, module: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
+        """One of our own processes, with the libraries that are loaded here."""
+        child_env = environment.for_child(self.env, **(env or {}))
+        return self._add(Child(name, partial(ForkedProcess, module, arguments, child_env)))
+
     def add_command(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
-        """One of our own processes: `plaudit web` and so on."""
+        """One of our own processes that loads its libraries itself."""
         command = [sys.executable, "-m", "app.cli", *arguments]
         child_env = environment.for_child(self.env, **(env or {}))
 
-        def start() -> "subprocess.Popen[bytes]":
+        def start() -> Process:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -176,8 +184,8 @@ class Supervisor:
             if time.monotonic() - child.started_at > STEADY_AFTER_S:
                 child.restart_in_s = FIRST_RESTART_DELAY_S
             child.restart_at = time.monotonic() + child.restart_in_s
-            if not self._stop_signals:
-                status = child.process.returncode
+            status = child.process.returncode
+            if status is not None and not self._stop_signals:
                 how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
                 self.out.line(child.name, f"{how}; restarting it in {child.restart_in_s:g} s")
             child.restart_in_s = min(child.restart_in_s * 2, MAX_RESTART_DELAY_S)
@@ -279,8 +287,10 @@ class Printer:
                 return
 
 
-def start_servers(supervisor: Supervisor, servers: LocalServers, *, with_database: bool, with_redis: bool) -> bool:
-    """Start the local servers that are wanted. False: a stop was requested meanwhile."""
+def start_servers(
+    supervisor: Supervisor, servers: LocalServers, *, with_database: bool, with_redis: bool
+) -> Callable[[], bool]:
+    """Start the local servers that are wanted. Returns the condition to wait for: whether they are up."""
     children = []
     if with_database:
         children.append(supervisor.add_server(servers.postgres()))
@@ -293,7 +303,7 @@ def start_servers(supervisor: Supervisor, servers: LocalServers, *, with_databas
             raise LocalServersError(f"The local {dead[0]} keeps stopping; the lines above say why")
         return servers.are_up(database=with_database, redis=with_redis)
 
-    return supervisor.wait_for(are_up)
+    return are_up
 
 
 def is_ready(url: str) -> bool:

@@ -3,11 +3,13 @@
 import json
 import secrets
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import click
 
-from app.run import data_folder, environment, supervisor
+from app.run import data_folder, environment, forked, supervisor
 from app.run.data_folder import Addresses
 from app.run.local_servers import LocalServers
 from app.run.supervisor import Supervisor
@@ -33,8 +35,11 @@ def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, a
         processes = Supervisor(env={}, out=out)
         with processes.signals():
             try:
-                addresses = _start_servers(processes, settings, data_dir, lock)
-                if addresses is not None:
+                environment.use_metrics_of(data_dir)
+                addresses, are_up = _start_servers(processes, settings, data_dir, lock)
+                forked.load_libraries()  # while the servers start
+                if processes.wait_for(are_up):
+                    data_folder.write_state(data_dir, "up", addresses)
                     _start_service(
                         processes,
                         settings,
@@ -61,22 +66,23 @@ def _live_port(settings: Settings) -> int:
     raise supervisor.UpError("No free port for the sockets: choose one with PLAUDIT_LIVE_PORT")
 
 
-def _start_servers(processes: Supervisor, settings: Settings, data_dir: Path, lock: "object") -> Addresses | None:
-    """Start local servers where the environment names none. None: a stop was requested meanwhile."""
+def _start_servers(
+    processes: Supervisor, settings: Settings, data_dir: Path, lock: IO[str]
+) -> tuple[Addresses, Callable[[], bool]]:
+    """Start local servers where the environment names none. Returns the addresses, and whether they are up."""
     with_database, with_redis = settings.database_url is None, settings.redis_url is None
+    named = Addresses(settings.database_url or "", settings.service_database_url or "", settings.redis_url or "")
     if not with_database and not with_redis:
-        return Addresses(settings.database_url or "", settings.service_database_url or "", settings.redis_url or "")
-    servers = LocalServers(data_dir, lock)  # type: ignore[arg-type]
-    if not supervisor.start_servers(processes, servers, with_database=with_database, with_redis=with_redis):
-        return None
+        return named, lambda: True
+    servers = LocalServers(data_dir, lock)
+    are_up = supervisor.start_servers(processes, servers, with_database=with_database, with_redis=with_redis)
     own = servers.addresses
     addresses = Addresses(
-        database_url=own.database_url if with_database else settings.database_url or "",
-        service_database_url=own.service_database_url if with_database else settings.service_database_url or "",
-        redis_url=own.redis_url if with_redis else settings.redis_url or "",
+        database_url=own.database_url if with_database else named.database_url,
+        service_database_url=own.service_database_url if with_database else named.service_database_url,
+        redis_url=own.redis_url if with_redis else named.redis_url,
     )
-    data_folder.write_state(data_dir, "up", addresses)
-    return addresses
+    return addresses, are_up
 
 
 def _start_service(
@@ -104,11 +110,11 @@ def _start_service(
     # Processes that answer requests get the service's login only, where there is one.
     no_owner = {"DATABASE_URL": ""} if addresses.service_database_url else {}
     demo_secret = {"PLAUDIT_DEMO_SECRET": secrets.token_urlsafe(32) if traffic else ""}
-    processes.add_command("web", "web", env=no_owner | demo_secret)
     processes.add_command("live", "live", env=no_owner)
+    processes.add_fork("web", "app.cli", "web", env=no_owner | demo_secret)
     for number in range(1, workers + 1):
-        processes.add_command(f"worker{number}", "worker")
-    processes.add_command("cron", "cron")
+        processes.add_fork(f"worker{number}", "workers", "worker")
+    processes.add_fork("cron", "workers", "cron")
     host = HEALTH_HOST if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104
     if processes.wait_for(
         lambda: (
@@ -132,7 +138,7 @@ def _start_service(
 def _prepare_demo(processes: Supervisor, env: dict[str, str], *, ready: Path) -> None:
     """Start the demo's traffic, and wait for the file that it writes when everything is prepared."""
     ready.unlink(missing_ok=True)
-    processes.add_command("demo", "demo-traffic", env=env)
+    processes.add_fork("demo", "app.cli", "demo-traffic", env=env)
     if not processes.wait_at_most(DEMO_WITHIN_S, ready.exists) and not processes.is_stopping:
         processes.out.line("demo", "still creating its history; the boards fill up meanwhile")
 
