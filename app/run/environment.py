@@ -39,7 +39,7 @@ def use_metrics_of(data_dir: Path) -> None:
 
 
 def for_children(
-    settings: Settings, addresses: Addresses, *, data_dir: Path, live_port: int, live_url: str, is_terminal: bool
+    settings: Settings, addresses: Addresses, *, data_dir: Path, live_port: int, is_terminal: bool
 ) -> dict[str, str]:
     """The environment of the processes of `plaudit up`: everything they need."""
     colours = {"FORCE_COLOR": "1"} if is_terminal and settings.allows_colours else {}
@@ -47,13 +47,18 @@ def for_children(
         addresses,
         PLAUDIT_PORT=str(settings.port),
         PLAUDIT_LIVE_PORT=str(live_port),
-        PLAUDIT_LIVE_URL=live_url,
+        PLAUDIT_LIVE_URL=live_url(settings, live_port),
         PLAUDIT_SECRET_KEY=secret_key(settings, data_dir),
         PLAUDIT_DATA_DIR=str(data_dir),
         LOG_FORMAT=settings.log_format or ("console" if is_terminal else "json"),
         PYTHONUNBUFFERED="1",
         **colours,
     )
+
+
+def live_url(settings: Settings, live_port: int) -> str:
+    """Where clients find the live process: behind the public address, or on its own port."""
+    return settings.live_url if settings.has_public_url else f"http://127.0.0.1:{live_port}"
 
 
 def for_child(env: Mapping[str, str], **changes: str) -> dict[str, str]:

@@ -37,7 +37,12 @@ def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, a
             try:
                 environment.use_metrics_of(data_dir)
                 addresses, are_up = _start_servers(processes, settings, data_dir, lock)
-                forked.load_libraries()  # while the servers start
+                processes.env = environment.for_children(
+                    settings, addresses, data_dir=data_dir, live_port=live_port, is_terminal=sys.stdout.isatty()
+                )
+                # It loads its libraries itself, while the servers start and this process loads those of the others.
+                processes.add_command("live", "live", env=_no_owner(addresses))
+                forked.load_libraries()
                 if processes.wait_for(are_up):
                     data_folder.write_state(data_dir, "up", addresses)
                     _start_service(
@@ -97,21 +102,9 @@ def _start_service(
     traffic: bool,
     as_json: bool,
 ) -> None:
-    live_url = settings.live_url if settings.has_public_url else f"http://127.0.0.1:{live_port}"
-    processes.env = environment.for_children(
-        settings,
-        addresses,
-        data_dir=data_dir,
-        live_port=live_port,
-        live_url=live_url,
-        is_terminal=sys.stdout.isatty(),
-    )
     demo_credentials = _prepare_database(addresses, data_dir if demo else None)
-    # Processes that answer requests get the service's login only, where there is one.
-    no_owner = {"DATABASE_URL": ""} if addresses.service_database_url else {}
     demo_secret = {"PLAUDIT_DEMO_SECRET": secrets.token_urlsafe(32) if traffic else ""}
-    processes.add_command("live", "live", env=no_owner)
-    processes.add_fork("web", "app.cli", "web", env=no_owner | demo_secret)
+    processes.add_fork("web", "app.cli", "web", env=_no_owner(addresses) | demo_secret)
     for number in range(1, workers + 1):
         processes.add_fork(f"worker{number}", "workers", "worker")
     processes.add_fork("cron", "workers", "cron")
@@ -130,9 +123,15 @@ def _start_service(
         if sys.stdout.isatty() and not as_json:
             processes.wait_at_most(QUIET_WITHIN_S, lambda: processes.out.has_been_quiet_for(QUIET_S))
         if not processes.is_stopping:
+            live_url = environment.live_url(settings, live_port)
             ready = {"ready": True, "url": settings.public_url, "live_url": live_url, **demo_credentials}
             _print_ready(ready, processes.out, as_json=as_json)
         processes.run()
+
+
+def _no_owner(addresses: Addresses) -> dict[str, str]:
+    """Processes that answer requests get the service's login only, where there is one."""
+    return {"DATABASE_URL": ""} if addresses.service_database_url else {}
 
 
 def _prepare_demo(processes: Supervisor, env: dict[str, str], *, ready: Path) -> None:
