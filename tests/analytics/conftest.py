@@ -2,6 +2,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx
 from tests.people import Caller, client_of, user_of
@@ -31,6 +32,14 @@ def admin(client: FlaskClient, tenant: str) -> Caller:
 def player(admin: Caller, client: FlaskClient, tenant: str) -> Caller:
     """A user who can do the actions of `admin`'s catalog."""
     return user_of(client, tenant)
+
+
+@pytest.fixture
+def no_redis(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis is unavailable: its breaker is open and stays open."""
+    guarded = tenants_redis.boards()
+    monkeypatch.setattr(guarded, "_down_since", 0.0)
+    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
 
 
 def make_page(caller: Caller, external_id: str, **changes: str) -> str:
