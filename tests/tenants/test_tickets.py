@@ -10,10 +10,13 @@ from tenants.db import tenant_tx, utcnow
 from tenants.tickets import TICKET_TTL, BadTicket, Holder
 from tests.secrets_seen import SEEN
 
+NOW = utcnow()
+
 
 def issue(holder: Holder) -> str:
     with tenant_tx(holder.tenant_id) as tx:
-        ticket, _ = tickets.issue(tx, holder, now=utcnow())
+        ticket, expires_at = tickets.issue(tx, holder, now=NOW)
+    assert expires_at == NOW + TICKET_TTL
     SEEN.add(ticket)
     return ticket
 
@@ -21,18 +24,18 @@ def issue(holder: Holder) -> str:
 def test_a_ticket_is_used_once_also_without_redis(tenant: str, no_redis: None) -> None:
     holder = Holder(tenant, "client", "x", proof="jti", until=5)
     ticket = issue(holder)
-    assert tickets.consume(ticket, now=utcnow()) == holder
+    assert tickets.consume(ticket, now=NOW) == holder
     with pytest.raises(BadTicket):
-        tickets.consume(ticket, now=utcnow())
+        tickets.consume(ticket, now=NOW)
 
 
 def test_a_ticket_that_is_too_old_or_unknown_is_refused(tenant: str) -> None:
     ticket = issue(Holder(tenant, "key", "x"))
     with pytest.raises(BadTicket):
-        tickets.consume(ticket, now=utcnow() + TICKET_TTL)
+        tickets.consume(ticket, now=NOW + TICKET_TTL)
     for unknown in ("", "x", f"tkt_{tenant}_{'A' * 43}", ticket.replace("tkt_", "rt_"), "tkt_nobody-here_x"):
         with pytest.raises(BadTicket):
-            tickets.consume(unknown, now=utcnow())
+            tickets.consume(unknown, now=NOW)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def test_the_first_rows_are_by_value_then_by_member_as_text_descending(pages: Bo
     [
         (Position(1.5, "2"), [(3, "10"), (4, "1")]),
         (Position(1.5, "5"), [(2, "2"), (3, "10"), (4, "1")]),  # a member that left the board
+        (Position(1.5, "1"), [(4, "1")]),  # "10" is above its beginning "1"
         (Position(1.5, "0"), [(4, "1")]),
         (Position(100.0, "x"), [(1, "9"), (2, "2"), (3, "10"), (4, "1")]),
         (Position(0.5, "1"), []),

@@ -7,6 +7,7 @@ from flask.testing import FlaskClient
 
 from analytics.ingest import writes
 from analytics.ingest.writes import EventKind, Item, Outcome, Result, WriteRequest
+from analytics.windows import HOUR
 from tenants import credentials, users
 from tenants.credentials import ClientToken
 from tenants.db import tenant_tx, utcnow
@@ -120,9 +121,10 @@ def test_requests_of_several_tenants_are_written_together_without_those_of_a_rev
 
 def test_rejections_are_added_up_by_reason(tenant: str) -> None:
     now = utcnow()
-    for rejected in ({"invalid": 2, "too_old": 1}, {"invalid": 3}):
+    for at, rejected in ((now - HOUR, {"invalid": 2, "too_old": 1}), (now, {"invalid": 3}), (now, {"invalid": 4})):
         with tenant_tx(tenant) as tx:
-            writes.apply(tx, WriteRequest(tenant, [], now, rejected=rejected))
+            writes.apply(tx, WriteRequest(tenant, [], at, rejected=rejected))
     with tenant_tx(tenant) as tx:
-        assert writes.rejections(tx, since=now) == {"invalid": 5, "too_old": 1}
-        assert writes.rejections(tx, since=now.replace(year=now.year + 1)) == {}
+        assert writes.rejections(tx, since=now - HOUR) == {"invalid": 9, "too_old": 1}
+        assert writes.rejections(tx, since=now) == {"invalid": 7}
+        assert writes.rejections(tx, since=now + 2 * HOUR) == {}
