@@ -59,9 +59,8 @@ def test_the_platform_has_all_rows_and_the_privileges_that_were_named(tx: Tx) ->
     refuses(tx, "INSERT INTO rls_notes VALUES ('t-one', 'd')", "permission denied")
 
 
-def test_the_owner_needs_its_own_policy_and_has_one(tx: Tx) -> None:
+def test_policies_are_forced_and_the_owner_has_one_for_all_rows(tx: Tx) -> None:
     assert notes(tx) == ["a", "b"]
-    tx.execute(text("DROP POLICY owner ON rls_notes"))
     forced = text("SELECT relforcerowsecurity FROM pg_class WHERE oid = 'rls_notes'::regclass")
     assert tx.scalar(forced) is True
 
