@@ -1,10 +1,21 @@
+from collections.abc import Callable
+from datetime import datetime
+
 import pytest
 from flask.testing import FlaskClient
+from rq import Queue
+from rq.serializers import JSONSerializer
 from sqlalchemy import text
 
+from analytics.ingest import pages, writes
+from analytics.ingest.writes import Item, Outcome, WriteRequest
+from tenants import queue
+from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
-from tenants.db import tenant_tx
+from tenants.db import tenant_tx, utcnow
 from tests.people import Caller, client_of, user_of
+
+Jobs = Callable[[], list[str]]
 
 
 @pytest.fixture
@@ -33,11 +44,49 @@ def player(admin: Caller, client: FlaskClient, tenant: str) -> Caller:
     return user_of(client, tenant)
 
 
+@pytest.fixture
+def jobs(tenant: str) -> Jobs:
+    """Reads the names of the jobs that are enqueued for the tenant."""
+
+    def jobs() -> list[str]:
+        redis = tenants_redis.queue().redis
+        every = Queue(queue.QUEUE, connection=redis, serializer=JSONSerializer).get_jobs()
+        return [str(job.func_name) for job in every if job.args == [tenant]]
+
+    return jobs
+
+
+@pytest.fixture
+def no_redis(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis is unavailable: its breaker is open and stays open."""
+    guarded = tenants_redis.boards()
+    monkeypatch.setattr(guarded, "_down_since", 0.0)
+    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
+
+
 def make_page(caller: Caller, external_id: str, **changes: str) -> str:
     body = {"space": "eng", "title": f"Page {external_id}", "url": f"https://wiki.example/{external_id}", **changes}
     answer = caller("PUT", f"/api/v1/pages/{external_id}", json=body)
     assert answer.status_code in {200, 201}, answer.text
     return external_id
+
+
+def put_page(tenant: str, external_id: str, *, space: str = "eng", visibility: str = "private") -> int:
+    """A page by the domain, without HTTP; returns its id."""
+    with tenant_tx(tenant) as tx:
+        address = f"https://wiki.example/{external_id}"
+        saved = pages.put(
+            tx, external_id, space=space, title=f"Page {external_id}", url=address, visibility=visibility, now=utcnow()
+        )
+        return saved.page.id
+
+
+def write_events(tenant: str, *items: Item, now: datetime | None = None) -> list[Outcome]:
+    """Write views and likes by the domain, without HTTP; returns what became of each."""
+    request = WriteRequest(tenant, items, now or utcnow())
+    with tenant_tx(tenant) as tx:
+        writes.apply(tx, request)
+    return request.outcomes
 
 
 def views_of(tenant: str, page: str | None = None) -> int:

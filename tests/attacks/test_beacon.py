@@ -6,11 +6,10 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics.ingest.visitors import Visitors
 from app.settings import Settings
 from app.web import create_app
 from tenants import redis as tenants_redis
-from tenants.db import owner_tx, utcnow
+from tenants.db import owner_tx
 from tests.analytics.conftest import views_of
 from tests.beacons import FIREFOX, send
 from tests.people import Caller
@@ -49,13 +48,3 @@ def test_neither_address_nor_agent_is_stored(client: FlaskClient, admin: Caller,
     redis.close()
     assert names
     assert not any(address in name or "canary" in name for name in names)
-
-
-def test_a_visitor_is_another_the_next_day() -> None:
-    from datetime import timedelta
-
-    visitors = Visitors(secret_key="x" * 40)
-    today = utcnow().date()
-    same = {visitors.identify(network="10.0.0.1", agent="a", today=today) for _ in range(2)}
-    assert len(same) == 1
-    assert visitors.identify(network="10.0.0.1", agent="a", today=today + timedelta(days=1)) not in same

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
-from sqlalchemy.exc import ProgrammingError
 from werkzeug.test import TestResponse
 
 from analytics.boards import projection
 from analytics.ingest import imports, pages
 from analytics.ingest.events import Ages
-from tenants import ceilings, users
+from tenants import ceilings
 from tenants.ceilings import Ceiling
 from tenants.db import Tx, owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import likes_of, make_page
@@ -135,29 +134,6 @@ def test_a_tenant_has_so_many_segments(admin: Caller, client: FlaskClient, tenan
     assert refusal(admin("PATCH", paths[2], json={"segment": "west"})) == REFUSED
     assert admin("PATCH", paths[2], json={"segment": "north", "bio": "b"}).status_code == 200
     assert admin("PATCH", paths[2], json={"segment": None}).status_code == 200
-
-
-def test_the_service_cannot_raise_a_ceiling(tenant: str) -> None:
-    with pytest.raises(ProgrammingError, match="permission denied"), tenant_tx(tenant) as tx:
-        ceilings.change(tx, tenant, {Ceiling.PAGES: 10**9})
-
-
-def test_things_are_counted_seldom_where_counting_takes_long(
-    admin: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counted: list[int] = []
-    real = users.count
-
-    def count_slowly(tx: Tx, most: int) -> int:
-        counted.append(most)
-        tx.execute(text("SELECT pg_sleep(0.05)"))
-        return real(tx, most)
-
-    monkeypatch.setattr(users, "count", count_slowly)
-    make_page(admin, "p")
-    for number in range(20):
-        assert admin("PUT", f"/api/v1/pages/p/likes/u{number}").status_code == 200
-    assert 1 <= len(counted) <= 2, "once in the request, which breaks it off, and once beside it"
 
 
 def test_a_count_that_takes_too_long_is_made_beside_the_request(

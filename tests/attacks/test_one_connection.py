@@ -1,6 +1,5 @@
 """No request ever holds two connections: a process that has only one answers everything."""
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,6 @@ from app.settings import Settings
 from app.web import connect, create_app
 from tenants import db
 from tenants import settings as tenant_settings
-from tenants.db import owner_tx, platform_tx, tenant_tx
 from tenants.users import Role
 from tests.analytics.conftest import make_page
 from tests.people import Caller, client_of, log_in, user_of
@@ -84,31 +82,3 @@ def test_a_process_with_one_connection_answers_requests_of_every_kind(
         answer.get_data()
         tenant_settings.forget(tenant)
     assert log_in(client, tenant, "admin_user")["refresh_token"]
-
-
-def test_a_transaction_inside_another_of_the_same_tenant_is_the_same_and_of_another_an_error(
-    tenant: str, other_tenant: str
-) -> None:
-    with tenant_tx(tenant) as outer, tenant_tx(tenant) as inner:
-        assert inner is outer
-        for second in (tenant_tx(other_tenant), platform_tx()):
-            with pytest.raises(RuntimeError, match="already open"), second:
-                pass
-    with tenant_tx(other_tenant) as later:
-        assert later is not outer
-
-
-def test_what_waits_for_a_commit_happens_after_it_and_only_then(tenant: str) -> None:
-    done: list[str] = []
-    with tenant_tx(tenant) as tx:
-        tx.after_commit(lambda: done.append("outer"))
-        with tenant_tx(tenant) as inner:
-            inner.after_commit(lambda: done.append("inner"))
-        assert done == []
-    assert done == ["outer", "inner"]
-    with contextlib.suppress(ZeroDivisionError), tenant_tx(tenant) as tx:
-        tx.after_commit(lambda: done.append("never"))
-        raise ZeroDivisionError
-    with owner_tx() as tx:
-        tx.after_commit(lambda: done.append("owner"))
-    assert done == ["outer", "inner", "owner"]

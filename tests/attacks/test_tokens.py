@@ -4,7 +4,6 @@ import base64
 import json
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import jwt as pyjwt
@@ -13,12 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flask import Flask
 from flask.testing import FlaskClient
 from joserfc.jwk import ECKey
-from sqlalchemy import text
 
 from app.http.services import services_of
-from app.settings import Settings
-from tenants.db import owner_tx, platform_tx, utcnow
-from tenants.signing import Signer, rotate_if_due
 from tests.people import Caller, client_of
 
 Claims = dict[str, Any]
@@ -159,58 +154,6 @@ def test_another_tenants_token_with_the_tenant_swapped_is_401(app: Flask, caller
     _, claims = parts(caller.token)
     caller.token = signed(app, {**claims, "tenant": other_tenant})
     assert caller("GET", "/api/v1/me").status_code == 401
-
-
-def test_rotation_breaks_no_valid_token_and_both_keys_are_published(
-    app: Flask, settings: Settings, caller: Caller
-) -> None:
-    signer = services_of(app).signer
-    before = {key["kid"] for key in caller.http.get("/.well-known/jwks.json").get_json()["keys"]}
-    kid = signer.rotate(now=utcnow())
-    published = {key["kid"] for key in caller.http.get("/.well-known/jwks.json").get_json()["keys"]}
-    assert published == before | {kid}
-    assert parts(signer.sign({}, ttl_s=60, now=utcnow()))[0]["kid"] in before, "published first, used later"
-    assert caller("GET", "/api/v1/me").status_code == 200
-
-    # A quarter of an hour later the new one signs, and another process, which knew only the old one, finds it.
-    another = Signer(issuer=settings.public_url, secret_key=settings.secret_key or "")
-    another.jwks()
-    with owner_tx() as tx:
-        tx.execute(text("UPDATE signing_keys SET activates_at = activates_at - interval '1 hour'"))
-        tx.execute(
-            text("UPDATE signing_keys SET retires_at = retires_at - interval '15 minutes' WHERE retires_at IS NOT NULL")
-        )
-    fresh = Signer(issuer=settings.public_url, secret_key=settings.secret_key or "")
-    claims = {"sub": "x", "tenant": "y"}
-    token = fresh.sign(claims, ttl_s=60, now=utcnow())
-    assert parts(token)[0]["kid"] == kid
-    assert another.verify(token)["sub"] == "x"
-    assert caller("GET", "/api/v1/me").status_code == 200, "the old key is published as long as its tokens live"
-
-
-def test_private_keys_are_sealed_and_a_lost_secret_makes_a_new_key(app: Flask, settings: Settings) -> None:
-    signer = services_of(app).signer
-    signer.jwks()
-    with platform_tx() as tx:
-        stored = list(tx.execute(text("SELECT private_key FROM signing_keys")).scalars())
-    assert stored
-    assert not any(b'"d"' in bytes(row) for row in stored)
-    stranger = Signer(issuer=settings.public_url, secret_key="another secret of some length " * 2)
-    token = stranger.sign({"sub": "x", "tenant": "y"}, ttl_s=60, now=utcnow())
-    assert stranger.verify(token)["sub"] == "x"
-    with owner_tx() as tx:
-        tx.execute(text("DELETE FROM signing_keys WHERE kid = :kid"), {"kid": parts(token)[0]["kid"]})
-
-
-def test_a_key_is_rotated_when_it_is_a_month_old_and_only_once(app: Flask, settings: Settings) -> None:
-    signer = Signer(issuer=settings.public_url, secret_key=settings.secret_key or "")
-    signer.jwks()
-    assert rotate_if_due(signer, now=utcnow()) is None
-    later = utcnow() + timedelta(days=31)
-    assert rotate_if_due(signer, now=later) is not None
-    assert rotate_if_due(signer, now=later) is None
-    with owner_tx() as tx:
-        tx.execute(text("DELETE FROM signing_keys"))
 
 
 def test_pem_is_never_published(client: FlaskClient) -> None:

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from analytics.boards import projection
-from tenants.db import utcnow
+from analytics.boards import page_numbers, projection
+from analytics.boards.page_numbers import COLUMNS, PageChange, PageNumbers
+from analytics.ingest.pages import Page
+from analytics.metrics import Value
+from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page
 from tests.people import Caller, client_of
 
@@ -58,3 +61,13 @@ def read(caller: Caller, path: str = BOARD, **options: Any) -> dict[str, Any]:
 
 def order(answer: dict[str, Any]) -> list[tuple[int, str, float]]:
     return [(row["rank"], row["page"]["external_id"], row["value"]) for row in answer["items"]]
+
+
+def save_page_numbers(tenant: str, page_id: int, *, shared: bool = False, **values: Value) -> None:
+    """Save a page's numbers as a projection would; values that are not given are 0."""
+    with tenant_tx(tenant) as tx:
+        page = tx.get_one(Page, (tenant, page_id))
+        public = page.visibility == "public"
+        numbers = tuple(values.get(name, 0) for name in COLUMNS)
+        now = PageNumbers(page.space_key, public, public and shared, page.updated_at, numbers)
+        page_numbers.save(tx, [PageChange(page_id, None, now, None)], now=utcnow())

@@ -6,23 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
 
-import pytest
 from sqlalchemy import text
 
 from analytics.scores import ledger
-from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tests.people import Caller
 from tests.service import eventually
 
 UPDATE, CLAIM = "/api/v1/scores/update", "/api/v1/scores"
-
-
-@pytest.fixture
-def no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    guarded = tenants_redis.boards()
-    monkeypatch.setattr(guarded, "_down_since", 0.0)
-    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
 
 
 def claim_of(**changes: Any) -> dict[str, Any]:

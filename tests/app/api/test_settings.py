@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import text
 
 from app.run import demo
 from tenants import settings as tenant_settings
@@ -46,30 +45,6 @@ def test_a_wrong_setting_is_named_and_nothing_changes(
     assert answer.status_code == 422
     assert list(answer.get_json()["errors"]) == [field]
     assert admin("GET", "/api/v1/settings").get_json()["public_scoreboard"] is False
-
-
-def test_what_a_tenant_said_is_stored_as_it_said_it_and_what_a_newer_release_wrote_is_kept(
-    client: FlaskClient, tenant: str
-) -> None:
-    """Also where it said the default, which another release may change."""
-    admin = client_of(client, tenant)
-
-    def stored() -> dict[str, object]:
-        with tenant_tx(tenant) as tx:
-            found: dict[str, object] = tx.execute(text("SELECT overrides FROM tenant_settings")).scalar_one()
-            return found
-
-    admin("PATCH", "/api/v1/settings", json={"signup_open": False, "limits": {"score_updates_per_minute": 10}})
-    said = {"signup_open": False, "limits": {"score_updates_per_minute": 10}}
-    assert stored() == said
-    newer = '{"from_the_future": 1, "limits": {"of_the_future": 2, "score_updates_per_minute": 11}}'
-    with tenant_tx(tenant) as tx:
-        tx.execute(text("UPDATE tenant_settings SET overrides = overrides || CAST(:n AS jsonb)"), {"n": newer})
-    assert admin("GET", "/api/v1/settings").get_json()["limits"]["score_updates_per_minute"] == 11
-    admin("PATCH", "/api/v1/settings", json={"signup_open": True, "limits": {"beacons_per_minute": 5}})
-    limits = {"of_the_future": 2, "score_updates_per_minute": 11, "beacons_per_minute": 5}
-    assert stored() == {"signup_open": True, "from_the_future": 1, "limits": limits}
-    assert admin("GET", "/api/v1/settings").get_json()["signup_open"] is True
 
 
 def test_sign_up_is_closed_and_who_signs_up_sees_what_is_public_until_the_tenant_says_otherwise(

@@ -1,0 +1,71 @@
+"""Rebuilding: boards in Redis from the saved numbers."""
+
+import pytest
+from sqlalchemy import text
+
+from analytics.boards import rebuilding, redis_reads, redis_store
+from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, boards_in
+from analytics.boards.summaries import summary_key
+from analytics.metrics import VIEWS
+from analytics.windows import Window
+from tenants import redis as tenants_redis
+from tenants.db import tenant_tx, utcnow
+from tests.analytics.boards.conftest import save_page_numbers
+from tests.analytics.conftest import put_page
+
+
+def top(board: Board) -> list[tuple[str, float]]:
+    listing = redis_reads.read_top(board, limit=1000, after=None)
+    assert listing is not None, "it has a marker"
+    return [(row.subject, row.value) for row in listing.rows]
+
+
+def views_board(tenant: str, scope: str) -> Board:
+    return Board(tenant, scope, Window.WEEK, VIEWS)
+
+
+def test_boards_are_filled_in_steps_with_the_rows_of_their_scope(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuilding, "MAX_ROWS_PER_QUERY", 2)
+    ids = [put_page(tenant, name, space=space) for name, space in zip("abc", ("eng", "ops", "eng"), strict=True)]
+    for views, page_id in enumerate(ids, 1):
+        save_page_numbers(tenant, page_id, views_7d=views, views_all=9)
+    counted: list[int] = []
+    wanted = [*boards_in(tenant, "tenant"), *boards_in(tenant, "space:eng")]
+    with tenant_tx(tenant) as tx, tenants_redis.boards().client() as client:
+        assert set(rebuilding.rebuild(tx, client, wanted, progress=counted.append)) == set(wanted)
+        assert client.hgetall(summary_key(tenant, str(ids[0])))[b"title"] == b"Page a"
+    a, b, c = map(str, ids)
+    assert top(views_board(tenant, "tenant")) == [(c, 3), (b, 2), (a, 1)]
+    assert top(views_board(tenant, "space:eng")) == [(c, 3), (a, 1)]
+    assert sum(counted) == 5
+    assert max(counted) == 2
+
+
+def test_a_tenant_has_the_boards_of_its_present_and_former_spaces_and_segments(tenant: str) -> None:
+    save_page_numbers(tenant, put_page(tenant, "a", space="eng"), views_all=1)
+    with tenant_tx(tenant) as tx:
+        tx.execute(
+            text("""
+                INSERT INTO boards (tenant_id, scope, time_window, metric, reserved, changed_at)
+                SELECT :tenant, scope, '7d', 'views', 1, :now FROM unnest(ARRAY['space:old', 'users:former']) scope
+            """),
+            {"tenant": tenant, "now": utcnow()},
+        )
+        scopes = {board.scope for board in rebuilding.all_boards(tx)}
+    spaces = {"space:eng", "public:eng", "space:old", "public:old"}
+    assert scopes == {"tenant", "public", "users", "users:former"} | spaces
+
+
+def test_global_boards_are_rebuilt_from_every_tenant_that_shares(tenant: str, other_tenant: str) -> None:
+    ids = [put_page(one, "a", visibility="public") for one in (tenant, other_tenant)]
+    save_page_numbers(tenant, ids[0], shared=True, views_7d=5)
+    save_page_numbers(other_tenant, ids[1], shared=False, views_7d=5)
+    board = views_board(ALL_TENANTS, GLOBAL)
+    rebuilding.rebuild_global(only_missing=False)
+    assert dict(top(board)).get(str(ids[0])) == 5
+    assert str(ids[1]) not in dict(top(board))
+    assert rebuilding.rebuild_global() == [], "none is missing"
+    redis = tenants_redis.boards().redis
+    redis.delete(board.marker)
+    redis_store.mark_incomplete(redis, ALL_TENANTS)
+    assert rebuilding.rebuild_global() == [board]

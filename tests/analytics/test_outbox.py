@@ -1,0 +1,52 @@
+"""The outbox: what is stale, in the transaction of the change, and one wake-up after it."""
+
+import contextlib
+
+from analytics import outbox
+from analytics.outbox import Kind
+from analytics.wake import JOB
+from tenants.db import tenant_tx
+from tests.analytics.conftest import Jobs
+
+
+def stale(tenant: str, kind: Kind, *, limit: int = 100) -> list[str]:
+    with tenant_tx(tenant) as tx:
+        return [row.member for row in outbox.read(tx, kind, limit=limit)]
+
+
+def test_members_are_stale_and_their_tenant_is_woken_after_the_commit(tenant: str, jobs: Jobs) -> None:
+    with tenant_tx(tenant) as tx:
+        outbox.mark_stale(tx, Kind.PAGE, [7, "7", 12])
+        outbox.mark_stale(tx, Kind.USER, ["ada"])
+        outbox.mark_sharing_stale(tx)
+        assert jobs() == []
+    assert jobs() == [JOB]
+    assert (stale(tenant, Kind.PAGE), stale(tenant, Kind.USER)) == (["12", "7"], ["ada"])
+    assert len(stale(tenant, Kind.SHARING)) == 1, "one row stands for every public page"
+
+
+def test_nothing_is_stale_and_nobody_is_woken_after_a_rollback(tenant: str, jobs: Jobs) -> None:
+    with contextlib.suppress(ZeroDivisionError), tenant_tx(tenant) as tx:
+        outbox.mark_stale(tx, Kind.PAGE, [7])
+        raise ZeroDivisionError
+    with tenant_tx(tenant) as tx:
+        outbox.mark_stale(tx, Kind.PAGE, [])
+    assert (stale(tenant, Kind.PAGE), jobs()) == ([], [])
+
+
+def test_what_a_query_selects_is_stale_without_a_wake_up(tenant: str, jobs: Jobs) -> None:
+    with tenant_tx(tenant) as tx:
+        outbox.mark_selected_stale(tx, Kind.PAGE, "SELECT unnest(CAST(:ids AS text[]))", {"ids": ["7", "8"]})
+    assert (stale(tenant, Kind.PAGE), jobs()) == (["7", "8"], [])
+
+
+def test_the_oldest_rows_are_read_and_those_deleted_by_id_stay_away(tenant: str, other_tenant: str) -> None:
+    for member in ("2", "1", "2"):
+        for tenant_id in (tenant, other_tenant):
+            with tenant_tx(tenant_id) as tx:
+                outbox.mark_stale(tx, Kind.PAGE, [member])
+    assert stale(tenant, Kind.PAGE, limit=2) == ["2", "1"]
+    with tenant_tx(tenant) as tx:
+        outbox.delete(tx, [row.id for row in outbox.read(tx, Kind.PAGE, limit=2)])
+    assert stale(tenant, Kind.PAGE) == ["2"], "a row written after the read remains"
+    assert stale(other_tenant, Kind.PAGE) == ["2", "1", "2"]

@@ -1,0 +1,65 @@
+"""Wake-ups: at most one job pending for each tenant."""
+
+import pytest
+
+from analytics import wake
+from tenants import redis as tenants_redis
+from tests.analytics.conftest import Jobs
+from tests.service import eventually
+
+
+def test_a_second_wake_up_enqueues_nothing_until_the_job_has_started(tenant: str, jobs: Jobs) -> None:
+    wake.wake([tenant])
+    wake.wake([tenant, tenant])
+    assert jobs() == [wake.JOB]
+    wake.job_started(tenant)
+    wake.wake([tenant])
+    assert jobs() == [wake.JOB] * 2
+
+
+def test_whoever_found_the_lock_taken_gets_another_run(tenant: str, jobs: Jobs) -> None:
+    wake.job_finished(tenant, took_s=0)
+    assert jobs() == []
+    wake.ask_to_run_again(tenant)
+    for _ in range(2):
+        wake.job_finished(tenant, took_s=0)
+        wake.job_started(tenant)
+    assert jobs() == [wake.JOB], "once"
+
+
+def test_a_job_is_followed_by_a_pause_as_long_as_it_took_up_to_a_bound(
+    tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause_ms(took_s: float) -> int:
+        wake.job_finished(tenant, took_s=took_s)
+        return int(tenants_redis.queue().redis.pttl(f"pause:{tenant}"))
+
+    monkeypatch.setattr(wake, "MAX_PAUSE_S", 7200)
+    assert 0 < pause_ms(took_s=3600) <= 3_600_000
+    assert 3_600_000 < pause_ms(took_s=10_000) <= 7_200_000
+
+
+def test_the_next_job_waits_until_the_pause_is_over(tenant: str) -> None:
+    wake.wait_out_pause(tenant)
+    wake.job_finished(tenant, took_s=0.02)
+    wake.wait_out_pause(tenant)
+    assert tenants_redis.queue().redis.pttl(f"pause:{tenant}") <= 1
+
+
+def test_the_waker_wakes_every_tenant_that_it_was_given(tenant: str, jobs: Jobs) -> None:
+    waker = wake.Waker()
+    waker([tenant])
+    assert eventually(jobs) == [wake.JOB]
+
+
+def test_without_redis_nothing_happens(tenant: str, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as unavailable:
+        guarded = tenants_redis.queue()
+        unavailable.setattr(guarded, "_down_since", 0.0)
+        unavailable.setattr(guarded, "_next_probe_at", float("inf"))
+        wake.wake([tenant])
+        wake.job_started(tenant)
+        wake.job_finished(tenant, took_s=1)
+        wake.wait_out_pause(tenant)
+        wake.ask_to_run_again(tenant)
+    assert jobs() == []

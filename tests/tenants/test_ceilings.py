@@ -1,0 +1,78 @@
+"""Ceilings: what an operator allows, counted when a row is about to be created, and seldom."""
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
+
+from tenants import ceilings, users
+from tenants.ceilings import DEFAULTS, Ceiling, CeilingReached
+from tenants.db import Tx, owner_tx, tenant_tx, utcnow
+from tenants.registry import TenantNotFound
+from tests.analytics.conftest import make_page
+from tests.people import Caller, client_of
+
+
+@pytest.fixture
+def admin(client: FlaskClient, tenant: str) -> Caller:
+    return client_of(client, tenant)
+
+
+def test_the_service_cannot_raise_a_ceiling(tenant: str) -> None:
+    with pytest.raises(ProgrammingError, match="permission denied"), tenant_tx(tenant) as tx:
+        ceilings.change(tx, tenant, {Ceiling.PAGES: 10**9})
+
+
+def test_things_are_counted_seldom_where_counting_takes_long(
+    admin: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    real = users.count
+
+    def count_slowly(tx: Tx, most: int) -> int:
+        counted.append(most)
+        tx.execute(text("SELECT pg_sleep(0.05)"))
+        return real(tx, most)
+
+    monkeypatch.setattr(users, "count", count_slowly)
+    make_page(admin, "p")
+    for number in range(20):
+        assert admin("PUT", f"/api/v1/pages/p/likes/u{number}").status_code == 200
+    assert 1 <= len(counted) <= 2, "once in the request, which breaks it off, and once beside it"
+
+
+def test_a_ceiling_is_the_default_until_an_operator_sets_it(tenant: str) -> None:
+    with owner_tx() as tx:
+        assert ceilings.change(tx, tenant, {Ceiling.PAGES: 2}) == {**DEFAULTS, Ceiling.PAGES: 2}
+        assert ceilings.change(tx, tenant, {Ceiling.USERS: 3})[Ceiling.PAGES] == 2, "the others stay"
+        with pytest.raises(TenantNotFound):
+            ceilings.change(tx, "nobody-here", {Ceiling.PAGES: 2})
+    with tenant_tx(tenant) as tx:
+        assert ceilings.read(tx) == {**DEFAULTS, Ceiling.PAGES: 2, Ceiling.USERS: 3}
+
+
+def test_only_as_many_rows_are_granted_as_there_is_room_for(tenant: str) -> None:
+    with owner_tx() as tx:
+        ceilings.change(tx, tenant, {Ceiling.USERS: 3})
+    with tenant_tx(tenant) as tx:
+        users.ensure_external(tx, "u0", now=utcnow())
+    with tenant_tx(tenant) as tx:
+        assert ceilings.grant(tx, Ceiling.USERS, 5, lambda *_: 1) == 2
+    with tenant_tx(tenant) as tx, pytest.raises(CeilingReached, match="its maximum of 3 users"):
+        ceilings.require(tx, Ceiling.USERS, lambda *_: 3)
+
+
+def test_values_of_a_column_are_counted_with_former_ones_that_have_boards(tenant: str) -> None:
+    with tenant_tx(tenant) as tx:
+        for number, segment in enumerate(("north", "north", "south", None)):
+            user = users.get(tx, users.ensure_external(tx, f"u{number}", now=utcnow()))
+            users.change(tx, user, {"segment": segment}, now=utcnow())
+        tx.execute(
+            text("""
+                INSERT INTO boards (tenant_id, scope, time_window, metric, reserved, changed_at)
+                SELECT :tenant, scope, '7d', 'points', 1, now()
+                FROM unnest(ARRAY['users:north', 'users:west', 'space:east']) scope
+            """),
+            {"tenant": tenant},
+        )
+        assert [users.count_segments(tx, limit) for limit in (10, 2)] == [3, 2]

@@ -1,0 +1,107 @@
+"""Transactions: one at a time, whole or not at all, and their announcements after the commit."""
+
+import contextlib
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
+
+from tenants import registry
+from tenants.db import owner_tx, platform_tx, run_in_one_trip, tenant_tx, utcnow
+from tenants.errors import NotFound
+from tenants.users import User, ensure_external
+
+
+def test_a_transaction_inside_another_of_the_same_tenant_is_the_same_and_of_another_an_error(
+    tenant: str, other_tenant: str
+) -> None:
+    with tenant_tx(tenant) as outer, tenant_tx(tenant) as inner:
+        assert inner is outer
+        for second in (tenant_tx(other_tenant), platform_tx()):
+            with pytest.raises(RuntimeError, match="already open"), second:
+                pass
+    with tenant_tx(other_tenant) as later:
+        assert later is not outer
+
+
+def test_what_waits_for_a_commit_happens_after_it_and_only_then(tenant: str) -> None:
+    done: list[str] = []
+    with tenant_tx(tenant) as tx:
+        tx.after_commit(lambda: done.append("outer"))
+        with tenant_tx(tenant) as inner:
+            inner.after_commit(lambda: done.append("inner"))
+        assert done == []
+    assert done == ["outer", "inner"]
+    with contextlib.suppress(ZeroDivisionError), tenant_tx(tenant) as tx:
+        tx.after_commit(lambda: done.append("never"))
+        raise ZeroDivisionError
+    with owner_tx() as tx:
+        tx.after_commit(lambda: done.append("owner"))
+    assert done == ["outer", "inner", "owner"]
+
+
+def test_the_next_transaction_on_the_same_connection_has_no_tenant_left(tenant: str) -> None:
+    with tenant_tx(tenant) as tx:
+        tx.execute(text("SELECT 1"))
+    with platform_tx() as tx:
+        assert tx.scalar(text("SELECT NULLIF(current_setting('plaudit.tenant', true), '')")) is None
+
+
+@pytest.mark.parametrize("hostile", ["x'; DROP TABLE tenants; --", "", "A", "a" * 64, "_all", "tenant\x00", "ténant"])
+def test_an_impossible_tenant_id_is_not_found_and_never_reaches_sql(connected: None, hostile: str) -> None:
+    with pytest.raises(NotFound), tenant_tx(hostile):
+        pytest.fail("the transaction opened")
+
+
+def test_an_error_rolls_everything_back(connected: None) -> None:
+    def half_done() -> None:
+        with owner_tx() as tx:
+            registry.create(tx, "rolled-back", name="x", now=utcnow())
+            tx.execute(text("SELECT 1/0"))
+
+    with pytest.raises(DBAPIError):
+        half_done()
+    with owner_tx() as tx, pytest.raises(NotFound):
+        registry.get(tx, "rolled-back")
+
+
+def test_statements_of_the_orm_name_the_tenant_also_where_no_policy_does(tenant: str, other_tenant: str) -> None:
+    """On Citus that routes them to one node."""
+    for tenant_id in (tenant, other_tenant):
+        with tenant_tx(tenant_id) as tx:
+            ensure_external(tx, "same", now=utcnow())
+    wanted = select(User.tenant_id).where(User.external_id == "same")
+    with owner_tx() as tx:
+        assert {tenant, other_tenant} <= set(tx.scalars(wanted))
+        tx.tenant_id = tenant
+        assert list(tx.scalars(wanted)) == [tenant]
+
+
+def test_a_separate_transaction_neither_joins_nor_is_joined(tenant: str) -> None:
+    with contextlib.suppress(ZeroDivisionError), tenant_tx(tenant) as outer:
+        ensure_external(outer, "rolled-back", now=utcnow())
+        with tenant_tx(tenant, separate=True) as own:
+            assert own is not outer
+            ensure_external(own, "committed", now=utcnow())
+            with tenant_tx(tenant) as joined:
+                assert joined is outer
+        raise ZeroDivisionError
+    with tenant_tx(tenant) as tx:
+        assert list(tx.scalars(select(User.external_id))) == ["committed"]
+
+
+def test_one_trip_writes_for_every_tenant_or_for_none(tenant: str, other_tenant: str) -> None:
+    insert = "INSERT INTO users (tenant_id, id, external_id, created_at, updated_at) VALUES (%s, %s, %s, now(), now())"
+    returning = f"{insert} RETURNING external_id"
+
+    def users_of(tenant_id: str) -> list[str | None]:
+        with tenant_tx(tenant_id) as tx:
+            return list(tx.scalars(select(User.external_id)))
+
+    both = [(one, returning, (one, uuid4(), f"u of {one}")) for one in (tenant, other_tenant)]
+    assert run_in_one_trip(both, shared=True) == [(f"u of {tenant}",), (f"u of {other_tenant}",)]
+    as_another = [(tenant, returning, (tenant, uuid4(), "v")), (other_tenant, returning, (tenant, uuid4(), "w"))]
+    with pytest.raises(DBAPIError, match="row-level security"):
+        run_in_one_trip(as_another, shared=True)
+    assert (users_of(tenant), users_of(other_tenant)) == ([f"u of {tenant}"], [f"u of {other_tenant}"])

@@ -1,0 +1,54 @@
+"""Passwords: argon2id, never more at once than the process can bear."""
+
+import pytest
+from argon2 import PasswordHasher
+from flask.testing import FlaskClient
+
+from tenants import passwords, users
+from tenants.db import tenant_tx
+from tenants.errors import Invalid
+from tests.people import PASSWORD, open_signup
+
+PRODUCTION_HASHER = passwords._hasher  # before the tests put a quick one in its place
+
+
+def test_a_flood_of_logins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = [passwords._waiting.acquire(blocking=False) for _ in range(passwords.MAX_RUNNING + passwords.MAX_WAITING)]
+    try:
+        with pytest.raises(passwords.PasswordsBusy):
+            passwords.hash_password(PASSWORD)
+    finally:
+        for _ in taken:
+            passwords._waiting.release()
+
+
+def test_passwords_are_argon2id(client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passwords, "_hasher", PRODUCTION_HASHER)
+    body = {"tenant": open_signup(tenant), "username": "ada_l", "email": "ada@example.org", "password": PASSWORD}
+    assert client.post("/api/v1/auth/register", json=body).status_code == 201
+    with tenant_tx(tenant) as tx:
+        user = users.by_username(tx, "ada_l")
+        assert user is not None
+        kind, version, parameters = (user.password_hash or "").split("$")[1:4]
+    assert (kind, version, parameters) == ("argon2id", "v=19", "m=19456,t=2,p=1"), "as OWASP recommends"
+
+
+def test_only_the_right_password_of_a_stored_hash_is_right() -> None:
+    stored = passwords.hash_password(PASSWORD)
+    assert passwords.verify_password(stored, PASSWORD)
+    for wrong in (None, "", "no hash at all", passwords.hash_password(PASSWORD + "!")):
+        assert not passwords.verify_password(wrong, PASSWORD), wrong
+    assert not passwords.verify_password(None, "nobody has this password"), "whose hash stands in for a missing one"
+
+
+def test_a_hash_with_older_parameters_must_be_computed_again() -> None:
+    older = PasswordHasher(time_cost=1, memory_cost=16, parallelism=1).hash(PASSWORD)
+    assert passwords.needs_rehash(older)
+    assert not passwords.needs_rehash(passwords.hash_password(PASSWORD))
+
+
+@pytest.mark.parametrize("chars", [passwords.MIN_CHARS - 1, passwords.MAX_CHARS + 1])
+def test_too_short_and_too_long_passwords_are_not_hashed(chars: int) -> None:
+    with pytest.raises(Invalid) as refused:
+        passwords.hash_password("x" * chars)
+    assert list(refused.value.errors or {}) == ["password"]

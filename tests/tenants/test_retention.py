@@ -1,0 +1,53 @@
+"""Retention: expired rows are deleted, after their time and in chunks."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from tenants import retention
+from tenants.db import owner_tx, utcnow
+from tenants.retention import RETENTION
+
+
+def keys_of(tenant: str) -> set[str]:
+    with owner_tx() as tx:
+        rows = text("SELECT request FROM idempotency_keys WHERE tenant_id = :tenant")
+        return set(tx.scalars(rows, {"tenant": tenant}))
+
+
+def insert(tenant: str, **ages: timedelta) -> datetime:
+    now = utcnow()
+    with owner_tx() as tx:
+        for request, age in ages.items():
+            tx.execute(
+                text("""
+                    INSERT INTO idempotency_keys (tenant_id, request, body_hash, status, headers, created_at)
+                    VALUES (:tenant, :request, '', 200, '{}', :at)
+                """),
+                {"tenant": tenant, "request": request, "at": now - age},
+            )
+    return now
+
+
+def test_rows_are_deleted_when_their_time_is_over_and_not_before(tenant: str) -> None:
+    kept_for, moment = RETENTION["idempotency_keys"][1], timedelta(seconds=1)
+    now = insert(tenant, old=kept_for + moment, kept=kept_for - moment)
+    assert retention.purge_expired(now=now)["idempotency_keys"] >= 1
+    assert keys_of(tenant) == {"kept"}
+    assert retention.purge_expired(now=now)["idempotency_keys"] == 0, "a second run finds nothing"
+
+
+def test_more_rows_than_a_chunk_are_deleted_too_and_none_after_the_time_is_up(
+    tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "MAX_ROWS_PER_CHUNK", 2)
+    now = insert(tenant, **{f"k{number}": timedelta(days=3) for number in range(5)})
+    retention.purge_expired(now=now, within_s=0)
+    assert len(keys_of(tenant)) == 5
+    assert retention.purge_expired(now=now)["idempotency_keys"] >= 5
+    assert keys_of(tenant) == set()
+
+
+def test_every_table_of_the_list_has_its_time_column(connected: None) -> None:
+    assert retention.purge_expired(now=utcnow() - timedelta(days=4000)).keys() == RETENTION.keys()

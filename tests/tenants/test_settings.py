@@ -1,0 +1,104 @@
+"""Settings: typed, with defaults; only what the tenant has set is stored."""
+
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from tenants import settings as tenant_settings
+from tenants.db import tenant_tx, utcnow
+from tenants.errors import Invalid, Stale
+from tenants.settings import RANGES, TenantSettings, VisiblePages, is_origin, merge
+from tests.people import client_of
+
+
+def test_what_a_tenant_said_is_stored_as_it_said_it_and_what_a_newer_release_wrote_is_kept(
+    client: FlaskClient, tenant: str
+) -> None:
+    """Also where it said the default, which another release may change."""
+    admin = client_of(client, tenant)
+
+    def stored() -> dict[str, object]:
+        with tenant_tx(tenant) as tx:
+            found: dict[str, object] = tx.execute(text("SELECT overrides FROM tenant_settings")).scalar_one()
+            return found
+
+    admin("PATCH", "/api/v1/settings", json={"signup_open": False, "limits": {"score_updates_per_minute": 10}})
+    said = {"signup_open": False, "limits": {"score_updates_per_minute": 10}}
+    assert stored() == said
+    newer = '{"from_the_future": 1, "limits": {"of_the_future": 2, "score_updates_per_minute": 11}}'
+    with tenant_tx(tenant) as tx:
+        tx.execute(text("UPDATE tenant_settings SET overrides = overrides || CAST(:n AS jsonb)"), {"n": newer})
+    assert admin("GET", "/api/v1/settings").get_json()["limits"]["score_updates_per_minute"] == 11
+    admin("PATCH", "/api/v1/settings", json={"signup_open": True, "limits": {"beacons_per_minute": 5}})
+    limits = {"of_the_future": 2, "score_updates_per_minute": 11, "beacons_per_minute": 5}
+    assert stored() == {"signup_open": True, "from_the_future": 1, "limits": limits}
+    assert admin("GET", "/api/v1/settings").get_json()["signup_open"] is True
+
+
+def test_the_default_of_every_number_is_in_its_range() -> None:
+    defaults = TenantSettings()
+    numbers = {
+        f"{group}.{name}": number
+        for group in ("limits", "integrity", "retention")
+        for name, number in vars(getattr(defaults, group)).items()
+        if not isinstance(number, bool)
+    }
+    assert numbers.keys() == RANGES.keys()
+    assert [name for name, number in numbers.items() if not RANGES[name][0] <= number <= RANGES[name][1]] == []
+
+
+def test_every_wrong_setting_of_a_change_is_named() -> None:
+    wrong: dict[str, Any] = {"signup_open": 1, "limits": {"beacons_per_minute": 0, "nonsense": 1}, "retention": []}
+    with pytest.raises(Invalid) as refused:
+        merge(TenantSettings(), wrong)
+    assert set(refused.value.errors or {}) == {
+        "signup_open",
+        "limits.beacons_per_minute",
+        "limits.nonsense",
+        "retention",
+    }
+    changed = merge(TenantSettings(), {"signup_sees": "all", "allowed_origins": ["https://a.example"] * 2})
+    assert (changed.signup_sees, changed.allowed_origins) == (VisiblePages.ALL, ("https://a.example",))
+    assert changed.limits == TenantSettings().limits
+
+
+def test_a_change_of_another_version_is_stale(tenant: str) -> None:
+    with tenant_tx(tenant) as tx:
+        change = tenant_settings.change(tx, {"signup_open": True}, now=utcnow(), expected_version=0)
+        assert (change.before.signup_open, change.after.signup_open, change.version) == (False, True, 1)
+        with pytest.raises(Stale):
+            tenant_settings.change(tx, {"signup_open": False}, now=utcnow(), expected_version=0)
+        assert tenant_settings.read(tx) == (change.after, 1)
+
+
+def test_recent_settings_are_kept_until_they_are_forgotten(tenant: str) -> None:
+    assert not tenant_settings.recent(tenant).signup_open
+    with tenant_tx(tenant) as tx:
+        tenant_settings.change(tx, {"signup_open": True}, now=utcnow())
+    tenant_settings.forget(tenant)
+    assert tenant_settings.recent(tenant).signup_open
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("https://wiki.example", True),
+        ("http://localhost:8000", True),
+        ("http://127.0.0.1", True),
+        ("https://wiki.example/", False),
+        ("https://Wiki.example", False),
+        ("https://wiki.example:", False),
+        ("https://user@wiki.example", False),
+        ("https://wiki.example:99999", False),
+        ("ftp://wiki.example", False),
+        ("wiki.example", False),
+        ("null", False),
+        ("*", False),
+        (None, False),
+        (5, False),
+    ],
+)
+def test_an_origin_is_as_browsers_send_it(origin: object, expected: bool) -> None:
+    assert is_origin(origin) is expected
