@@ -62,6 +62,7 @@ def test_an_import_removes_and_empties_no_file_but_its_own_rejects(
     file.write_text(f"{VIEW}\n")
     itself = on_ours("import", tenant, str(file), "--rejects", str(file))
     assert itself.returncode == 1
+    assert "is the file to import" in itself.stderr
     assert file.read_text()
     assert on_ours("import", tenant, str(file)).returncode == 0
     assert not file.with_name("events.ndjson.rejects.ndjson").exists(), "nothing was refused"
