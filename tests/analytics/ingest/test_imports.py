@@ -1,13 +1,10 @@
 """`plaudit import`: streams, goes on after an interruption, and never counts twice."""
 
 import json
-import os
 import signal
 import subprocess
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
@@ -18,8 +15,6 @@ from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page, views_of
 from tests.people import Caller
 from tests.service import PLAUDIT, ROOT, own_servers_env, plaudit
-
-Run = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -115,60 +110,3 @@ def test_two_imports_of_one_file_at_once_do_not_count_twice(
         next(two)
     assert [chunk.lines_done for chunk in one] == [2000, 3000]
     assert views_of(tenant) == 3000
-
-
-def test_odd_files(tenant: str, sender: Caller, tmp_path: Path, env: dict[str, str]) -> None:
-    make_page(sender, "home")
-    empty = write(tmp_path / "empty.ndjson", [])
-    assert "0 accepted" in plaudit("import", tenant, str(empty), data_dir=tmp_path, env=env).stdout
-    no_newline = tmp_path / "n.ndjson"
-    no_newline.write_bytes(b'{"type":"view","page":"home"}\r\n\n{"type":"view","page":"home"}')
-    told = json.loads(plaudit("import", tenant, str(no_newline), "--json", data_dir=tmp_path, env=env).stdout)
-    assert (told["accepted"], told["rejected"], told["lines"]) == (2, 0, 3)
-    assert plaudit("import", "nobody", str(empty), data_dir=tmp_path, env=env).returncode == 1
-    assert plaudit("import", tenant, str(tmp_path / "none"), data_dir=tmp_path, env=env).returncode == 2
-
-
-@pytest.mark.parametrize("kind", ["symlink", "hard link", "pipe", "other text"])
-def test_rejects_are_written_to_nothing_that_was_put_in_their_place(
-    kind: str, tenant: str, sender: Caller, page: str, tmp_path: Path, env: dict[str, str]
-) -> None:
-    """Whoever may write to the folder must not choose what an import (of root's, perhaps) overwrites or removes."""
-    file = write(tmp_path / "events.ndjson", [{"type": "view", "page": page}, "bad"])
-    rejects, victim = tmp_path / "events.ndjson.rejects.ndjson", tmp_path / "victim"
-    victim.write_text("" if kind == "symlink" else "precious\n")
-    if kind == "symlink":
-        rejects.symlink_to(victim)
-    elif kind == "hard link":
-        rejects.hardlink_to(victim)
-    elif kind == "pipe":
-        os.mkfifo(rejects)
-    else:
-        rejects.write_text("precious\n")
-    before = victim.read_text()
-    done = plaudit("import", tenant, str(file), data_dir=tmp_path, env=env)
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert "--rejects" in done.stderr
-    assert victim.read_text() == before
-    assert kind != "other text" or rejects.read_text() == "precious\n"
-    assert views_of(tenant) == 0
-    elsewhere = tmp_path / "elsewhere"
-    done = plaudit("import", tenant, str(file), "--rejects", str(elsewhere), data_dir=tmp_path, env=env)
-    assert "1 accepted, 0 duplicates, 1 rejected" in done.stdout, done.stderr
-    assert elsewhere.stat().st_mode & 0o777 == 0o600
-
-
-def test_an_import_removes_and_empties_no_file_but_its_own_rejects(
-    tenant: str, sender: Caller, page: str, tmp_path: Path, env: dict[str, str]
-) -> None:
-    file, notes = write(tmp_path / "events.ndjson", [{"type": "view", "page": page}]), tmp_path / "notes"
-    itself = plaudit("import", tenant, str(file), "--rejects", str(file), data_dir=tmp_path, env=env)
-    assert itself.returncode == 1
-    assert file.read_text()
-    assert plaudit("import", tenant, str(file), data_dir=tmp_path, env=env).returncode == 0
-    assert not file.with_name("events.ndjson.rejects.ndjson").exists(), "nothing was refused"
-    notes.write_text("precious\n")
-    again = plaudit("import", tenant, str(file), "--rejects", str(notes), data_dir=tmp_path, env=env)
-    assert "nothing was added" in again.stdout
-    assert notes.read_text() == "precious\n"

@@ -1,11 +1,7 @@
-from pathlib import Path
-
 import pytest
 from flask.testing import FlaskClient
 
-from app.run import demo
-from tenants import settings as tenant_settings
-from tenants.db import tenant_tx, utcnow
+from tenants.db import tenant_tx
 from tests.people import client_of
 
 
@@ -71,16 +67,3 @@ def test_a_stale_change_is_412(client: FlaskClient, tenant: str) -> None:
         answer = admin("PATCH", "/api/v1/settings", json={"signup_open": False}, headers={"If-Match": stale})
         assert answer.status_code == 412
     assert admin("PATCH", "/api/v1/settings", json={}, headers={"If-Match": "*"}).status_code == 200
-
-
-def test_the_demo_opens_sign_up_unless_somebody_closed_it(connected: None, tmp_path: Path) -> None:
-    def is_open() -> bool:
-        with tenant_tx(demo.DEMO_TENANT) as tx:
-            return tenant_settings.read(tx)[0].signup_open
-
-    demo.ensure(tmp_path)
-    assert is_open()
-    with tenant_tx(demo.DEMO_TENANT) as tx:
-        tenant_settings.change(tx, {"signup_open": False}, now=utcnow())
-    demo.ensure(tmp_path)
-    assert not is_open()

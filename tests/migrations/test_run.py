@@ -1,34 +1,16 @@
-"""What a migration makes of a database that was in use."""
+"""Migrating: from nothing, at once, backwards; and what a migration makes of a database that was in use."""
 
 import importlib
-import secrets
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psycopg
 import pytest
-from psycopg import sql
 from sqlalchemy import Engine, text
-from sqlalchemy.engine import make_url
 
 import migrations.versions
-from app.run.data_folder import Addresses
+from migrations.head import head_revision
 from migrations.run import migrate
-from tenants.db import make_engine
-
-
-@pytest.fixture
-def engine(servers: Addresses) -> Iterator[Engine]:
-    """An empty database of this test's own, as its owner."""
-    name = f"plaudit_test_{secrets.token_hex(6)}"
-    with psycopg.connect(servers.database_url, autocommit=True) as server:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    url = make_url(servers.database_url).set(database=name).render_as_string(hide_password=False)
-    made = make_engine(url, pool_size=1)
-    yield made
-    made.dispose()
-    with psycopg.connect(servers.database_url, autocommit=True) as server:
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+from tenants.errors import Conflict
 
 
 def migrate_up_to(engine: Engine, name: str, *, before: bool) -> None:
@@ -36,6 +18,16 @@ def migrate_up_to(engine: Engine, name: str, *, before: bool) -> None:
     (file,) = Path(migrations.versions.__path__[0]).glob(f"*_{name}.py")
     module = importlib.import_module(f"migrations.versions.{file.stem}")
     migrate(engine, revision=module.down_revision if before else module.revision)
+
+
+def test_of_two_at_once_one_migrates_and_a_newer_schema_is_refused(engine: Engine) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        results = [future.result() for future in [threads.submit(migrate, engine) for _ in range(2)]]
+    assert sorted(results, key=str) == [(head_revision(), head_revision()), (None, head_revision())]
+    with engine.begin() as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))  # as a later release leaves it
+    with pytest.raises(Conflict, match="schema 9999, newer than this release's"):
+        migrate(engine)
 
 
 def test_sign_up_stays_open_where_it_was_and_who_was_there_sees_all(engine: Engine) -> None:

@@ -13,24 +13,10 @@ from app.run.local_servers import LocalServers, stop
 from app.settings import Settings
 from tenants import queue as tenants_queue
 from tenants import redis as tenants_redis
-from tenants import registry
-from tenants.db import owner_tx, utcnow
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
 from tests.service import ROOT, eventually
-from workers import jobs, schedule
-
-
-def is_there(tenant_id: str) -> bool:
-    from sqlalchemy import text
-
-    with owner_tx() as tx:
-        return bool(tx.scalar(text("SELECT 1 FROM tenants WHERE id = :id"), {"id": tenant_id}))
-
-
-def delete(tenant_id: str) -> None:
-    with owner_tx() as tx:
-        registry.mark_deleted(tx, tenant_id, now=utcnow())
+from tests.workers.conftest import delete, is_there
 
 
 @pytest.fixture
@@ -58,13 +44,6 @@ def processes() -> Iterator[list["subprocess.Popen[bytes]"]]:
 def start(name: str, env: dict[str, str]) -> "subprocess.Popen[bytes]":
     with (LOG_FOLDER / "workers.txt").open("a") as log:
         return subprocess.Popen([sys.executable, "-m", "workers", name], cwd=ROOT, env=env, stdout=log)
-
-
-def test_the_job_is_safe_to_run_twice(tenant: str) -> None:
-    delete(tenant)
-    jobs.purge_deleted_tenants()
-    jobs.purge_deleted_tenants()
-    assert not is_there(tenant)
 
 
 def test_cron_enqueues_and_a_worker_runs(
@@ -113,30 +92,3 @@ def _enqueued() -> bool:
     except tenants_redis.RedisUnavailable:
         return False
     return True
-
-
-def test_the_schedule_enqueues_again_and_again_even_after_an_outage(settings: Settings, connected: None) -> None:
-    import time
-
-    tenants_redis.configure(boards_url="redis://127.0.0.1:1/0", queue_url="redis://127.0.0.1:1/0")
-    ticks: list[float] = []
-
-    def should_stop() -> bool:
-        ticks.append(time.monotonic())
-        if len(ticks) == 2:
-            url = settings.redis_url or ""
-            tenants_redis.configure(boards_url=url, queue_url=url)
-        return len(ticks) > 5
-
-    from rq import Queue
-    from rq.serializers import JSONSerializer
-
-    client = tenants_redis.make_client(settings.redis_url or "", timeout_s=5)
-    queue = Queue(tenants_queue.QUEUE, connection=client, serializer=JSONSerializer)
-    queue.empty()  # type: ignore[no-untyped-call]
-    schedule.run(
-        should_stop=should_stop, schedule=[schedule.Every(seconds=1, job="workers.jobs.purge_deleted_tenants")]
-    )
-    assert queue.count >= 2
-    queue.empty()  # type: ignore[no-untyped-call]
-    client.close()

@@ -1,0 +1,38 @@
+"""`plaudit check` and `plaudit rebuild`: what they say. (What they find: tests/analytics/boards/test_checking.py.)"""
+
+import json
+
+from analytics.boards import projection
+from tenants import redis as tenants_redis
+from tenants.db import utcnow
+from tests.app.cli.conftest import Run
+from tests.people import Caller
+
+
+def test_check_lists_the_differences_and_rebuild_removes_them(
+    tenant: str, sender: Caller, page: str, on_ours: Run
+) -> None:
+    assert sender("POST", f"/api/v1/pages/{page}/views").status_code == 202
+    due = on_ours("check", tenant)
+    assert (due.returncode, due.stdout) == (0, "1 tenant, 0 pages, 0 boards: no differences, 1 still due.\n")
+    projection.project_all(tenant, now=utcnow)
+    right = json.loads(on_ours("check", tenant, "--json").stdout)
+    assert (right["ok"], right["pages"], right["due"], right["differences"]) == (True, 1, 0, [])
+
+    key = f"lb:{tenant}:tenant:7d:views"
+    with tenants_redis.boards().client() as redis:
+        ((member, _),) = redis.zscan_iter(key)
+        redis.zadd(key, {member: 5})
+    wrong = on_ours("check", tenant)
+    assert wrong.returncode == 1
+    assert key in wrong.stdout
+    assert wrong.stdout.endswith(": 1 difference.\n")
+    found = json.loads(on_ours("check", tenant, "--json").stdout)
+    assert found["differences"] == [
+        {"tenant": tenant, "where": key, "member": f"page {page}", "found": 5, "expected": 1}
+    ]
+    assert not found["ok"]
+
+    *_, rebuilt = on_ours("rebuild", tenant).stdout.splitlines()
+    assert rebuilt.startswith("1 tenant: 1 page computed, ")
+    assert on_ours("check", tenant).returncode == 0

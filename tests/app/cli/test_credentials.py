@@ -1,0 +1,43 @@
+"""`plaudit client …`, `plaudit key …`, `plaudit user …`, `plaudit signing-key …`"""
+
+import json
+
+from sqlalchemy import select
+
+from tenants import users
+from tenants.db import tenant_tx
+from tests.app.cli.conftest import Run
+
+
+def test_clients_from_the_command_line(tenant: str, on_ours: Run) -> None:
+    made = json.loads(on_ours("client", "create", tenant, "--scopes", "stats:read,events:write", "--json").stdout)
+    assert made["client_secret"].startswith("sk_")
+    listed = on_ours("client", "list", tenant, "--json").stdout
+    assert made["client_id"] in listed
+    assert made["client_secret"] not in listed
+    rotated = json.loads(on_ours("client", "rotate", tenant, made["client_id"], "--json").stdout)
+    assert rotated["client_secret"] != made["client_secret"]
+    assert on_ours("client", "revoke", tenant, made["client_id"]).returncode == 0
+    assert "no client yet" in on_ours("client", "list", tenant).stdout
+
+
+def test_keys_from_the_command_line(tenant: str, on_ours: Run) -> None:
+    key = json.loads(on_ours("key", "create", tenant, "--origin", "https://w.example", "--json").stdout)
+    assert key["key"].startswith(f"pk_{tenant}_")
+    assert on_ours("key", "revoke", tenant, key["key"]).returncode == 0
+
+
+def test_users_from_the_command_line(tenant: str, on_ours: Run) -> None:
+    admin = on_ours("user", "create", tenant, "boss", "--role", "admin")
+    assert "Password: " in admin.stdout, admin.stderr
+    assert "audit.user.created" in admin.stderr
+    with tenant_tx(tenant) as tx:
+        assert tx.scalars(select(users.User.sees_private)).all() == [True], "who is made here sees private pages"
+    assert "suspended" in on_ours("user", "suspend", tenant, "boss").stdout
+    assert "admin" in on_ours("user", "suspend", tenant, "boss", "--lift").stdout
+    assert "member" in on_ours("user", "role", tenant, "boss", "member").stdout
+    assert json.loads(on_ours("user", "list", tenant, "--json").stdout)[0]["username"] == "boss"
+
+
+def test_the_signing_key_is_rotated_from_the_command_line(connected: None, on_ours: Run) -> None:
+    assert "published" in on_ours("signing-key", "rotate").stdout

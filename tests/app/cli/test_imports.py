@@ -1,0 +1,72 @@
+"""`plaudit import`: what it says, and which files it touches. (Counting: tests/analytics/ingest/test_imports.py.)"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.analytics.conftest import views_of
+from tests.app.cli.conftest import Run
+
+VIEW = '{"type": "view", "page": "home"}'
+
+
+def test_odd_files(tenant: str, page: str, tmp_path: Path, on_ours: Run) -> None:
+    empty = tmp_path / "empty.ndjson"
+    empty.touch()
+    assert "0 accepted" in on_ours("import", tenant, str(empty)).stdout
+    no_newline = tmp_path / "n.ndjson"
+    no_newline.write_bytes(f"{VIEW}\r\n\n{VIEW}".encode())
+    told = json.loads(on_ours("import", tenant, str(no_newline), "--json").stdout)
+    assert (told["accepted"], told["rejected"], told["lines"]) == (2, 0, 3)
+    assert on_ours("import", "nobody", str(empty)).returncode == 1
+    assert on_ours("import", tenant, str(tmp_path / "none")).returncode == 2
+
+
+@pytest.mark.parametrize("kind", ["symlink", "hard link", "pipe", "other text"])
+def test_rejects_are_written_to_nothing_that_was_put_in_their_place(
+    kind: str, tenant: str, page: str, tmp_path: Path, on_ours: Run
+) -> None:
+    """Whoever may write to the folder must not choose what an import (of root's, perhaps) overwrites or removes."""
+    file = tmp_path / "events.ndjson"
+    file.write_text(f"{VIEW}\nbad\n")
+    rejects, victim = tmp_path / "events.ndjson.rejects.ndjson", tmp_path / "victim"
+    victim.write_text("" if kind == "symlink" else "precious\n")
+    if kind == "symlink":
+        rejects.symlink_to(victim)
+    elif kind == "hard link":
+        rejects.hardlink_to(victim)
+    elif kind == "pipe":
+        os.mkfifo(rejects)
+    else:
+        rejects.write_text("precious\n")
+    before = victim.read_text()
+    done = on_ours("import", tenant, str(file))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "--rejects" in done.stderr
+    assert victim.read_text() == before
+    assert kind != "other text" or rejects.read_text() == "precious\n"
+    assert views_of(tenant) == 0
+    elsewhere = tmp_path / "elsewhere"
+    done = on_ours("import", tenant, str(file), "--rejects", str(elsewhere))
+    assert "1 accepted, 0 duplicates, 1 rejected" in done.stdout, done.stderr
+    assert elsewhere.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_import_removes_and_empties_no_file_but_its_own_rejects(
+    tenant: str, page: str, tmp_path: Path, on_ours: Run
+) -> None:
+    file, notes = tmp_path / "events.ndjson", tmp_path / "notes"
+    file.write_text(f"{VIEW}\n")
+    itself = on_ours("import", tenant, str(file), "--rejects", str(file))
+    assert itself.returncode == 1
+    assert "is the file to import" in itself.stderr
+    assert file.read_text()
+    assert on_ours("import", tenant, str(file)).returncode == 0
+    assert not file.with_name("events.ndjson.rejects.ndjson").exists(), "nothing was refused"
+    notes.write_text("precious\n")
+    again = on_ours("import", tenant, str(file), "--rejects", str(notes))
+    assert "nothing was added" in again.stdout
+    assert notes.read_text() == "precious\n"

@@ -1,0 +1,46 @@
+"""`plaudit web` as a real process. (`plaudit live`: tests/app/live; their death: tests/faults/test_up.py.)"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import psutil
+import requests
+
+from app.run.data_folder import Addresses
+from app.settings import Settings
+from tests.service import PLAUDIT, ROOT, eventually, free_port
+
+
+def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(
+    settings: Settings, addresses: Addresses, tmp_path: Path
+) -> None:
+    port, log = free_port(), tmp_path / "log"
+    env = os.environ | {
+        "DATABASE_URL": addresses.database_url,
+        "PLAUDIT_SERVICE_DATABASE_URL": addresses.service_database_url,
+        "REDIS_URL": addresses.redis_url,
+        "PLAUDIT_SECRET_KEY": settings.secret_key or "",
+        "PROMETHEUS_MULTIPROC_DIR": str(tmp_path),
+        "PLAUDIT_WEB_PROCESSES": "1",
+        "LOG_FORMAT": "json",
+    }
+    with log.open("wb") as stream:
+        process = psutil.Popen(
+            [*PLAUDIT, "web", "--port", str(port)], stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT, env=env
+        )
+    try:
+        eventually(lambda: requests.get(f"http://127.0.0.1:{port}/health/live", timeout=5).ok)
+        assert requests.get(f"http://127.0.0.1:{port}/nothing-here", timeout=60).status_code == 404
+        children = process.children()
+        assert len(children) == 1
+    finally:
+        process.terminate()
+        status = process.wait(60)
+    assert status == 0
+    psutil.wait_procs(children, timeout=60)
+    assert not any(child.is_running() for child in children)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["service"] for line in lines} == {"web"}
+    assert [line["message"] for line in lines if line.get("action") == "request"] == ["GET '/nothing-here' 404"]

@@ -1,0 +1,115 @@
+"""The supervisor: shows its children's lines, restarts what dies, stops everything in order."""
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.run import supervisor
+from app.run.local_servers import Server
+from app.run.supervisor import Printer, Supervisor, UpError
+
+FOREVER = "while :; do sleep 0.05; done"
+
+
+@contextlib.contextmanager
+def supervised(out: Path) -> Iterator[Supervisor]:
+    """A supervisor that prints to this file, and stops its children at the end."""
+    with out.open("w") as stream:
+        printer = Printer(stream, colours=False)
+        processes = Supervisor(env={}, out=printer)
+        try:
+            yield processes
+        finally:
+            processes.stop_all()
+            printer.close()
+
+
+def shell(script: str, *, name: str = "child", noise: str = r"(?!)") -> Server:
+    return Server(name, ["/bin/sh", "-c", script], signal.SIGTERM, port=0, noise=noise)
+
+
+def test_lines_are_shown_with_their_childs_name_and_without_noise(tmp_path: Path) -> None:
+    with supervised(tmp_path / "out") as processes:
+        child = processes.add_server(shell("echo one; echo starting up; echo; printf 'no newline'", noise="^starting"))
+        assert processes.wait_for(lambda: child.restart_at is not None)
+    assert (tmp_path / "out").read_text().splitlines() == [
+        "child    | one",
+        "child    | no newline",
+        "child    | ended with status 0; restarting it in 0.2 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("death", "said"), [("exit 3", "ended with status 3"), ("kill -9 $$", "was killed by signal 9")]
+)
+def test_a_child_that_dies_is_started_again_after_a_growing_delay(death: str, said: str, tmp_path: Path) -> None:
+    with supervised(tmp_path / "out") as processes:
+        child = processes.add_server(shell(f"echo started; {death}"))
+        assert processes.wait_for(lambda: child.restart_in_s > 0.4)
+        assert not child.is_alive
+    assert (tmp_path / "out").read_text().splitlines() == [
+        "child    | started",
+        f"child    | {said}; restarting it in 0.2 s",
+        "child    | started",
+        f"child    | {said}; restarting it in 0.4 s",
+    ]
+
+
+def test_our_own_processes_stop_before_the_servers_that_they_use(tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    with supervised(tmp_path / "out") as processes:
+        for name in ("server", "web"):
+            script = f"trap 'echo {name} >> {order}; exit 0' TERM; touch {tmp_path}/{name}; {FOREVER}"
+            child = processes.add_server(shell(script, name=name))
+            child.is_server = name == "server"
+            assert processes.wait_for((tmp_path / name).exists)
+    assert order.read_text().split() == ["web", "server"]
+    assert [child.is_alive for child in processes.children] == [False, False]
+
+
+def test_a_child_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STOP_WITHIN_S", 0.1)
+    with supervised(tmp_path / "out") as processes:
+        child = processes.add_server(shell(f"trap '' TERM; touch {tmp_path}/up; {FOREVER}"))
+        assert processes.wait_for((tmp_path / "up").exists)
+    assert child.process is not None
+    assert child.process.returncode == -signal.SIGKILL
+    assert "did not stop in time" in (tmp_path / "out").read_text()
+
+
+def test_a_signal_ends_the_waiting_and_the_handlers_of_before_are_back(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with supervised(tmp_path / "out") as processes, processes.signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert not processes.wait_for(lambda: False)
+        assert processes.is_stopping
+        processes.run()  # returns at once
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_is_not_ready_in_time_is_an_error(tmp_path: Path) -> None:
+    with supervised(tmp_path / "out") as processes, pytest.raises(UpError, match="Not ready after 0 s"):
+        processes.wait_for(lambda: False, within_s=0)
+
+
+def test_a_reader_that_reads_nothing_stops_nobody() -> None:
+    unread, written = os.pipe()
+    with os.fdopen(written, "w") as stream:
+        printer = Printer(stream, colours=False)
+        for _ in range(12_000):  # more than the pipe and the queue take
+            printer.line("child", "x" * 100)
+        os.close(unread)
+        printer.close()
+
+
+def test_a_taken_port_is_said_with_how_to_choose_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UpError, match=f"Port {port} is taken: choose another with --port N"):
+            supervisor.check_port("127.0.0.1", port, "--port N")
+    supervisor.check_port("127.0.0.1", port, "--port N")

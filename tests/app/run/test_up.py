@@ -1,0 +1,44 @@
+"""What `plaudit up` refuses before it starts anything. (What it starts: tests/faults/test_up.py.)"""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.run import up
+from app.run.supervisor import UpError
+from app.settings import SettingsError
+from tests.service import free_port
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+def start(data_dir: Path, port: int) -> None:
+    up.run(data_dir, demo=False, traffic=False, port=port, workers=0, as_json=True)
+
+
+def test_a_taken_port_leaves_no_data_folder(taken_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UpError, match=f"Port {taken_port} is taken: choose another with --port N"):
+        start(tmp_path / "data", taken_port)
+    monkeypatch.setenv("PLAUDIT_LIVE_PORT", str(taken_port))
+    with pytest.raises(UpError, match=f"Port {taken_port} is taken: choose another with PLAUDIT_LIVE_PORT"):
+        start(tmp_path / "data", free_port())
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_last_port_leaves_none_for_the_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLAUDIT_LIVE_PORT", raising=False)
+    with pytest.raises(UpError, match="No free port for the sockets: choose one with PLAUDIT_LIVE_PORT"):
+        start(tmp_path / "data", 65535)
+
+
+def test_a_wrong_setting_leaves_no_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAUDIT_WEB_THREADS", "many")
+    with pytest.raises(SettingsError, match="PLAUDIT_WEB_THREADS"):
+        start(tmp_path / "data", free_port())
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,108 @@
+"""What a job adds to the function it calls: it is safe to run twice, and one tenant's trouble stops no other."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+from rq import Queue
+
+from analytics import locks, outbox, wake
+from analytics.boards import projection
+from analytics.outbox import Kind
+from tenants import redis as tenants_redis
+from tenants import signing
+from tenants.db import tenant_tx, utcnow
+from tenants.redis import RedisUnavailable
+from tests.workers.conftest import delete, is_there, stop_redis
+from workers import jobs
+
+
+@pytest.fixture
+def stale_tenant(tenant: str, queue: Queue) -> str:
+    """A tenant whose boards are behind, and whose wake-up was lost."""
+    projection.project_all(tenant, now=utcnow)
+    with tenant_tx(tenant) as tx:
+        outbox.mark_stale(tx, Kind.PAGE, [1])
+    queue.empty()  # type: ignore[no-untyped-call]
+    wake.job_started(tenant)
+    assert is_stale(tenant)
+    return tenant
+
+
+def is_stale(tenant_id: str) -> bool:
+    return tenant_id in projection.stale_tenants(now=utcnow())
+
+
+def test_the_job_is_safe_to_run_twice(tenant: str) -> None:
+    delete(tenant)
+    jobs.purge_deleted_tenants()
+    jobs.purge_deleted_tenants()
+    assert not is_there(tenant)
+
+
+def test_a_tenant_that_cannot_be_purged_stops_no_other(
+    tenant: str, other_tenant: str, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    first, second = sorted([tenant, other_tenant])
+    delete(first)
+    delete(second)
+    retire = projection.retire
+
+    def retire_all_but_the_first(tenant_id: str, *, now: datetime) -> None:
+        if tenant_id == first:
+            raise RuntimeError("a bug")
+        retire(tenant_id, now=now)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(projection, "retire", retire_all_but_the_first)
+        jobs.purge_deleted_tenants()
+    assert (is_there(first), is_there(second)) == (True, False)
+    (failure,) = [line for line in logged() if line.get("action") == "job.failed"]
+    assert failure["tenantId"] == first
+    jobs.purge_deleted_tenants()
+    assert not is_there(first), "the next run purges it"
+
+
+def jobs_of(queue: Queue, tenant_id: str) -> list[str | None]:
+    return [job.func_name for job in queue.jobs if [*job.args] == [tenant_id]]
+
+
+def test_a_sweep_wakes_tenants_whose_boards_are_behind(stale_tenant: str, other_tenant: str, queue: Queue) -> None:
+    projection.project_all(other_tenant, now=utcnow)
+    jobs.sweep()
+    assert jobs_of(queue, stale_tenant) == ["workers.jobs.project"]
+    assert jobs_of(queue, other_tenant) == []
+
+
+def test_a_sweep_without_redis_projects_here(stale_tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_redis()
+    with pytest.raises(RedisUnavailable), tenants_redis.queue().client() as client:
+        client.ping()
+    with monkeypatch.context() as mine:
+        mine.setattr(projection, "stale_tenants", lambda **_: [stale_tenant])  # and not those of other tests
+        jobs.sweep()
+    assert not is_stale(stale_tenant)
+
+
+def test_a_projection_that_finds_the_lock_taken_has_its_holder_run_again(stale_tenant: str, queue: Queue) -> None:
+    with tenant_tx(stale_tenant, separate=True) as holder:
+        locks.lock_boards(holder, stale_tenant)
+        jobs.project(stale_tenant)
+    assert is_stale(stale_tenant)
+    jobs.project(stale_tenant)
+    assert not is_stale(stale_tenant)
+    assert jobs_of(queue, stale_tenant) == ["workers.jobs.project"]
+    jobs.project(stale_tenant)
+    assert jobs_of(queue, stale_tenant) == ["workers.jobs.project"], "once"
+
+
+def test_without_a_secret_key_no_signing_key_is_made(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(signing, "rotate_if_due", lambda *_args, **_kwargs: made.append(1))
+    monkeypatch.delenv("PLAUDIT_SECRET_KEY", raising=False)
+    jobs.rotate_signing_key()
+    assert made == []
+    monkeypatch.setenv("PLAUDIT_SECRET_KEY", "x" * 32)
+    jobs.rotate_signing_key()
+    assert made == [1]

@@ -1,0 +1,68 @@
+"""The schedule enqueues what is due, whatever happens to Redis or to a job."""
+
+import time
+
+import pytest
+from rq import Queue
+
+from app.settings import Settings
+from tenants import redis as tenants_redis
+from tests.workers.conftest import stop_redis
+from workers import jobs, schedule
+from workers.schedule import Every
+
+
+def run_rounds(number: int, *entries: Every) -> None:
+    """Let the loop look at the schedule so many times."""
+    rounds = iter(range(number))
+    schedule.run(should_stop=lambda: next(rounds, None) is None, schedule=list(entries))
+
+
+def test_the_schedule_enqueues_again_and_again_even_after_an_outage(settings: Settings, queue: Queue) -> None:
+    stop_redis()
+    ticks: list[float] = []
+
+    def should_stop() -> bool:
+        ticks.append(time.monotonic())
+        if len(ticks) == 2:
+            url = settings.redis_url or ""
+            tenants_redis.configure(boards_url=url, queue_url=url)
+        return len(ticks) > 5
+
+    schedule.run(should_stop=should_stop, schedule=[Every(seconds=1, job="workers.jobs.purge_deleted_tenants")])
+    assert queue.count >= 2
+
+
+@pytest.mark.parametrize(("seconds", "at", "due_at"), [(5, 0, 5), (5, 4.9, 5), (5, 5, 10), (60, 61.5, 120)])
+def test_a_job_is_due_at_every_multiple_of_its_seconds(seconds: int, at: float, due_at: float) -> None:
+    assert Every(seconds=seconds, job="workers.jobs.sweep").next_after(at) == due_at
+
+
+def test_a_job_is_enqueued_once_until_it_is_due_again(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "TICK_S", 0)
+    monkeypatch.setattr(Every, "next_after", lambda _entry, at: at + 3600)
+    run_rounds(3, Every(seconds=3600, job="workers.jobs.sweep"), Every(seconds=3600, job="workers.jobs.purge_expired"))
+    assert [job.func_name for job in queue.jobs] == ["workers.jobs.sweep", "workers.jobs.purge_expired"]
+
+
+def test_without_redis_what_cannot_wait_runs_here_and_an_error_stops_nothing(
+    connected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def fail() -> None:
+        ran.append("sweep")
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(jobs, "sweep", fail)
+    monkeypatch.setattr(jobs, "refresh_snapshots", lambda: ran.append("refresh_snapshots"))
+    monkeypatch.setattr(jobs, "purge_expired", lambda: ran.append("purge_expired"))
+    monkeypatch.setattr(schedule, "TICK_S", 0)
+    stop_redis()
+    run_rounds(
+        1,
+        Every(seconds=3600, job="workers.jobs.sweep", also_without_redis=True),
+        Every(seconds=3600, job="workers.jobs.purge_expired"),
+        Every(seconds=3600, job="workers.jobs.refresh_snapshots", also_without_redis=True),
+    )
+    assert ran == ["sweep", "refresh_snapshots"], "what can wait is enqueued when Redis is back"
