@@ -59,37 +59,46 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 # The slowest files start first, so that no pytest process is still busy with one when the others are done.
 SLOW = [
+    "tests/workers/test_run.py",  # not slow on a new database: its worker projects whatever other tests left
     "tests/faults/test_live.py",
     "tests/browser/test_dashboard.py",
     "tests/faults/test_scores.py",
     "tests/faults/test_boards.py",
     "tests/faults/test_up.py",
-    "tests/app/cli/test_commands.py",
+    "tests/app/run/test_backups.py",
     "tests/analytics/boards/test_model.py",
     "tests/faults/test_neighbours.py",
     "tests/faults/test_ingest.py",
-    "tests/app/run/test_local_servers.py",
+    "tests/app/run/test_server_roles.py",
     "tests/analytics/ingest/test_group_commit.py",
     "tests/app/live/test_server.py",
     "tests/app/live/test_admission.py",
     "tests/analytics/ingest/test_imports.py",
-    "tests/workers/test_workers.py",
     "tests/browser/test_nginx.py",
 ]
-# Tests that use `demo_service` run in one pytest process, which starts it once.
-ON_DEMO_SERVICE = {
-    "tests/app/api/test_oauth.py",
-    "tests/attacks/test_raw_requests.py",
-    "tests/browser/test_dashboard.py",
-    "tests/browser/test_script.py",
-    "tests/faults/test_revocation.py",
-    "tests/faults/test_up.py::test_a_folder_in_use_is_said",
-    "tests/faults/test_up.py::test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill",
+# Tests that use one of these session fixtures run in one pytest process, which starts it once.
+SHARED_BY = {
+    "demo_service": {
+        "tests/app/api/test_oauth.py",
+        "tests/attacks/test_raw_requests.py",
+        "tests/browser/test_dashboard.py",
+        "tests/browser/test_script.py",
+        "tests/faults/test_revocation.py",
+        "tests/faults/test_up.py::test_a_folder_in_use_is_said",
+        "tests/faults/test_up.py::test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill",
+    },
+    "embedded": {
+        "tests/app/run/test_local_servers.py",
+        "tests/app/run/test_server_roles.py",
+        "tests/app/run/test_server_user.py",
+    },
 }
 # Their tests share no service, so they may run in several pytest processes.
 INDEPENDENT_TESTS = {"tests/faults/test_up.py"}
 # Names that a module imports to start Plaudit's processes or a browser.
-STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service"}
+STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service", "servers_of"}
+# Fixtures that do so.
+STARTING = {"on_ours", "processes", "web"}
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -97,8 +106,9 @@ class ByService(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no type
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if {file, nodeid} & ON_DEMO_SERVICE:
-            return "demo_service"
+        for fixture, users in SHARED_BY.items():
+            if {file, nodeid} & users:
+                return fixture
         return nodeid if file in INDEPENDENT_TESTS else file
 
 
@@ -111,10 +121,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(SLOW)))
     for item in items:
         assert isinstance(item, pytest.Function)
-        if STARTERS & vars(item.module).keys() or {"processes", "web"} & {*item.fixturenames}:
+        if STARTERS & vars(item.module).keys() or STARTING & {*item.fixturenames}:
             item.add_marker("processes")
-        if "demo_service" in item.fixturenames:
-            assert {item.nodeid, item.nodeid.partition("::")[0]} & ON_DEMO_SERVICE, f"{item.nodeid} belongs there"
+        for fixture, users in SHARED_BY.items():
+            if fixture in item.fixturenames:
+                assert {item.nodeid, item.nodeid.partition("::")[0]} & users, f"{item.nodeid} belongs there"
 
 
 def is_first_process() -> bool:

@@ -66,6 +66,12 @@ def for_child(env: Mapping[str, str], **changes: str) -> dict[str, str]:
     return {**env, **changes, PARENT_PID: str(os.getpid())}
 
 
+def replace(env: Mapping[str, str]) -> None:
+    """Give this process another environment."""
+    os.environ.clear()
+    os.environ.update(env)
+
+
 def take_parent_pid() -> int | None:
     """The process that this one must end with. Removed, so that programs we start do not read it."""
     pid = os.environ.pop(PARENT_PID, None)

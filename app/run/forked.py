@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
+from app.run import environment
 from app.run.launcher import die_with_parent
 
 # By name: the workers are never imported by the service (pyproject.toml).
@@ -83,11 +84,13 @@ def _leave_parent(parent: int, output: int, handled: set[signal.Signals]) -> Non
     for standard in (1, 2):
         os.dup2(output, standard)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    # Without what is still in the parent's buffers, and line by line, as with PYTHONUNBUFFERED.
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False)  # type: ignore[misc]  # noqa: SIM115
 
 
 def _run(module: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(env)
+    environment.replace(env)
     if sys.platform == "linux":  # in top and ps, where the command is the parent's
         with contextlib.suppress(OSError):
             ctypes.CDLL(None).prctl(PR_SET_NAME, f"plaudit-{arguments[0]}".encode(), 0, 0, 0)

@@ -17,16 +17,6 @@ def buckets(tenant: str) -> dict[datetime, int]:
     return {row.bucket_hour: row.views for row in rows}
 
 
-def test_one_view_is_counted_now(sender: Caller, tenant: str, page: str) -> None:
-    answer = sender("POST", f"/api/v1/pages/{page}/views")
-    assert answer.status_code == 202
-    assert answer.get_json() == {"accepted": 1, "duplicates": 0, "rejected": []}
-    assert sender("POST", f"/api/v1/pages/{page}/views", json={"user": "u-1", "id": "v1"}).status_code == 202
-    again = sender("POST", f"/api/v1/pages/{page}/views", json={"id": "v1"})
-    assert again.get_json() == {"accepted": 0, "duplicates": 1, "rejected": []}
-    assert sum(buckets(tenant).values()) == 2
-
-
 def test_late_views_land_in_their_own_hour(client: FlaskClient, sender: Caller, tenant: str, page: str) -> None:
     now = utcnow()
     late = now - timedelta(hours=3)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.analytics.conftest import views_of
-from tests.analytics.ingest.test_events import view
+from tests.analytics.ingest.conftest import view
 from tests.people import Caller
 
 

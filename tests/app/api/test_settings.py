@@ -1,7 +1,6 @@
 import pytest
 from flask.testing import FlaskClient
 
-from tenants.db import tenant_tx
 from tests.people import client_of
 
 

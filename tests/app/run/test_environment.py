@@ -25,11 +25,9 @@ def env() -> Iterator[None]:
 
 
 def for_children(data_dir: Path, *, is_terminal: bool = False, **env: str) -> dict[str, str]:
-    live_url = "http://127.0.0.1:8001"
+    environment.use_metrics_of(data_dir)
     settings = Settings.from_env(env)
-    return environment.for_children(
-        settings, ADDRESSES, data_dir=data_dir, live_port=8001, live_url=live_url, is_terminal=is_terminal
-    )
+    return environment.for_children(settings, ADDRESSES, data_dir=data_dir, live_port=8001, is_terminal=is_terminal)
 
 
 def test_a_redis_that_the_operator_named_stays() -> None:
