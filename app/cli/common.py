@@ -33,9 +33,11 @@ def database(data_dir: Path, *, keep_old_version: bool = False, create: bool = F
     from app.run.data_folder import LocalServersError
     from app.run.local_servers import running
     from app.settings import Settings
-    from tenants import db
+    from tenants import db, logs
 
     settings = Settings.from_env()
+    # Standard output is for the result.
+    logs.configure(service="cli", log_format=settings.log_format or "console", stream=sys.stderr)
     with contextlib.ExitStack() as stack:
         if settings.database_url is None:
             if not create and not (data_dir / "secrets.json").exists():

@@ -33,6 +33,8 @@ def test_check_lists_the_differences_and_rebuild_removes_them(
     ]
     assert not found["ok"]
 
-    *_, rebuilt = on_ours("rebuild", tenant).stdout.splitlines()
-    assert rebuilt.startswith("1 tenant: 1 page computed, ")
+    rebuilt = on_ours("rebuild", tenant)
+    assert rebuilt.stdout.startswith("1 tenant: 1 page computed, ")
+    assert "boards rebuilt" in rebuilt.stderr, "standard output is for the result"
+    assert json.loads(on_ours("rebuild", tenant, "--json").stdout)["tenants"] == 1
     assert on_ours("check", tenant).returncode == 0

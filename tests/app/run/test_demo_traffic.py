@@ -26,7 +26,7 @@ MONDAY = datetime(2026, 6, 1, tzinfo=UTC)
 @pytest.fixture
 def api(app: Flask, client: FlaskClient, tenant: str) -> Iterator[Api]:
     """The API over HTTP, for a client of this test's tenant."""
-    server = make_server("127.0.0.1", 0, app)
+    server = make_server("127.0.0.1", 0, app, threaded=True)  # a connection that is kept open occupies a thread
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     caller = client_of(client, tenant)
