@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import ForeignKey, Index, delete
+from sqlalchemy import ForeignKey, Index, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -93,11 +93,12 @@ def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
 def consume(ticket: str, *, now: datetime) -> Holder:
     """Use up a ticket; returns its holder, whose credential the caller has to check (`sees_public_only`)."""
     with tenant_tx(tenant_part(ticket, "tkt_", BadTicket)) as tx:
-        used = tx.execute(
-            delete(LiveTicket)
-            .where(LiveTicket.ticket_hash == hash_token(ticket))
-            .returning(LiveTicket.holder, LiveTicket.expires_at)
-        ).one_or_none()
+        used = tx.run(_CONSUME, {"tenant": tx.tenant, "hash": hash_token(ticket)}).one_or_none()
     if used is None or used.expires_at <= now:
         raise BadTicket
     return Holder(**used.holder)
+
+
+_CONSUME = text("""
+    DELETE FROM live_tickets WHERE tenant_id = :tenant AND ticket_hash = :hash RETURNING holder, expires_at
+""")

@@ -5,11 +5,14 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
+import pytest
+
 from analytics.metrics import METRICS, counted_metrics, page_metrics, user_metrics
 from app.settings import Settings
 from tests.service import ROOT
 
 
+@pytest.mark.processes
 def test_a_new_metric_is_one_entry_and_one_migration(settings: Settings) -> None:
     """Registered, filled, projected, read, checked and listed: the cases run in a process that knows the metric."""
     # Another database of the same Redis, since a test run empties its own.
