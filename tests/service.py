@@ -155,8 +155,13 @@ def running_service(
         service.close()
 
 
-def boards_are_right(service: Service) -> bool:
-    """`plaudit check` finds no difference, and nothing is due."""
+def wait_for_right_boards(service: Service, *, within_s: float = 60) -> None:
+    """Until `plaudit check` finds no difference, and nothing is due."""
+    # A check takes as much CPU as what it waits for.
+    eventually(lambda: _boards_are_right(service), within_s=within_s, every_s=0.5)
+
+
+def _boards_are_right(service: Service) -> bool:
     state = read_state(service.data_dir)
     if state is None or "addresses" not in state:
         return False

@@ -27,11 +27,11 @@ from tests.service import (
     PLAUDIT,
     ROOT,
     Service,
-    boards_are_right,
     eventually,
     free_port,
     own_servers_env,
     running_service,
+    wait_for_right_boards,
 )
 
 BOARD = {"op": "subscribe", "scope": "tenant", "window": "7d", "metric": "likes"}
@@ -228,7 +228,8 @@ def test_two_processes_and_a_restart_of_redis_leave_everybody_with_the_newest(se
                 if (seen := newest(watcher, f"{scope}:7d:likes")) != now[scope]
             ]
 
-        eventually(lambda: boards_are_right(service) and not behind(), within_s=60)
+        wait_for_right_boards(service)
+        eventually(lambda: not behind())
         for watcher in watchers.all:
             messages = watcher.messages()
             assert [message["seq"] for message in messages] == list(range(1, len(messages) + 1))

@@ -17,7 +17,7 @@ import requests
 
 from app.run.data_folder import read_state
 from tests.conftest import reachable_folder
-from tests.service import Service, boards_are_right, eventually, running_service
+from tests.service import Service, eventually, running_service, wait_for_right_boards
 
 # The promise is about ten thousand; a few thousand find the same mistakes in a third of the time.
 USERS, ACTIONS, THREADS = 100, int(os.environ.get("PLAUDIT_TEST_ACTIONS", "1200")), 16
@@ -104,7 +104,7 @@ def test_thousands_of_actions_through_kills_add_up(service: Service) -> None:
         ).fetchall()
     assert {name: int(total) for name, _, total in rows} == paid
     assert {name: score for name, score, _ in rows} == paid
-    eventually(lambda: boards_are_right(service))
+    wait_for_right_boards(service)
     headers = {"Authorization": f"Bearer {service.token()}"}
     board = service.get("/api/v1/leaderboards?scope=users&window=all&limit=1000", headers=headers).json()
     assert board["source"] == "redis"
