@@ -61,6 +61,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 SLOW = [
     "tests/workers/test_run.py",  # not slow on a new database: its worker projects whatever other tests left
     "tests/faults/test_live.py",
+    "tests/attacks/test_exports.py",
     "tests/browser/test_dashboard.py",
     "tests/faults/test_scores.py",
     "tests/faults/test_boards.py",

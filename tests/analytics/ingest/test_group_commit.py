@@ -371,6 +371,7 @@ print(sum(sent))
 """
 
 
+@pytest.mark.processes
 def test_sixteen_writers_on_the_same_fifty_pages_never_deadlock_and_sum_up(tenant: str, settings: Settings) -> None:
     """Four processes of four threads each, in any order."""
     make_pages(tenant, *(f"p{number}" for number in range(50)))

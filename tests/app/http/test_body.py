@@ -96,7 +96,7 @@ def test_gzip_is_unpacked_within_the_same_limit(client: FlaskClient) -> None:
 
     assert post(gzip.compress(b'{"name": "x"}')).get_json() == {"name": "x"}
     assert_problem(post(gzip.compress(b" " * (MAX_BODY_BYTES + 1))), 413, "too_large")
-    assert_problem(post(gzip.compress(b" " * 500_000_000)[:100_000]), 413, "too_large")
+    assert_problem(post(gzip.compress(b" " * 100_000_000)), 413, "too_large")
     assert_problem(post(b"not gzip"), 400, "malformed")
     assert_problem(post(gzip.compress(b'{"name": "x"}')[:-9]), 400, "malformed")
 
