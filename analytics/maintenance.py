@@ -56,11 +56,12 @@ def purge_history(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
 def _purge_tenant(tenant_id: str, *, now: datetime, deadline: float) -> Iterator[tuple[str, int]]:
     with tenant_tx(tenant_id) as tx:
         retention = tenant_settings.read(tx)[0].retention
+    bucket_days = max(retention.hourly_buckets_days, LONGEST.days + 1)  # what a window still counts stays
     days = {
         "seen_events": retention.event_ids_days,
         "action_events": retention.action_events_days,
-        "page_views_hour": retention.hourly_buckets_days,
-        "user_points_hour": max(retention.hourly_buckets_days, LONGEST.days + 1),
+        "page_views_hour": bucket_days,
+        "user_points_hour": bucket_days,
     }
     for table, statement in _PURGES.items():
         before = now - timedelta(days=days[table])

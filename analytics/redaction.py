@@ -14,11 +14,11 @@ from uuid import UUID
 
 import orjson
 import structlog
-from sqlalchemy import ForeignKey, Uuid, select, text
+from sqlalchemy import Uuid, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, TenantOwned, Tx, platform_tx, tenant_tx
+from tenants.db import Base, DeletedWithTenant, Tx, platform_tx, tenant_tx
 from tenants.idempotency import MAX_KEPT_BYTES
 
 MAX_ROWS_PER_STEP = 200
@@ -32,14 +32,11 @@ REDACTED = frozenset({*PERSONAL, "note"})
 log = structlog.get_logger()
 
 
-class PendingRedaction(TenantOwned, Base):
+class PendingRedaction(DeletedWithTenant, Base):
     """An erased user whose data stored answers may still contain: those after `redacted_to`, ordered by request."""
 
     __tablename__ = "pending_redactions"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     user_id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
     redacted_to: Mapped[str] = mapped_column(server_default="")
     erased_at: Mapped[datetime]

@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 import orjson
-from sqlalchemy import ForeignKey, select, update
+from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants import liveness, registry
 from tenants import settings as tenant_settings
-from tenants.db import Base, TenantOwned, Tx, tenant_tx
+from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Invalid, NotFound
 from tenants.opaque_tokens import hash_token
 from tenants.settings import is_origin
@@ -43,12 +43,9 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-class Client(TenantOwned, Base):
+class Client(DeletedWithTenant, Base):
     __tablename__ = "oauth_clients"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
     scopes: Mapped[list[str]] = mapped_column(ARRAY(TEXT))
@@ -68,12 +65,9 @@ class Client(TenantOwned, Base):
         return old_is_valid and hmac.compare_digest(given, self.old_secret_hash or "")
 
 
-class PublishableKey(TenantOwned, Base):
+class PublishableKey(DeletedWithTenant, Base):
     __tablename__ = "publishable_keys"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
     origins: Mapped[list[str]] = mapped_column(ARRAY(TEXT))
@@ -81,14 +75,11 @@ class PublishableKey(TenantOwned, Base):
     revoked_at: Mapped[datetime | None]
 
 
-class RevokedToken(TenantOwned, Base):
+class RevokedToken(DeletedWithTenant, Base):
     """A client's access token that was revoked before it expired."""
 
     __tablename__ = "revoked_tokens"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     jti: Mapped[str] = mapped_column(primary_key=True)
     expires_at: Mapped[datetime]
 

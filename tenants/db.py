@@ -33,6 +33,7 @@ from sqlalchemy import (
     CursorResult,
     DateTime,
     Engine,
+    ForeignKey,
     MetaData,
     PoolProxiedConnection,
     Text,
@@ -88,6 +89,14 @@ class TenantOwned:
     """A table whose rows belong to tenants. Its primary key starts with `tenant_id`."""
 
     tenant_id: Mapped[str] = mapped_column(primary_key=True, sort_order=-1)
+
+
+class DeletedWithTenant(TenantOwned):
+    """One that refers to the tenant itself. (Others refer to a row that does, or are purged by a job.)"""
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
+    )
 
 
 class Tx(Session):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, delete, select, text
+from sqlalchemy import Index, LargeBinary, delete, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Conflict, Invalid
 
 KEPT_FOR = timedelta(hours=24)
@@ -23,13 +23,10 @@ MAX_KEY_CHARS = 255
 MAX_KEPT_BYTES = 64 * 1024
 
 
-class IdempotencyKey(TenantOwned, Base):
+class IdempotencyKey(DeletedWithTenant, Base):
     __tablename__ = "idempotency_keys"
     __table_args__ = (Index("ix_idempotency_keys_created_at", "created_at"),)
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     request: Mapped[str] = mapped_column(primary_key=True)
     body_hash: Mapped[str]
     status: Mapped[int]

@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
-from sqlalchemy import ForeignKey, select, text
+from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, TenantOwned, Tx, tenant_tx
+from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Invalid, Stale
 
 
@@ -87,12 +87,9 @@ MAX_CACHED = 10_000
 _recent: dict[str, tuple[float, TenantSettings]] = {}
 
 
-class TenantSettingsRow(TenantOwned, Base):
+class TenantSettingsRow(DeletedWithTenant, Base):
     __tablename__ = "tenant_settings"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     version: Mapped[int]
     overrides: Mapped[dict[str, Any]] = mapped_column(JSONB)
     updated_at: Mapped[datetime]

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy import Index, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants import credentials, sessions
-from tenants.db import Base, TenantOwned, Tx, tenant_tx
+from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Unauthenticated
 from tenants.liveness import TENANT
 from tenants.opaque_tokens import hash_token, tenant_part
@@ -23,13 +23,10 @@ from tenants.opaque_tokens import hash_token, tenant_part
 TICKET_TTL = timedelta(seconds=30)
 
 
-class LiveTicket(TenantOwned, Base):
+class LiveTicket(DeletedWithTenant, Base):
     __tablename__ = "live_tickets"
     __table_args__ = (Index("ix_live_tickets_expires_at", "expires_at"),)
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     ticket_hash: Mapped[str] = mapped_column(primary_key=True)
     holder: Mapped[dict[str, Any]] = mapped_column(JSONB)
     expires_at: Mapped[datetime]

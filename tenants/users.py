@@ -7,14 +7,14 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, Uuid, func, or_, select, text, update
+from sqlalchemy import BigInteger, CheckConstraint, Index, Uuid, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants import ceilings, passwords
 from tenants.ceilings import Ceiling
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Conflict, Invalid, NotFound
 
 USERNAME = re.compile(r"[A-Za-z0-9_]{3,50}")
@@ -31,7 +31,7 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-class User(TenantOwned, Base):
+class User(DeletedWithTenant, Base):
     __tablename__ = "users"
     __table_args__ = (
         CheckConstraint("role IN ('member', 'admin')", name="role"),
@@ -43,9 +43,6 @@ class User(TenantOwned, Base):
         Index("ix_users_segment", "tenant_id", "segment", postgresql_where=text("segment IS NOT NULL")),
     )
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
     external_id: Mapped[str | None]
     username: Mapped[str | None]

@@ -9,7 +9,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, CursorResult, Double, ForeignKey, Index, text
+from sqlalchemy import BigInteger, CursorResult, Double, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.boards.names import page_scopes
@@ -17,13 +17,13 @@ from analytics.boards.summaries import Summary
 from analytics.metrics import Computed, Counted, Value, column, counted_metrics, page_columns, page_metrics
 from analytics.scoring import Weights
 from analytics.windows import SLIDING, Window, bounds
-from tenants.db import Base, TenantOwned, Tx, array
+from tenants.db import Base, DeletedWithTenant, Tx, array
 
 COLUMNS = tuple(page_columns())
 ALL_ZERO: tuple[Value, ...] = (0,) * len(COLUMNS)
 
 
-class PageStats(TenantOwned, Base):
+class PageStats(DeletedWithTenant, Base):
     """A page's numbers, and the space and visibility under which it is on the boards."""
 
     __tablename__ = "page_stats"
@@ -32,9 +32,6 @@ class PageStats(TenantOwned, Base):
         Index("ix_page_stats_public", "tenant_id", "is_shared", "page_id", postgresql_where=text("is_public")),
     )
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     space_key: Mapped[str]
     is_public: Mapped[bool]

@@ -7,7 +7,7 @@ began or stopped sharing its public pages (`to_reshare`).
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import BigInteger, ForeignKey, Integer, text
+from sqlalchemy import BigInteger, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
@@ -15,21 +15,18 @@ from analytics.metrics import counted_metrics
 from analytics.outbox import Kind
 from analytics.scoring import Weights
 from analytics.windows import crossed, hour_of
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, DeletedWithTenant, Tx
 
 # After a long stop a worker catches up in steps of this many hours, each a transaction of its own.
 MAX_HOURS_PER_STEP = 24
 MAX_PAGES_PER_STEP = 5_000
 
 
-class Projection(TenantOwned, Base):
+class Projection(DeletedWithTenant, Base):
     """One row for each tenant that was ever projected."""
 
     __tablename__ = "projections"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     slid_to: Mapped[datetime]
     weights_version: Mapped[int] = mapped_column(Integer, server_default="0")
     # While pages are given new weights: the last page that has them.

@@ -8,19 +8,16 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Row, text
+from sqlalchemy import BigInteger, Row, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.boards.names import GLOBAL, Board, Version
-from tenants.db import Base, TenantOwned, Tx, array
+from tenants.db import Base, DeletedWithTenant, Tx, array
 
 
-class BoardRow(TenantOwned, Base):
+class BoardRow(DeletedWithTenant, Base):
     __tablename__ = "boards"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     scope: Mapped[str] = mapped_column(primary_key=True)
     time_window: Mapped[str] = mapped_column(primary_key=True)
     metric: Mapped[str] = mapped_column(primary_key=True)

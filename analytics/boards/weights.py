@@ -3,13 +3,13 @@
 import math
 from datetime import datetime, timedelta
 
-from sqlalchemy import Double, ForeignKey, Integer, select, text
+from sqlalchemy import Double, Integer, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
 from analytics.boards.progress import Projection
 from analytics.scoring import Weights
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Invalid, Stale
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000.0
@@ -17,12 +17,9 @@ MAX_AHEAD = timedelta(days=366)
 MAX_VERSIONS_LISTED = 100
 
 
-class ScoreWeights(TenantOwned, Base):
+class ScoreWeights(DeletedWithTenant, Base):
     __tablename__ = "score_weights"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     version: Mapped[int] = mapped_column(Integer, primary_key=True)
     likes: Mapped[float] = mapped_column(Double)
     views: Mapped[float] = mapped_column(Double)

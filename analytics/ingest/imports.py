@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import BigInteger, ForeignKey, select, update
+from sqlalchemy import BigInteger, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.ingest import writes
 from analytics.ingest.batches import Batch, Rejection
 from analytics.ingest.events import Ages, Reason, Refused, Unreadable
-from tenants.db import Base, TenantOwned, Tx, tenant_tx
+from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Conflict
 
 CHUNK_LINES = 1000
@@ -28,12 +28,9 @@ NOT_IMPORTED = Refused(Reason.INVALID, "actions are paid as they happen, and not
 REJECT_FIELDS = {"line", "code", "detail", "event"}
 
 
-class Import(TenantOwned, Base):
+class Import(DeletedWithTenant, Base):
     __tablename__ = "imports"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     file_hash: Mapped[str] = mapped_column(primary_key=True)
     file_name: Mapped[str]
     lines_done: Mapped[int] = mapped_column(BigInteger, server_default="0")

@@ -11,7 +11,6 @@ from uuid import UUID
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
-    ForeignKey,
     ForeignKeyConstraint,
     Identity,
     Index,
@@ -26,7 +25,7 @@ from analytics.boards.names import SPACE_KEY
 from analytics.outbox import Kind
 from tenants import ceilings, users
 from tenants.ceilings import Ceiling
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Invalid, NotFound
 
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
@@ -40,7 +39,7 @@ class Visibility(StrEnum):
     PUBLIC = "public"
 
 
-class Page(TenantOwned, Base):
+class Page(DeletedWithTenant, Base):
     __tablename__ = "pages"
     __table_args__ = (
         CheckConstraint("visibility IN ('private', 'public')", name="visibility"),
@@ -54,9 +53,6 @@ class Page(TenantOwned, Base):
         Index("ix_pages_public", "tenant_id", "id", postgresql_where=text("visibility = 'public'")),
     )
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     external_id: Mapped[str]
     space_key: Mapped[str]

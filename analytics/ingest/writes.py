@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple, assert_never
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Date, ForeignKey, Index, Uuid, text
+from sqlalchemy import BigInteger, Date, Index, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
@@ -22,7 +22,7 @@ from analytics.ingest.likes import LikeChange
 from analytics.outbox import Kind
 from tenants import users
 from tenants.credentials import ClientToken
-from tenants.db import Base, TenantOwned, Tx, array, run_in_one_trip, shared_tx
+from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array, run_in_one_trip, shared_tx
 from tenants.signing import BadToken
 
 
@@ -98,14 +98,11 @@ class SeenEvent(TenantOwned, Base):
     seen_on: Mapped[date] = mapped_column(Date)
 
 
-class RejectionsHour(TenantOwned, Base):
+class RejectionsHour(DeletedWithTenant, Base):
     """How many events were refused, by hour and reason."""
 
     __tablename__ = "ingest_rejections_hour"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     bucket_hour: Mapped[datetime] = mapped_column(primary_key=True)
     reason: Mapped[str] = mapped_column(primary_key=True)
     rejected: Mapped[int] = mapped_column(BigInteger)

@@ -4,11 +4,11 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, delete, select
+from sqlalchemy import BigInteger, delete, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Invalid, NotFound
 
 ACTION_TYPE = re.compile(r"[A-Za-z0-9._~-]{1,64}")
@@ -17,12 +17,9 @@ MAX_ACTIONS = 1_000
 MAX_DAILY_LIMIT = 1_000_000
 
 
-class ActionType(TenantOwned, Base):
+class ActionType(DeletedWithTenant, Base):
     __tablename__ = "action_catalog"
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     type: Mapped[str] = mapped_column(primary_key=True)
     points: Mapped[int] = mapped_column(BigInteger)
     # The maximum of points for a user in a day (UTC).

@@ -13,7 +13,6 @@ from uuid import UUID
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
-    ForeignKey,
     ForeignKeyConstraint,
     Identity,
     Index,
@@ -28,13 +27,13 @@ from analytics import outbox
 from analytics.metrics import POINTS
 from analytics.outbox import Kind
 from analytics.windows import hour_of
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx
 from tenants.errors import Conflict
 
 MAX_SCORE = 2**53 - 1
 
 
-class LedgerEntry(TenantOwned, Base):
+class LedgerEntry(DeletedWithTenant, Base):
     __tablename__ = "score_ledger"
     __table_args__ = (
         ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"]),
@@ -47,9 +46,6 @@ class LedgerEntry(TenantOwned, Base):
         Index("ix_score_ledger_action", "tenant_id", "user_id", "action_type", "at"),
     )
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     user_id: Mapped[UUID] = mapped_column(Uuid)
     source: Mapped[str]

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 import orjson
-from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy import Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, TenantOwned, Tx
+from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Forbidden
 
 MAX_LIFETIME = timedelta(days=1)
@@ -25,15 +25,12 @@ MAX_LIFETIME = timedelta(days=1)
 REPLAYED_FOR = timedelta(days=400)
 
 
-class ConsumedToken(TenantOwned, Base):
+class ConsumedToken(DeletedWithTenant, Base):
     """A token that was used. Its ledger entry says so for ever; this row goes when the token has expired."""
 
     __tablename__ = "consumed_tokens"
     __table_args__ = (Index("ix_consumed_tokens_expires_at", "expires_at"),)
 
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
-    )
     token_id: Mapped[str] = mapped_column(primary_key=True)
     expires_at: Mapped[datetime]
 
