@@ -15,7 +15,7 @@ from analytics import counters
 from analytics.ingest import events, pages, writes
 from analytics.ingest.events import Action, Ages, Reason, Refused
 from analytics.ingest.writes import Item, Outcome, Result, WriteRequest
-from analytics.scores import actions, catalog, sources
+from analytics.scores import catalog, payments, sources
 from analytics.scores.actions import ActionClaim, ImpossibleTime, PayloadDiffers, Payment, Verification
 from analytics.scores.catalog import UnknownAction
 from tenants import ceilings, credentials, users
@@ -185,7 +185,7 @@ def _pay(
         for _, action in wanted
         if (user_id := user_ids[action.user]) is not None
     ]
-    for (index, _), payment in zip(wanted, actions.pay_all(tx, claims, settings, now=now), strict=True):
+    for (index, _), payment in zip(wanted, payments.pay_all(tx, claims, settings, now=now), strict=True):
         outcomes[index] = payment
     return [outcomes[index] for index, _ in batch.actions]
 

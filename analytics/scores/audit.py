@@ -1,19 +1,14 @@
 """The audit of actions: how each came in. Kept for a while; the ledger is kept for ever."""
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
-import orjson
-from sqlalchemy import BigInteger, Index, LargeBinary, Uuid, select, text, tuple_
+from sqlalchemy import BigInteger, Index, LargeBinary, Uuid, select, tuple_
 from sqlalchemy.dialects.postgresql import INET, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, TenantOwned, Tx
-
-if TYPE_CHECKING:
-    from analytics.scores.actions import ActionClaim
 
 MAX_AGENT_CHARS = 512
 
@@ -52,38 +47,3 @@ def of_user(tx: Tx, user_id: UUID, *, before: tuple[datetime, UUID] | None, limi
     if before is not None:
         wanted = wanted.where(tuple_(ActionEvent.received_at, ActionEvent.id) < before)
     return list(tx.scalars(wanted))
-
-
-def write(tx: Tx, claim: "ActionClaim", event_id: UUID, points: int, *, now: datetime) -> None:
-    tx.run(
-        _WRITE,
-        {
-            "tenant": tx.tenant,
-            "now": now,
-            "id": event_id,
-            "user": claim.user_id,
-            "action": claim.action_type,
-            "source": claim.source,
-            "hash": claim.payload_hash,
-            "verification": claim.verification.value,
-            "client_time": claim.client_time,
-            "points": points,
-            "object": claim.object,
-            "ip": claim.ip,
-            "agent": (claim.agent or "")[:MAX_AGENT_CHARS] or None,
-            "client_info": _json(claim.client_info),
-            "metadata": _json(claim.metadata),
-        },
-    )
-
-
-_WRITE = text("""
-    INSERT INTO action_events (tenant_id, received_at, id, user_id, action_type, source, payload_hash, verification,
-                               client_time, points, object, ip, agent, client_info, metadata)
-    VALUES (:tenant, :now, :id, :user, :action, :source, :hash, :verification, :client_time, :points, :object,
-            CAST(:ip AS inet), :agent, CAST(:client_info AS jsonb), CAST(:metadata AS jsonb))
-""")
-
-
-def _json(value: Mapping[str, Any] | None) -> str | None:
-    return orjson.dumps(value).decode() if value else None

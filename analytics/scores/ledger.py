@@ -5,7 +5,7 @@ gone. The role that requests run as may neither update nor delete here. Whoever 
 so that `previous + delta = score` is a chain, and the user's score changes in the same transaction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -27,7 +27,7 @@ from analytics import outbox
 from analytics.metrics import POINTS
 from analytics.outbox import Kind
 from analytics.windows import hour_of
-from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx
+from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array
 from tenants.errors import Conflict
 
 MAX_SCORE = 2**53 - 1
@@ -97,47 +97,20 @@ class TooHigh(Conflict):
 
 def lock_user(tx: Tx, user_id: UUID) -> LockedUser | None:
     """Lock the user's row, as everybody does who changes a score; None: there is no such user."""
-    row = tx.run(
-        text("""
-            SELECT id, current_score, suspended_at, erased_at FROM users
-            WHERE tenant_id = :tenant AND id = :user FOR NO KEY UPDATE
-        """),
-        {"tenant": tx.tenant, "user": user_id},
-    ).one_or_none()
-    if row is None or row.erased_at is not None:
-        return None
-    return LockedUser(row.id, row.current_score, row.suspended_at is not None)
+    return lock_users(tx, {user_id}).get(user_id)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """The entry of a source, as far as a replay's answer needs it."""
-
-    score: int
-    delta: int
-    rank: int | None
-    event_id: UUID | None
-    payload_hash: bytes
-
-
-def entry_for(tx: Tx, source: str) -> Entry | None:
-    row = tx.run(
-        text("""
-            SELECT score, delta, rank, event_id, payload_hash FROM score_ledger
-            WHERE tenant_id = :tenant AND source = :source
-        """),
-        {"tenant": tx.tenant, "source": source},
-    ).one_or_none()
-    return Entry(row.score, row.delta, row.rank, row.event_id, bytes(row.payload_hash)) if row is not None else None
-
-
-def known(tx: Tx, sources: Sequence[str]) -> set[str]:
-    """The sources among these that have an entry."""
+def lock_users(tx: Tx, user_ids: Iterable[UUID]) -> dict[UUID, LockedUser]:
+    """The same for several, in the order of their ids; those that exist."""
     rows = tx.run(
-        text("SELECT source FROM score_ledger WHERE tenant_id = :tenant AND source = ANY(CAST(:sources AS text[]))"),
-        {"tenant": tx.tenant, "sources": list(sources)},
+        text("""
+            SELECT id, current_score, suspended_at FROM users
+            WHERE tenant_id = :tenant AND id = ANY(CAST(:users AS uuid[])) AND erased_at IS NULL
+            ORDER BY id FOR NO KEY UPDATE
+        """),
+        {"tenant": tx.tenant, "users": array(user_ids)},
     )
-    return {row.source for row in rows}
+    return {row.id: LockedUser(row.id, row.current_score, row.suspended_at is not None) for row in rows}
 
 
 def add_entry(

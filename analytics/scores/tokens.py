@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 import orjson
-from sqlalchemy import Index, text
+from sqlalchemy import Index
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, DeletedWithTenant, Tx
+from tenants.db import Base, DeletedWithTenant
 from tenants.errors import Forbidden
 
 MAX_LIFETIME = timedelta(days=1)
@@ -100,17 +100,6 @@ class ActionTokens:
     def _mac(self, kid: str, body: str) -> str:
         key = hmac.digest(self._secret, f"action tokens of {kid}".encode(), hashlib.sha256)
         return _pack(hmac.digest(key, body.encode(), hashlib.sha256))
-
-
-def consume(tx: Tx, claims: Claims) -> None:
-    """Record that the token was used."""
-    tx.run(
-        text(
-            "INSERT INTO consumed_tokens (tenant_id, token_id, expires_at) VALUES (:tenant, :id, :expires)"
-            " ON CONFLICT DO NOTHING"
-        ),
-        {"tenant": tx.tenant, "id": claims.id, "expires": claims.expires_at},
-    )
 
 
 def _key_id(moment: datetime) -> str:

@@ -10,7 +10,7 @@ import orjson
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from analytics.scores import actions, sources, tokens
+from analytics.scores import actions, payments, sources, tokens
 from analytics.scores.actions import ActionClaim, ImpossibleTime, Verification
 from app.api.blueprint import Blueprint, Schema
 from app.http.auth import caller_address, current_actor
@@ -135,7 +135,7 @@ def pay(claim: ActionClaim) -> ResponseReturnValue:
     settings = tenant_settings.recent(actor.tenant_id)
     try:
         with actor_tx() as tx:
-            paid = actions.pay(tx, claim, settings, now=now)
+            paid = payments.pay(tx, claim, settings, now=now)
     except ImpossibleTime:
         after_refusal(partial(_flag_impossible_time, actor.tenant_id, claim))
         raise
