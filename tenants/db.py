@@ -129,6 +129,17 @@ class Tx(Session):
         """Execute a statement without the ORM: for the busy paths, which name their tenant themselves."""
         return self.raw.execute(statement, parameters)
 
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A part of the transaction that an error of the database undoes alone. (For statements of `run`.)"""
+        self.raw.exec_driver_sql("SAVEPOINT part")
+        try:
+            yield
+        except DBAPIError:
+            self.raw.exec_driver_sql("ROLLBACK TO SAVEPOINT part")
+            raise
+        self.raw.exec_driver_sql("RELEASE SAVEPOINT part")
+
     @property
     def tenant(self) -> str:
         """The tenant of this transaction."""

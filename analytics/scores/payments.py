@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 import orjson
 from prometheus_client import Counter
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from analytics import outbox, user_changes
 from analytics.boards import user_numbers
@@ -25,7 +26,6 @@ from analytics.scores.actions import (
     Done,
     PayloadDiffers,
     Payment,
-    Terms,
     UserSuspended,
     Verification,
     midnight,
@@ -40,14 +40,20 @@ from analytics.scores.ledger import LockedUser
 from analytics.windows import hour_of
 from tenants import users
 from tenants.db import Tx
-from tenants.errors import DomainError
+from tenants.errors import DomainError, Unavailable
 from tenants.settings import TenantSettings
 from tenants.throttle import TooMany
 
 # In a transaction's `info`: how many payments it has made so far.
 PENDING = "payments"
+MAX_TRIES = 3
 
 PAID = Counter("plaudit_points_paid_total", "Points paid for actions.", ["tenant"])
+
+
+class Contended(Unavailable):
+    code = "overloaded"
+    title = "Others are claiming the same: try again"
 
 
 def pay(tx: Tx, claim: ActionClaim, settings: TenantSettings, *, now: datetime) -> Payment:
@@ -61,13 +67,21 @@ def pay(tx: Tx, claim: ActionClaim, settings: TenantSettings, *, now: datetime) 
 def pay_all(
     tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, now: datetime
 ) -> list[Payment | DomainError]:
-    """Pay or refuse each by itself, in their order.
-
-    A claim whose source another transaction is paying at the same moment, for another user, violates the ledger's
-    unique index: the whole transaction fails, and can be tried again.
-    """
+    """Pay or refuse each by itself, in their order."""
     if not claims:
         return []
+    for _ in range(MAX_TRIES):
+        try:
+            with tx.savepoint():
+                return _try_to_pay(tx, claims, settings, now=now)
+        except IntegrityError:  # another transaction has just paid one of the sources to another user
+            continue
+    raise Contended
+
+
+def _try_to_pay(
+    tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, now: datetime
+) -> list[Payment | DomainError]:
     cashier = _Cashier(tx, claims, settings, now=now)
     outcomes = [cashier.decide(place) for place in range(len(claims))]
     cashier.write()
@@ -188,9 +202,8 @@ class _Cashier:
         limits.breakers.require(
             self.tx.tenant,
             max_per_minute=self.settings.limits.score_spike_per_minute,
-            pending=int(self.tx.info.get(PENDING, 0)),
+            pending=int(self.tx.info.get(PENDING, 0)) + len(self.paid),
         )
-        self.tx.info[PENDING] = int(self.tx.info.get(PENDING, 0)) + 1
         account.score += points
         account.updates += 1
         account.oldest_update_at = account.oldest_update_at or self.at
@@ -230,6 +243,7 @@ class _Cashier:
             return
         self.tx.run(_WRITE, self._columns())
         outbox.mark_stale(self.tx, Kind.USER, {str(paid.claim.user_id) for paid in self.paid})
+        self.tx.info[PENDING] = int(self.tx.info.get(PENDING, 0)) + len(self.paid)
         self.tx.after_commit(partial(_count_payments, self.tx.tenant, [paid.delta for paid in self.paid]))
 
     def _columns(self) -> dict[str, Any]:

@@ -31,7 +31,13 @@ def pay(tenant: str, user_id: UUID, *, points: int = 10, at: datetime = NOW, **c
 
 
 def test_a_line_has_what_was_claimed_and_what_was_paid(tenant: str, user_id: UUID) -> None:
-    claim = {"object": "page:1", "ip": "10.0.0.1", "agent": "a" * 600, "metadata": {"k": [1]}, "client_time": NOW}
+    claim: dict[str, Any] = {
+        "object": "page:1",
+        "ip": "10.0.0.1",
+        "agent": "a" * 600,
+        "metadata": {"k": [1]},
+        "client_time": NOW,
+    }
     paid = pay(tenant, user_id, points=7, **claim)
     with tenant_tx(tenant) as tx:
         (line,) = audit.of_user(tx, user_id, before=None, limit=10)
