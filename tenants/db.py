@@ -7,14 +7,12 @@ There are three kinds, one for each database role:
 - `platform_tx()`: as `plaudit_platform`, for the few reads across tenants that a policy allows.
 - `owner_tx()`: as the owner of the tables, for migrations, partitions, retention and tenant administration.
 
-One transaction at a time: `tenant_tx` inside another of the same tenant is the same transaction, so that no request
-ever uses two connections. A caller that needs a second one (a worker that commits an intent before its effect) passes
-`separate=True`. Announcements of a change wait for its commit: `tx.after_commit(...)`.
+`tenant_tx` inside another of the same tenant is the same transaction: no request uses two connections. A worker that
+commits an intent before its effect passes `separate=True`. Announcements wait for the commit: `tx.after_commit(...)`.
 
 Nothing here keeps session state, so it all works behind PgBouncer in transaction mode: role, tenant and timeouts are
-set with SET LOCAL when the transaction opens, all in one round trip. `SET LOCAL plaudit.tenant` is a statement with a
-quoted literal, not `set_config()`, because only the statement is forwarded to other nodes on Citus; a tenant id is
-checked against its pattern before it is quoted.
+set with SET LOCAL when the transaction opens, all in one round trip. `SET LOCAL plaudit.tenant` is a statement, not
+`set_config()`, because only the statement is forwarded to other nodes on Citus; its literal is checked by a pattern.
 """
 
 import re
@@ -92,7 +90,7 @@ class TenantOwned:
 
 
 class DeletedWithTenant(TenantOwned):
-    """One that refers to the tenant itself. (Others refer to a row that does, or are purged by a job.)"""
+    """A table whose rows the database deletes with their tenant."""
 
     tenant_id: Mapped[str] = mapped_column(
         ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True, sort_order=-1
@@ -128,17 +126,6 @@ class Tx(Session):
     def run(self, statement: TextClause, parameters: Mapping[str, Any]) -> CursorResult[Any]:
         """Execute a statement without the ORM: for the busy paths, which name their tenant themselves."""
         return self.raw.execute(statement, parameters)
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """A part of the transaction that an error of the database undoes alone. (For statements of `run`.)"""
-        self.raw.exec_driver_sql("SAVEPOINT part")
-        try:
-            yield
-        except DBAPIError:
-            self.raw.exec_driver_sql("ROLLBACK TO SAVEPOINT part")
-            raise
-        self.raw.exec_driver_sql("RELEASE SAVEPOINT part")
 
     @property
     def tenant(self) -> str:

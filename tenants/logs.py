@@ -1,4 +1,4 @@
-"""Log lines: JSON on standard output for any shipper, readable ones on a terminal.
+"""Log lines: JSON on standard output for any shipper, readable ones on a terminal. Commands log to standard error.
 
 Every line has timestamp, level, service, requestId, userId, tenantId, action, message and data. `begin()` and
 `bind()` set the ids for whatever the current request or job logs; `data` has what belongs to one line only.
@@ -43,7 +43,8 @@ def configure(
     *, service: str, log_format: Literal["json", "console"] | None = None, stream: IO[str] | None = None
 ) -> None:
     """Format structlog's and the standard library's lines the same way."""
-    use_json = (log_format or ("console" if sys.stdout.isatty() else "json")) == "json"
+    stream = stream or sys.stdout
+    use_json = (log_format or ("console" if stream.isatty() else "json")) == "json"
     shared: list[Any] = [
         _add_ids,
         structlog.stdlib.add_log_level,
@@ -51,14 +52,14 @@ def configure(
         structlog.processors.format_exc_info,
         _shape(service),
     ]
-    renderer: Any = _to_json if use_json else _ConsoleRenderer(colours=_colours_wanted())
+    renderer: Any = _to_json if use_json else _ConsoleRenderer(colours=_colours_wanted(stream))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(stream or sys.stdout)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
@@ -113,10 +114,10 @@ def audit(action: str, **data: Any) -> None:
     structlog.get_logger().info(f"audit: {action}", action=f"audit.{action}", data=data)
 
 
-def _colours_wanted() -> bool:
+def _colours_wanted(stream: IO[str]) -> bool:
     import os
 
-    return "NO_COLOR" not in os.environ and (sys.stdout.isatty() or "FORCE_COLOR" in os.environ)
+    return "NO_COLOR" not in os.environ and (stream.isatty() or "FORCE_COLOR" in os.environ)
 
 
 def _shape(service: str) -> Any:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -94,18 +93,7 @@ def _run_command(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = ["plaudit", *request["arguments"]]
-    status = 1
-    try:
-        import_module("app.cli").main()
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
-    except BaseException:  # noqa: BLE001  as the interpreter does at its end
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status)
+    import_module("app.cli").main()  # ends the process
 
 
 if __name__ == "__main__":

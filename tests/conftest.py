@@ -206,9 +206,11 @@ def fresh_database(servers: Addresses) -> Iterator[Addresses]:
         engine = db.make_engine(fresh.database_url, pool_size=1)
         migrate(engine, service_url=None)
         engine.dispose()
-    yield fresh
-    with psycopg.connect(servers.database_url, autocommit=True) as server:
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    try:
+        yield fresh
+    finally:
+        with psycopg.connect(servers.database_url, autocommit=True) as server:
+            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="session")

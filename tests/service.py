@@ -26,7 +26,7 @@ PLAUDIT = [sys.executable, "-m", "app.cli"]
 ROOT = Path(__file__).parents[1]
 # The environment variable with the folder of the data folder that all pytest processes copy.
 PREPARED_IN = "PLAUDIT_TEST_PREPARED_IN"
-# Each worker takes more than a second of CPU to start; tests that need several say so.
+# Tests that need several workers say so.
 ONE_WORKER = ("--workers", "1")
 
 
@@ -116,11 +116,13 @@ class Service:
         return str(answer.json()["access_token"])
 
     def processes(self) -> dict[str, psutil.Process]:
-        """The direct children, by name."""
-        by_name = {}
+        """The direct children, by name; of several with one name, all but the first with a number."""
+        by_name: dict[str, psutil.Process] = {}
         for child in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                by_name[_name(child)] = child
+                name = _name(child)
+                taken = sum(other.startswith(name) for other in by_name)
+                by_name[f"{name}{taken + 1}" if taken else name] = child
         return by_name
 
     def everything(self) -> list[psutil.Process]:

@@ -4,7 +4,8 @@ In one transaction: lock the users, read what decides about their claims, decide
 paid: ledger, audit, scores, hours, used tokens, outbox. A replay is answered before any limit, as the first time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,7 +15,7 @@ from uuid import UUID, uuid4
 import orjson
 from prometheus_client import Counter
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from analytics import outbox, user_changes
 from analytics.boards import user_numbers
@@ -72,11 +73,23 @@ def pay_all(
         return []
     for _ in range(MAX_TRIES):
         try:
-            with tx.savepoint():
+            with _savepoint(tx):
                 return _try_to_pay(tx, claims, settings, now=now)
         except IntegrityError:  # another transaction has just paid one of the sources to another user
             continue
     raise Contended
+
+
+@contextmanager
+def _savepoint(tx: Tx) -> Iterator[None]:
+    """A part of the transaction that an error of the database undoes alone."""
+    tx.raw.exec_driver_sql("SAVEPOINT payments")
+    try:
+        yield
+    except DBAPIError:
+        tx.raw.exec_driver_sql("ROLLBACK TO SAVEPOINT payments")
+        raise
+    tx.raw.exec_driver_sql("RELEASE SAVEPOINT payments")
 
 
 def _try_to_pay(

@@ -1,6 +1,7 @@
 """Gunicorn's hooks for the live process. Read before gevent has patched: hooks import what they need when they run."""
 
 import logging
+import sys
 import threading
 import time
 from typing import Any
@@ -37,6 +38,11 @@ def post_fork(server: Any, _worker: Any) -> None:
 
 
 def worker_exit(_server: Any, worker: Any) -> None:
-    """The last hook of a worker: see `tenants.quick_exit`. One that failed to start keeps gunicorn's status."""
+    """The last hook of a worker, while its SystemExit is on its way: see `tenants.quick_exit`.
+
+    One that failed to start is left to gunicorn, which stops then; and the master, which calls this hook too, never
+    starts.
+    """
+    ended = sys.exc_info()[1]
     if worker.booted:
-        run_and_exit(lambda: None)
+        run_and_exit(lambda: sys.exit(getattr(ended, "code", 1) if ended is not None else 0))

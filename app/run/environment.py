@@ -27,7 +27,7 @@ def with_addresses(addresses: Addresses, **changes: str) -> dict[str, str]:
     return env
 
 
-def use_metrics_of(data_dir: Path) -> None:
+def keep_metrics_in(data_dir: Path) -> None:
     """Have this process and those that it starts keep their metrics in this folder, without those of earlier ones.
 
     To be called before anything that has metrics is imported: their library reads it then.

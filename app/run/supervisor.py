@@ -98,8 +98,7 @@ class Supervisor:
 
     def add_fork(self, name: str, module: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
         """One of our own processes, with the libraries that are loaded here."""
-        child_env = environment.for_child(self.env, **(env or {}))
-        return self._add(Child(name, partial(ForkedProcess, module, arguments, child_env)))
+        return self._add(Child(name, partial(ForkedProcess, module, arguments, {**self.env, **(env or {})})))
 
     def add_command(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
         """One of our own processes that loads its libraries itself."""

@@ -35,16 +35,17 @@ def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, a
         processes = Supervisor(env={}, out=out)
         with processes.signals():
             try:
-                environment.use_metrics_of(data_dir)
+                environment.keep_metrics_in(data_dir)
                 addresses, are_up = _start_servers(processes, settings, data_dir, lock)
                 processes.env = environment.for_children(
                     settings, addresses, data_dir=data_dir, live_port=live_port, is_terminal=sys.stdout.isatty()
                 )
                 # It loads its libraries itself, while the servers start and this process loads those of the others.
-                processes.add_command("live", "live", env=_no_owner(addresses))
+                processes.add_command("live", "live", env=_without_owner_login(addresses))
                 forked.load_libraries()
                 if processes.wait_for(are_up):
-                    data_folder.write_state(data_dir, "up", addresses)
+                    if settings.database_url is None or settings.redis_url is None:  # commands use our servers
+                        data_folder.write_state(data_dir, "up", addresses)
                     _start_service(
                         processes,
                         settings,
@@ -104,7 +105,10 @@ def _start_service(
 ) -> None:
     demo_credentials = _prepare_database(addresses, data_dir if demo else None)
     demo_secret = {"PLAUDIT_DEMO_SECRET": secrets.token_urlsafe(32) if traffic else ""}
-    processes.add_fork("web", "app.cli", "web", env=_no_owner(addresses) | demo_secret)
+    if settings.database_url is None:
+        processes.add_fork("web", "app.cli", "web", env=_without_owner_login(addresses) | demo_secret)
+    else:  # a fork would have this process's environment in /proc, and so the owner's login
+        processes.add_command("web", "web", env=_without_owner_login(addresses) | demo_secret)
     for number in range(1, workers + 1):
         processes.add_fork(f"worker{number}", "workers", "worker")
     processes.add_fork("cron", "workers", "cron")
@@ -119,6 +123,7 @@ def _start_service(
             where = {"URL": f"http://{host}:{settings.port}", "CLIENT_ID": demo_credentials["client_id"]}
             where["CLIENT_SECRET"] = demo_credentials["client_secret"]
             env = {f"PLAUDIT_DEMO_{name}": value for name, value in where.items()} | demo_secret
+            env |= {"DATABASE_URL": "", "PLAUDIT_SERVICE_DATABASE_URL": "", "REDIS_URL": "", "PLAUDIT_SECRET_KEY": ""}
             _prepare_demo(processes, env, ready=data_dir / "demo-ready")
         if sys.stdout.isatty() and not as_json:
             processes.wait_at_most(QUIET_WITHIN_S, lambda: processes.out.has_been_quiet_for(QUIET_S))
@@ -129,7 +134,7 @@ def _start_service(
         processes.run()
 
 
-def _no_owner(addresses: Addresses) -> dict[str, str]:
+def _without_owner_login(addresses: Addresses) -> dict[str, str]:
     """Processes that answer requests get the service's login only, where there is one."""
     return {"DATABASE_URL": ""} if addresses.service_database_url else {}
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 import requests
@@ -47,10 +48,16 @@ VICTIMS = ["one web process", "worker", "one web process", "all of web", "worker
 
 def kill(service: Service, victim: str) -> None:
     kind = "worker" if victim == "worker" else "web"
-    process = next(process for name, process in service.processes().items() if name.startswith(kind))
-    children = process.children(recursive=True)
-    for one in children[:1] if victim == "one web process" else [*children, process]:
-        one.kill()
+
+    def running() -> list[psutil.Process]:
+        found = [process for name, process in service.processes().items() if name.startswith(kind)]
+        return [*found[0].children(recursive=True)[:1]] if found and victim == "one web process" else found
+
+    for process in eventually(running):
+        children = process.children(recursive=True)
+        for one in [*children, process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
 
 
 def has(answered: list[int], enough: int) -> bool:

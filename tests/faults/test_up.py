@@ -65,7 +65,8 @@ def test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill(folder: 
         assert service.stop(signal.SIGINT) == 0
         assert time.monotonic() - began < 30, "it waits nine seconds at most; slack for a busy machine"
         assert gone(everything)
-    second = Service(folder, "--demo", "--no-traffic")
+    second = Service(folder, "--demo", env={"PLAUDIT_DEMO_HISTORY_DAYS": "1"})
+    assert "demo-tr" in second.processes(), "the demo's traffic is one of the processes"
     everything = second.everything()
     second.process.kill()
     second.process.wait()

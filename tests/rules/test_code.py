@@ -102,7 +102,7 @@ def misplaced_tests(root: Path, subjects: Iterable[str], untested: Iterable[str]
         str(file.relative_to(root)): str(Path("tests", file.relative_to(root)).with_name(f"test_{file.name}"))
         for name in PACKAGES
         for file in (root / name).rglob("*.py")
-        if not file.name.startswith("__") and "versions" not in file.parts
+        if not file.name.startswith("__")
     }
     without = {module for module, file in modules.items() if file not in files}
     no_module = files - {*modules.values()}

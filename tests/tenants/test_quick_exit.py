@@ -31,6 +31,18 @@ def test_the_status_is_that_of_the_main_function(code: str, status: int, errors:
     assert (done.returncode, done.stderr) == (status, errors)
 
 
+def test_output_that_cannot_be_written_is_an_error() -> None:
+    program = "from tenants.quick_exit import run_and_exit\nrun_and_exit(lambda: print('lost'))"
+    for redirected, status in ((">/dev/full", 120), (">&-", 0)):
+        shell = ["/bin/sh", "-c", f'"{sys.executable}" -c "$PROGRAM" {redirected}']
+        assert subprocess.run(shell, cwd=ROOT, env={"PROGRAM": program}, check=False).returncode == status
+
+
+def test_a_bug_is_reported_as_by_the_interpreter() -> None:
+    done = end("sys.excepthook = lambda *error: print('reported', error[1]); raise RuntimeError('a bug')")
+    assert (done.returncode, done.stdout) == (1, "reported a bug\n")
+
+
 def test_a_bug_shows_its_traceback() -> None:
     done = end("raise RuntimeError('a bug')")
     assert done.returncode == 1

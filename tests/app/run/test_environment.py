@@ -25,7 +25,7 @@ def env() -> Iterator[None]:
 
 
 def for_children(data_dir: Path, *, is_terminal: bool = False, **env: str) -> dict[str, str]:
-    environment.use_metrics_of(data_dir)
+    environment.keep_metrics_in(data_dir)
     settings = Settings.from_env(env)
     return environment.for_children(settings, ADDRESSES, data_dir=data_dir, live_port=8001, is_terminal=is_terminal)
 
