@@ -200,4 +200,6 @@ def _name(process: psutil.Process) -> str:
     for name in ("postgres", "valkey"):
         if name in Path(command.split(" ")[0]).name:
             return name
-    return "live" if "gunicorn" in command else process.name().removeprefix("plaudit-")
+    if "gunicorn" in command:
+        return "live"
+    return "web" if command.endswith("app.cli web") else process.name().removeprefix("plaudit-")

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import requests
 
-from app.run.data_folder import Addresses
+from app.run.data_folder import Addresses, read_state
 from app.settings import Settings
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
@@ -79,6 +79,27 @@ def test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill(folder: 
         listed = plaudit("tenant", "list", "--json", data_dir=folder)
         assert '"kept"' in listed.stdout
         assert '"demo"' in listed.stdout
+
+
+def test_servers_that_the_operator_named_stay_the_operators(
+    folder: Path, settings: Settings, addresses: Addresses
+) -> None:
+    """Commands do not find them in the data folder, and processes that answer requests have no owner's login."""
+    env = {
+        "DATABASE_URL": addresses.database_url,
+        "PLAUDIT_SERVICE_DATABASE_URL": addresses.service_database_url,
+        "REDIS_URL": addresses.redis_url,
+    }
+    with running_service(folder, env=env, prepared=False) as service:
+        assert is_ready(service)
+        assert "addresses" not in (read_state(folder) or {})
+        children = service.processes()
+        assert not {"postgres", "valkey"} & children.keys()
+        for name in ("web", "live"):
+            for process in [children[name], *children[name].children(recursive=True)]:
+                known = process.environ()
+                assert known["PLAUDIT_SERVICE_DATABASE_URL"] == addresses.service_database_url
+                assert addresses.database_url not in known.values(), f"{name} has the owner's login"
 
 
 def test_every_child_that_dies_comes_back_and_the_rest_stays(folder: Path) -> None:
