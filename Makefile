@@ -32,7 +32,7 @@ test: $(DEV) ## Lint, type-check and run every test on real, local servers
 
 quick: $(DEV) ## Lint, type-check and run the tests that start neither Plaudit's processes nor a browser
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/pytest $(PARALLEL) -m "not processes" $(ARGS)
+	@$(BIN)/pytest $(PARALLEL) -m "not processes and not long" $(ARGS)
 
 lint: $(DEV) ## Check style, types and import directions
 	@$(BIN)/ruff check .

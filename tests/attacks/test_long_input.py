@@ -95,7 +95,9 @@ def test_only_the_beginning_of_an_unknown_address_is_logged(
 )
 def test_no_long_header_takes_long(client: FlaskClient, admin: Caller, key: str, header: str) -> None:
     calls: list[tuple[str, str]] = [("GET", f"/api/v1/leaderboards?key={key}"), ("POST", "/oauth/token")]
-    calls += [("PATCH", "/api/v1/settings"), ("POST", f"/api/v1/beacon?key={key}"), ("GET", "/metrics")]
+    calls += [("PATCH", "/api/v1/settings"), ("POST", f"/api/v1/beacon?key={key}")]
+    if header in {"Authorization", "X-Forwarded-For"}:  # what this one reads; it is long by itself
+        calls += [("GET", "/metrics")]
     for unit in HOSTILE:
         value = (unit * 60_000)[:60_000]
         for prefix in ("", "Bearer ", "Basic ") if header == "Authorization" else ("",):

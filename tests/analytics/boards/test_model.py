@@ -292,6 +292,7 @@ def no_redis() -> Iterator[None]:
         guarded._down_since = None
 
 
+@pytest.mark.long
 def test_every_board_equals_the_model_whatever_happens(connected: None) -> None:
     rebuilding.rebuild_global(only_missing=False)
     run_state_machine_as_test(

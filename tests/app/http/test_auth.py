@@ -1,5 +1,7 @@
 """Who calls: from a token, a cookie or a key, and from which address."""
 
+from dataclasses import replace
+
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -7,7 +9,7 @@ from flask.testing import FlaskClient
 from app.http.auth import caller_address, caller_network
 from app.http.rights import public
 from app.settings import Settings
-from tests.app.conftest import with_settings
+from app.web import create_app
 
 
 @pytest.mark.parametrize(
@@ -17,10 +19,9 @@ from tests.app.conftest import with_settings
 def test_the_callers_address_is_taken_from_as_many_proxies_as_are_ours(
     settings: Settings, hops: int, forwarded: str, seen: str
 ) -> None:
-    client = with_settings(settings, proxy_hops=hops)
-    assert isinstance(client.application, Flask)
-    client.application.add_url_rule("/whoami", view_func=public(lambda: str(caller_address())), endpoint="whoami")
-    assert client.get("/whoami", headers={"X-Forwarded-For": forwarded}).text == seen
+    app = create_app(replace(settings, proxy_hops=hops))
+    app.add_url_rule("/whoami", view_func=public(lambda: str(caller_address())), endpoint="whoami")
+    assert app.test_client().get("/whoami", headers={"X-Forwarded-For": forwarded}).text == seen
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What every answer has."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from flask.testing import FlaskClient
 from app.http.edge import quiet
 from app.http.rights import public
 from app.settings import Settings
+from app.web import create_app
 from tests.app.conftest import with_settings
 
 
@@ -76,7 +78,7 @@ def test_an_error_of_ours_is_logged_whoever_sent_the_request(
     def broken() -> str:
         raise RuntimeError("broken")
 
-    client = with_settings(settings, demo_secret=DEMO)
+    client = create_app(replace(settings, demo_secret=DEMO)).test_client()
     assert isinstance(client.application, Flask)
     client.application.add_url_rule("/broken", view_func=public(broken))
     assert client.get("/broken", headers={"X-Plaudit-Demo": DEMO}).status_code == 500
