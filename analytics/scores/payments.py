@@ -1,4 +1,4 @@
-"""Paying for actions, each once: all claims of a commit together, in four statements however many they are.
+"""Paying for actions, each once: all claims of a commit together, in a few statements however many they are.
 
 In one transaction: lock the users, read what decides about their claims, decide about each in turn, and write what is
 paid: ledger, audit, scores, hours, used tokens, outbox. A replay is answered before any limit, as the first time.
@@ -142,6 +142,7 @@ class _Cashier:
         self.accounts: dict[UUID, _Account] = {}
         self.paid_sources: dict[str, tuple[bytes, Payment]] = {}
         self.once_keys: set[str] = set()
+        self.onces = [once_key(claim, normal_object(claim.object)) for claim in claims]
         locked = ledger.lock_users(tx, {claim.user_id for claim in claims})
         self.facts = self._read_facts()
         for claim, row in zip(claims, self.facts, strict=True):
@@ -156,7 +157,7 @@ class _Cashier:
                 "users": [claim.user_id for claim in self.claims],
                 "actions": [claim.action_type for claim in self.claims],
                 "sources": [claim.source for claim in self.claims],
-                "onces": [once_key(claim, normal_object(claim.object)) for claim in self.claims],
+                "onces": self.onces,
                 "as_written": [once_key(claim, claim.object) for claim in self.claims],  # as older entries have it
                 "today": midnight(self.now),
                 "hour_ago": self.now - integrity.WINDOW,
@@ -179,7 +180,7 @@ class _Cashier:
     def decide(self, place: int) -> Payment | DomainError:
         claim, row = self.claims[place], self.facts[place]
         try:
-            return self._replay(claim, row) or self._pay(claim, row)
+            return self._replay(claim, row) or self._pay(claim, row, self.onces[place])
         except DomainError as refused:
             account = self.accounts.get(claim.user_id)
             if account is not None and isinstance(refused, TooMany | UserSuspended | limits.TooBusy):
@@ -195,13 +196,12 @@ class _Cashier:
             raise PayloadDiffers
         return payment
 
-    def _pay(self, claim: ActionClaim, row: Any) -> Payment:
+    def _pay(self, claim: ActionClaim, row: Any, key: str) -> Payment:
         account = self.accounts.get(claim.user_id)
         if account is None or account.is_suspended:
             raise UserSuspended
         if account.refused is not None:
             raise account.refused
-        key = once_key(claim, normal_object(claim.object))
         done, was_done = account.done[claim.action_type], row.was_done or key in self.once_keys
         points, terms = points_for(claim, _terms(row), done, was_done=was_done, now=self.now)
         if account.score + points > ledger.MAX_SCORE:
