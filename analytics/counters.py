@@ -25,17 +25,16 @@ for _source in counted_metrics().values():
             setattr(PageCounter, _name, mapped_column(BigInteger, nullable=False, server_default="0"))
 
 
-def lock(tx: Tx, page_ids: Iterable[int]) -> dict[int, int]:
-    """Lock these pages' counters by page id, so that no two transactions deadlock. Returns the likes of each."""
-    rows = tx.execute(
+def lock(tx: Tx, page_ids: Iterable[int]) -> None:
+    """Lock these pages' counters by page id, so that no two transactions deadlock."""
+    tx.execute(
         text("""
-            SELECT page_id, likes FROM page_counters
+            SELECT FROM page_counters
             WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))
             ORDER BY page_id FOR UPDATE
         """),
         {"tenant": tx.tenant, "pages": array(sorted(page_ids))},
     )
-    return {row.page_id: row.likes for row in rows}
 
 
 def recount(tx: Tx, page_ids: Sequence[int]) -> None:

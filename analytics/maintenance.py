@@ -38,7 +38,7 @@ def keep_months(*, now: datetime) -> None:
 
 
 def purge_history(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
-    """Delete each tenant's event ids, buckets and audit rows past their retention, a chunk and a commit at a time."""
+    """Delete each tenant's rows past their retention, a chunk and a commit at a time."""
     deadline = time.monotonic() + within_s
     with platform_tx() as tx:
         tenant_ids = [tenant.id for tenant in registry.live(tx)]
@@ -62,6 +62,7 @@ def _purge_tenant(tenant_id: str, *, now: datetime, deadline: float) -> Iterator
         "action_events": retention.action_events_days,
         "page_views_hour": bucket_days,
         "user_points_hour": bucket_days,
+        "page_likes": bucket_days,
     }
     for table, statement in _PURGES.items():
         before = now - timedelta(days=days[table])
@@ -90,23 +91,24 @@ def _month(day: date, ahead: int) -> date:
     return date(months // 12, months % 12 + 1, 1)
 
 
+# Rows are named by their keys, not by ctid: a distributed table has no ctid of its own.
 _PURGES = {
     "seen_events": text("""
-        WITH deleted AS (DELETE FROM seen_events WHERE ctid = ANY(ARRAY(
-            SELECT ctid FROM seen_events WHERE tenant_id = :tenant AND seen_on < CAST(:before AS date)
-            LIMIT :limit FOR UPDATE SKIP LOCKED)) RETURNING 1)
+        WITH deleted AS (DELETE FROM seen_events WHERE tenant_id = :tenant AND event_key IN (
+            SELECT event_key FROM seen_events WHERE tenant_id = :tenant AND seen_on < CAST(:before AS date)
+            LIMIT :limit FOR UPDATE SKIP LOCKED) RETURNING 1)
         SELECT count(*) FROM deleted
     """),
     "action_events": text("""
-        WITH deleted AS (DELETE FROM action_events WHERE (tenant_id, received_at, id) IN (
-            SELECT tenant_id, received_at, id FROM action_events
+        WITH deleted AS (DELETE FROM action_events WHERE tenant_id = :tenant AND (received_at, id) IN (
+            SELECT received_at, id FROM action_events
             WHERE tenant_id = :tenant AND received_at < :before LIMIT :limit) RETURNING 1)
         SELECT count(*) FROM deleted
     """),
     # Their views stay in the page's total of all time.
     "page_views_hour": text("""
         WITH old AS MATERIALIZED (
-            SELECT ctid, page_id, views FROM page_views_hour
+            SELECT page_id, bucket_hour FROM page_views_hour
             WHERE tenant_id = :tenant
               AND bucket_hour AT TIME ZONE 'UTC' < CAST(:before AS timestamptz) AT TIME ZONE 'UTC'
             LIMIT :limit
@@ -114,8 +116,9 @@ _PURGES = {
             SELECT page_id FROM page_counters
             WHERE tenant_id = :tenant AND page_id IN (SELECT page_id FROM old) ORDER BY page_id FOR UPDATE
         ), deleted AS (
-            DELETE FROM page_views_hour b WHERE b.ctid = ANY(ARRAY(SELECT ctid FROM old))
-            AND b.page_id IN (SELECT page_id FROM locked) RETURNING b.page_id, b.views
+            DELETE FROM page_views_hour b USING old
+            WHERE b.tenant_id = :tenant AND b.page_id = old.page_id AND b.bucket_hour = old.bucket_hour
+              AND b.page_id IN (SELECT page_id FROM locked) RETURNING b.page_id, b.views
         ), summed AS (
             UPDATE page_counters c SET views_purged = c.views_purged + g.views
             FROM (SELECT page_id, sum(views) AS views FROM deleted GROUP BY page_id) g
@@ -124,10 +127,27 @@ _PURGES = {
         SELECT count(*) FROM deleted
     """),
     "user_points_hour": text("""
-        WITH deleted AS (DELETE FROM user_points_hour WHERE ctid = ANY(ARRAY(
-            SELECT ctid FROM user_points_hour WHERE tenant_id = :tenant
-            AND bucket_hour AT TIME ZONE 'UTC' < CAST(:before AS timestamptz) AT TIME ZONE 'UTC'
-            LIMIT :limit)) RETURNING 1)
+        WITH old AS MATERIALIZED (
+            SELECT user_id, account, bucket_hour FROM user_points_hour
+            WHERE tenant_id = :tenant
+              AND bucket_hour AT TIME ZONE 'UTC' < CAST(:before AS timestamptz) AT TIME ZONE 'UTC'
+            LIMIT :limit
+        ), deleted AS (
+            DELETE FROM user_points_hour b USING old
+            WHERE b.tenant_id = :tenant AND b.user_id = old.user_id AND b.account = old.account
+              AND b.bucket_hour = old.bucket_hour RETURNING 1
+        )
+        SELECT count(*) FROM deleted
+    """),
+    # Likes that were taken back: an event older than that is not accepted any more.
+    "page_likes": text("""
+        WITH old AS MATERIALIZED (
+            SELECT page_id, user_id FROM page_likes
+            WHERE tenant_id = :tenant AND liked_at IS NULL AND decided_at < :before LIMIT :limit FOR UPDATE SKIP LOCKED
+        ), deleted AS (
+            DELETE FROM page_likes l USING old
+            WHERE l.tenant_id = :tenant AND l.page_id = old.page_id AND l.user_id = old.user_id RETURNING 1
+        )
         SELECT count(*) FROM deleted
     """),
 }

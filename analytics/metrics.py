@@ -58,6 +58,12 @@ class Metric:
         return isinstance(self.source, Ledger)
 
     @property
+    def account(self) -> str:
+        """The ledger's account that the metric shows."""
+        assert isinstance(self.source, Ledger)  # noqa: S101  only of users' metrics
+        return self.source.account
+
+    @property
     def sql_type(self) -> str:
         return "bigint" if self.is_whole else "double precision"
 
@@ -124,6 +130,6 @@ VIEWS = register(
     )
 )
 LIKES = register(
-    Metric("likes", "Likes", Counted("page_likes", time="created_at", aggregate="count(*)", total="likes"))
+    Metric("likes", "Likes", Counted("page_likes", time="liked_at", aggregate="count(liked_at)", total="likes"))
 )
 POINTS = register(Metric("points", "Points", Ledger("points", total="current_score", reached_at="score_reached_at")))

@@ -34,7 +34,7 @@ PROFILE = """
     suspended_at current_score total_actions
 """
 SESSION = "id ip user_agent created_at last_used_at expires_at revoked_at"
-LEDGER = "id source metric action_type delta previous score at event_id reverses"
+LEDGER = "id source account action_type delta previous score at event_id reverses"
 ACTIONS = "id received_at action_type source verification client_time points object ip agent client_info"
 FLAG = "id rule details state created_at"
 
@@ -58,9 +58,9 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
     own = {"tenant": tx.tenant, "user": user.id}
     liked = tx.execute(
         text("""
-            SELECT p.external_id AS page, l.created_at AS liked_at FROM page_likes l
+            SELECT p.external_id AS page, l.liked_at FROM page_likes l
             JOIN pages p ON p.tenant_id = l.tenant_id AND p.id = l.page_id
-            WHERE l.tenant_id = :tenant AND l.user_id = :user ORDER BY l.created_at
+            WHERE l.tenant_id = :tenant AND l.user_id = :user AND l.liked_at IS NOT NULL ORDER BY l.liked_at
         """),
         own,
     )

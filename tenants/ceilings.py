@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import structlog
@@ -25,9 +26,8 @@ from tenants.errors import Conflict
 from tenants.registry import Tenant, TenantNotFound
 
 TRUST_FACTOR = 20
-# In a request; in a transaction that other tenants share; in the background thread.
+# In a request, and in the background thread.
 COUNT_TIMEOUT_MS = 100
-SHARED_COUNT_TIMEOUT_MS = 20
 BACKGROUND_COUNT_TIMEOUT_MS = 60_000
 RECOUNT_AFTER_S = 1.0
 RECENT_S = 3.0
@@ -110,25 +110,45 @@ def change(tx: Tx, tenant_id: str, changes: Ceilings) -> Ceilings:
     stored = tx.scalar(changed.returning(Tenant.ceilings))
     if stored is None:
         raise TenantNotFound(f"There is no tenant {tenant_id!r}")
+    tx.after_commit(partial(_forget, tenant_id))
     return _complete(stored)
+
+
+def _forget(tenant_id: str) -> None:
+    _recent.pop(tenant_id, None)
 
 
 def require(tx: Tx, ceiling: Ceiling, count: Count) -> None:
     """Raise CeilingReached if there is no room for one more row, which the caller is about to create."""
-    if not grant(tx, ceiling, 1, count):
-        raise CeilingReached(ceiling, read(tx)[ceiling])
-
-
-def grant(tx: Tx, ceiling: Ceiling, wanted: int, count: Count) -> int:
-    """How many of the wanted rows may be created. The caller creates them."""
     maximum, key = read(tx)[ceiling], (tx.tenant, ceiling)
-    cached = _counts.get(key)
-    if cached is None or cached.until < time.monotonic():
-        cached = _recount(tx, key, maximum, count)
+    cached = _fresh_count(key) or _recount(tx, key, maximum, count)
     with _lock:
-        granted = min(wanted, max(0, maximum - cached.number))
-        cached.number += granted
-    return granted
+        if cached.number >= maximum:
+            raise CeilingReached(ceiling, maximum)
+        cached.number += 1
+
+
+def room(tenant_id: str, ceiling: Ceiling, count: Count) -> int:
+    """How many rows may be created, as of a few seconds ago at most. Whoever creates some calls `add`."""
+    key, maximum = (tenant_id, ceiling), recent(tenant_id)[ceiling]
+    cached = _fresh_count(key)
+    if cached is None:
+        with tenant_tx(tenant_id) as tx:
+            cached = _recount(tx, key, maximum, count)
+    return max(0, maximum - cached.number)
+
+
+def add(tenant_id: str, ceiling: Ceiling, created: int) -> None:
+    """So many rows were created since they were counted."""
+    with _lock:
+        cached = _counts.get((tenant_id, ceiling))
+        if cached is not None:
+            cached.number += created
+
+
+def _fresh_count(key: tuple[str, Ceiling]) -> _CachedCount | None:
+    cached = _counts.get(key)
+    return cached if cached is not None and cached.until >= time.monotonic() else None
 
 
 def count_values(table: str, column: str, *, scope: str) -> TextClause:
@@ -154,8 +174,7 @@ def count_values(table: str, column: str, *, scope: str) -> TextClause:
 
 def _recount(tx: Tx, key: tuple[str, Ceiling], maximum: int, count: Count) -> _CachedCount:
     began = time.monotonic()
-    timeout_ms = SHARED_COUNT_TIMEOUT_MS if tx.is_shared else COUNT_TIMEOUT_MS
-    number = _count_within(tx, timeout_ms, lambda: count(tx, maximum + 1))
+    number = _count_within(tx, COUNT_TIMEOUT_MS, lambda: count(tx, maximum + 1))
     if number is not None:
         return _remember(key, number, took_s=time.monotonic() - began)
     if _counting.acquire(blocking=False):

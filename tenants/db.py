@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Literal
 import psycopg
 import structlog
 from psycopg import ClientCursor
+from psycopg.rows import namedtuple_row
 from sqlalchemy import (
     CursorResult,
     DateTime,
@@ -102,8 +103,6 @@ class Tx(Session):
 
     tenant_id: str | None = None
     raw: Connection
-    # Whether other tenants wait for the same transaction.
-    is_shared: bool = False
 
     def __init__(self, connection: Connection, tenant_id: str | None, **options: Any) -> None:
         super().__init__(bind=connection, **options)
@@ -114,6 +113,11 @@ class Tx(Session):
     def after_commit(self, call: Callable[[], None]) -> None:
         """Call this once the transaction is committed and its connection released; never if it is rolled back."""
         self._after_commit.append(call)
+
+    def take_after_commit(self) -> list[Callable[[], None]]:
+        """What `after_commit` registered, for a caller that runs it itself: the group commit."""
+        calls, self._after_commit = self._after_commit, []
+        return calls
 
     def run_after_commit(self) -> None:
         """Run what `after_commit` registered. Called by what opened the transaction, after the commit."""
@@ -224,12 +228,11 @@ def current_tx() -> Tx | None:
 def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
     """One transaction for the write requests of several tenants: `enter(tenant_id)` switches to that tenant.
 
-    For the group commit only, which has its own `after`: callbacks of `after_commit` are not run. The first tenant is
-    set when the transaction opens.
+    For the group commit only, which runs what `after_commit` registered itself. The first tenant is set when the
+    transaction opens.
     """
     opening = set_role(SERVICE_ROLE, shared=shared) + set_tenant(first)
     with _open(_configured().service, opening, separate=False) as connection, Tx(connection, first) as tx:
-        tx.is_shared = shared
 
         def enter(tenant_id: str) -> Tx:
             if tenant_id != tx.tenant_id:
@@ -242,7 +245,7 @@ def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
         tx.flush()
 
 
-def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: bool) -> list[tuple[Any, ...]]:
+def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: bool) -> list[Any]:
     """Run one statement for each tenant in one transaction and one round trip; returns each statement's single row.
 
     For the group commit only. The server runs a message of several statements as one transaction, so there is neither
@@ -252,9 +255,9 @@ def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: 
     statements = (f"{set_tenant(tenant_id)} {statement}" for tenant_id, statement, _ in calls)
     values = [value for _, _, parameters in calls for value in parameters]
     with _usable_connection(_configured().service) as driver:
-        cursor = ClientCursor(driver)
+        cursor = ClientCursor(driver, row_factory=namedtuple_row)
         cursor.execute(set_role(SERVICE_ROLE, shared=shared) + ";".join(statements), values)
-        return [result.fetchone() or () for result in cursor.results() if result.description]
+        return [result.fetchone() for result in cursor.results() if result.description]
 
 
 @contextmanager

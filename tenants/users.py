@@ -128,32 +128,6 @@ def ensure_external(tx: Tx, external_id: str, *, now: datetime) -> UUID:
     return created or tx.scalars(select(User.id).where(User.external_id == external_id)).one()
 
 
-def ensure_all_external(tx: Tx, external_ids: set[str], *, now: datetime) -> dict[str, UUID]:
-    """The same for many (each id already checked), in the order of their ids.
-
-    Without those for whom there is no room, if the tenant has reached its ceiling of users.
-    """
-    if not external_ids:
-        return {}
-    ordered = sorted(external_ids)
-    known = select(User.external_id, User.id).where(User.external_id.in_(ordered))
-    found = {str(row.external_id): row.id for row in tx.execute(known)}
-    missing = [external_id for external_id in ordered if external_id not in found]
-    if missing:
-        missing = missing[: ceilings.grant(tx, Ceiling.USERS, len(missing), count)]
-        tx.execute(
-            text("""
-                INSERT INTO users (tenant_id, id, external_id, created_at, updated_at)
-                SELECT :tenant, gen_random_uuid(), external_id, :now, :now
-                FROM unnest(CAST(:missing AS text[])) AS external_id
-                ON CONFLICT DO NOTHING
-            """),
-            {"tenant": tx.tenant, "now": now, "missing": missing},
-        )
-        found = {str(row.external_id): row.id for row in tx.execute(known)}
-    return found
-
-
 def count(tx: Tx, limit: int) -> int:
     """The number of users, including erased ones, counted up to `limit`."""
     counted = text("SELECT count(*) FROM (SELECT FROM users WHERE tenant_id = :tenant LIMIT :limit) u")
@@ -163,14 +137,6 @@ def count(tx: Tx, limit: int) -> int:
 def count_segments(tx: Tx, limit: int) -> int:
     """The number of segments, including former ones that still have boards, counted up to `limit`."""
     return int(tx.scalar(_SEGMENTS, {"tenant": tx.tenant, "limit": limit}) or 0)
-
-
-def lock_users(tx: Tx, user_ids: set[UUID]) -> set[UUID]:
-    """Lock these users against erasure until the transaction ends; returns those that exist."""
-    if not user_ids:
-        return set()
-    wanted = select(User.id).where(User.id.in_(sorted(user_ids)), User.erased_at.is_(None)).order_by(User.id)
-    return set(tx.scalars(wanted.with_for_update(read=True, key_share=True)))
 
 
 def get(tx: Tx, user_id: UUID) -> User:

@@ -114,7 +114,7 @@ def _wrong_ledgers(tx: Tx, source: Ledger) -> Iterator[Difference]:
                 SELECT user_id, sum(delta) AS total, count(*) FILTER (WHERE previous <> before) AS breaks
                 FROM (SELECT user_id, delta, previous,
                              COALESCE(lag(score) OVER (PARTITION BY user_id ORDER BY id), 0) AS before
-                      FROM score_ledger WHERE tenant_id = :tenant AND metric = :account) e
+                      FROM score_ledger WHERE tenant_id = :tenant AND account = :account) e
                 GROUP BY user_id) l ON l.user_id = u.id
             WHERE u.tenant_id = :tenant AND (u.{source.total} <> COALESCE(l.total, 0) OR COALESCE(l.breaks, 0) > 0)
         """),  # noqa: S608  names from the table of metrics
@@ -153,7 +153,7 @@ def _user_boards(
                 SELECT user_id, {sums}, sum(delta) AS sum_all, max(at) AS at_all
                 FROM (SELECT e.user_id, e.delta, e.at, COALESCE(o.at, e.at) AS dated FROM score_ledger e
                       LEFT JOIN score_ledger o ON o.tenant_id = e.tenant_id AND o.id = e.reverses
-                      WHERE e.tenant_id = :tenant AND e.metric = :account) entries GROUP BY user_id
+                      WHERE e.tenant_id = :tenant AND e.account = :account) entries GROUP BY user_id
             ) l ON l.user_id = u.id
             WHERE u.tenant_id = :tenant AND u.suspended_at IS NULL AND u.erased_at IS NULL
         """),  # noqa: S608  numbers of ours

@@ -92,26 +92,37 @@ def user_of(member: str) -> str:
     return member.rpartition(":")[2]
 
 
-def rank_for(tx: Tx, score: int) -> int:
-    """The rank that a score of all time has among the tenant's users: one more than there are users above it."""
+def ranks_for(tx: Tx, scores: Sequence[int]) -> list[int]:
+    """The rank that each score of all time has among the tenant's users: one more than there are users above it."""
+    if not scores:
+        return []
     board = Board(tx.tenant, "users", Window.ALL, POINTS)
     try:
-        with redis.boards().client() as client, client.pipeline(transaction=True) as pipe:
-            pipe.exists(board.marker)
-            pipe.zcount(board.key, f"({score}", "+inf")
-            is_complete, above = pipe.execute()
-        if is_complete:
-            return int(above) + 1
+        with redis.boards().client() as client:
+            above = client.eval(_ABOVE, 2, board.key, board.marker, *scores)
+        if above:
+            return [int(count) + 1 for count in above]
     except RedisUnavailable:
         pass
-    above = tx.scalar(
+    rows = tx.run(
         text("""
-            SELECT count(*) FROM user_stats
-            WHERE tenant_id = :tenant AND metric = :metric AND value_all > :score
+            SELECT (SELECT count(*) FROM user_stats
+                    WHERE tenant_id = :tenant AND metric = :metric AND value_all > s.score) AS above
+            FROM unnest(CAST(:scores AS bigint[])) WITH ORDINALITY AS s(score, place) ORDER BY s.place
         """),
-        {"tenant": tx.tenant, "metric": POINTS.name, "score": score},
+        {"tenant": tx.tenant, "metric": POINTS.name, "scores": array(scores)},
     )
-    return int(above or 0) + 1
+    return [row.above + 1 for row in rows]
+
+
+# How many members are above each value; nothing if the board is not complete.
+_ABOVE = """
+local above = {}
+if redis.call('EXISTS', KEYS[2]) == 1 then
+    for place, value in ipairs(ARGV) do above[place] = redis.call('ZCOUNT', KEYS[1], '(' .. value, '+inf') end
+end
+return above
+"""
 
 
 def compute(tx: Tx, user_ids: Collection[str], *, now: datetime) -> list[UserChange]:
@@ -182,7 +193,7 @@ def _compute_sql(source: Ledger) -> TextClause:
         LEFT JOIN user_stats s ON s.tenant_id = :tenant AND s.user_id = w.user_id AND s.metric = :metric
         CROSS JOIN LATERAL (
             SELECT {in_windows} FROM user_points_hour
-            WHERE tenant_id = :tenant AND user_id = w.user_id AND metric = :account
+            WHERE tenant_id = :tenant AND user_id = w.user_id AND account = :account
               AND bucket_hour >= :oldest AND bucket_hour < :end
         ) h
     """)  # noqa: S608  names from the tables of metrics and windows

@@ -1,12 +1,8 @@
-"""Events as tenants send them: the wire format, and the check of one event.
-
-The closed list of reasons for a rejection is `Reason`.
-"""
+"""Events as tenants send them: the wire format, and the check of one event."""
 
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -15,28 +11,16 @@ from prometheus_client import Counter
 
 from analytics.claimed_times import MAX_AGE, MAX_AHEAD
 from analytics.ingest.pages import EXTERNAL_ID
+from analytics.ingest.reasons import Reason, Refused
 from analytics.ingest.writes import EventKind, Item
 
 MAX_ITEMS = 1000
 MAX_EVENT_ID_CHARS = 128
-# Of the text that says why an event was refused: it may repeat what was sent.
-MAX_DETAIL_CHARS = 200
 _KINDS = {kind.value: kind for kind in EventKind}
 
 EVENTS = Counter("plaudit_events_total", "Events accepted.", ["tenant", "type"])
 DUPLICATES = Counter("plaudit_events_duplicate_total", "Events that were counted before.", ["tenant"])
 REJECTED = Counter("plaudit_events_rejected_total", "Events rejected, by reason.", ["tenant", "reason"])
-
-
-class Reason(StrEnum):
-    UNKNOWN_PAGE = "unknown_page"
-    UNKNOWN_TYPE = "unknown_type"
-    INVALID = "invalid"
-    TOO_OLD = "too_old"
-    IN_THE_FUTURE = "in_the_future"
-    UNKNOWN_ACTION = "unknown_action"
-    LIMITED = "limited"
-    BOT = "bot"
 
 
 class EventIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,14 +50,6 @@ class Action:
     object: str | None
     at: datetime
     event_key: UUID | None
-
-
-class Refused(Exception):
-    """An event that is rejected, and why."""
-
-    def __init__(self, code: Reason, detail: str) -> None:
-        self.code = code
-        self.detail = detail[:MAX_DETAIL_CHARS]
 
 
 @dataclass(frozen=True)
@@ -123,6 +99,7 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
         at=ages.check(_moment(event.occurred_at)) if event.occurred_at is not None else now,
         event_key=event_key(event.id) if event.id is not None else None,
         user=event.user,
+        is_dated=event.occurred_at is not None,
     )
 
 

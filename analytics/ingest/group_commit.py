@@ -109,7 +109,11 @@ class GroupCommit:
         self._items = 0
 
     def write(self, request: WriteRequest) -> list[Outcome]:
-        """Commit this request, and return the outcome of each item: after PostgreSQL's commit. Or raise."""
+        """Commit this request, and return the outcome of each item: after PostgreSQL's commit. Or raise.
+
+        The outcomes of its claims are in `request.payments`.
+        """
+        request.prepare()
         with self._lock:
             self._admit(request)
             own = _Waiting(request, self._lane_of(request.tenant_id))
@@ -124,6 +128,7 @@ class GroupCommit:
                 self._leave(request)
         if request.error is not None:
             raise request.error
+        request.run_after_commit()
         return request.outcomes
 
     @property
@@ -193,7 +198,7 @@ class GroupCommit:
             done = [
                 request
                 for request in requests
-                if id(request) not in unfinished and request.error is None and request.items
+                if id(request) not in unfinished and request.error is None and (request.items or request.claims)
             ]
             self._after({request.tenant_id for request in done})
 

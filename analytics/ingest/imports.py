@@ -18,7 +18,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.ingest import writes
 from analytics.ingest.batches import Batch, Rejection
-from analytics.ingest.events import Ages, Reason, Refused, Unreadable
+from analytics.ingest.events import Ages, Unreadable
+from analytics.ingest.reasons import Reason, Refused
 from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Conflict
 
@@ -113,7 +114,7 @@ def run(tenant_id: str, file: Path, file_hash: str, *, lines_done: int, ages: Ag
         batch = Batch(tenant_id, [_read(texts[number]) for number in numbers], now=now, ages=ages)
         with tenant_tx(tenant_id) as tx:
             writes.apply(tx, batch.request)
-            tally = batch.tally(batch.request.outcomes, [NOT_IMPORTED] * len(batch.actions))
+            tally = batch.tally(unpaid=NOT_IMPORTED)
             tx.after_commit(tally.measure)
             _move(tx, file_hash, done, len(texts), tally.accepted, tally.duplicates, len(tally.rejected))
         rejects = [

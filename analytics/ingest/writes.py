@@ -1,29 +1,36 @@
-"""Writing views and likes: what a request wants written, and the transaction that writes it.
+"""Writing events: what a request wants written (views, likes, claims of actions), and the transaction that writes it.
 
-`analytics.ingest.group_commit` gathers the requests that are in flight together; `commit_together` writes them.
-Everything is written in one order (tenant, then counters, event ids, buckets, users, likes; each by key), so commits
-of different processes cannot deadlock.
+`analytics.ingest.group_commit` gathers the requests that are in flight together; `commit_together` writes them: views
+and likes of all requests of a tenant in one call of a SQL function, and their claims in two more. Everything is written
+in one order (tenants by id; then counters, event ids, hourly counts, users, likes, ledger, rejections; each by key), so
+commits of different processes cannot deadlock.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import Enum
-from typing import Any, NamedTuple, assert_never
+from typing import Any, assert_never
 from uuid import UUID
 
+import structlog
 from sqlalchemy import BigInteger, Date, Index, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
-from analytics.ingest import likes
-from analytics.ingest.likes import LikeChange
-from analytics.outbox import Kind
-from tenants import users
+from analytics.ingest.reasons import Result, reason_of
+from analytics.scores import payments
+from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
+from tenants import ceilings, users
+from tenants.ceilings import Ceiling
 from tenants.credentials import ClientToken
 from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array, run_in_one_trip, shared_tx
+from tenants.errors import DomainError
+from tenants.settings import TenantSettings
 from tenants.signing import BadToken
+
+log = structlog.get_logger()
 
 
 class EventKind(Enum):
@@ -45,14 +52,6 @@ class EventKind(Enum):
                 assert_never(self)
 
 
-class Result(Enum):
-    ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"
-    UNKNOWN_PAGE = "unknown_page"
-    UNKNOWN_USER = "unknown_user"
-    LIMITED = "limited"  # the user would be one more than the tenant may have
-
-
 @dataclass(frozen=True, slots=True)
 class Item:
     """One checked view, like or unlike."""
@@ -62,6 +61,8 @@ class Item:
     at: datetime
     event_key: UUID | None = None
     user: str | UUID | None = None  # the tenant's own id of the user, or ours
+    # Whether the sender said when it happened. If not, a like happens now, after everything that is known of it.
+    is_dated: bool = True
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class WriteRequest:
-    """What one request wants written, and after the commit the outcome of each item."""
+    """What one request wants written, and after the commit the outcome of each item and claim."""
 
     tenant_id: str
     items: Sequence[Item]
@@ -80,12 +81,34 @@ class WriteRequest:
     # Checked in the transaction of the effect: a token revoked a moment ago writes nothing.
     token: ClientToken | None = None
     rejected: Mapping[str, int] | None = None
+    claims: Sequence[ActionClaim] = ()
+    # The tenant's, by which claims are decided.
+    settings: TenantSettings | None = None
+    # How many users may be created on first sight.
+    room: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
+    payments: list[Payment | DomainError] = field(default_factory=list)
     error: BaseException | None = None
+    # What follows the commit before the caller is answered: announcements of what a payment has changed.
+    after_commit: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def weight(self) -> int:
-        return len(self.items) or 1
+        return len(self.items) + len(self.claims) or 1
+
+    def prepare(self) -> None:
+        """Find out how many users may be created. For the request's own thread: it may have to count them."""
+        if any(isinstance(item.user, str) and item.kind is not EventKind.VIEW for item in self.items) or any(
+            isinstance(claim.user, str) for claim in self.claims
+        ):
+            self.room = ceilings.room(self.tenant_id, Ceiling.USERS, users.count)
+
+    def run_after_commit(self) -> None:
+        for call in self.after_commit:
+            try:
+                call()
+            except Exception:  # the commit is done, and must be answered
+                log.exception("a call after a commit failed", action="commit.after", tenantId=self.tenant_id)
 
 
 class SeenEvent(TenantOwned, Base):
@@ -110,7 +133,10 @@ class RejectionsHour(DeletedWithTenant, Base):
 
 def apply(tx: Tx, request: WriteRequest) -> None:
     """Write one request inside a transaction that the caller commits."""
-    _TenantWrite(tx.tenant, [request]).write(tx)
+    request.prepare()
+    write = _TenantWrite(tx.tenant, [request])
+    write.write(tx)
+    tx.after_commit(write.measure)
     outbox.wake_after_commit(tx)
 
 
@@ -122,28 +148,23 @@ def commit_together(requests: Sequence[WriteRequest], shared: bool) -> list[Writ
     """
     by_tenant: dict[str, list[WriteRequest]] = {}
     for request in requests:
-        request.outcomes, request.error = [], None
+        request.outcomes, request.payments, request.error, request.after_commit = [], [], None, []
         by_tenant.setdefault(request.tenant_id, []).append(request)
     writes = [_TenantWrite(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
-    if any(write.has_likes for write in writes):
+    left: list[WriteRequest] = []
+    if any(write.claims for write in writes):
         with shared_tx(writes[0].tenant_id, shared=shared) as enter:
             for write in writes:
-                write.write(enter(write.tenant_id))
-        return []
-    rows = run_in_one_trip([(write.tenant_id, _RECORD, write.parameters()) for write in writes], shared=shared)
-    left: list[WriteRequest] = []
-    for write, row in zip(writes, rows, strict=True):
-        write.assign_outcomes(_Recorded(*row))
-        left += write.refuse_invalid_tokens()
+                tx = enter(write.tenant_id)
+                left += write.write(tx)
+                write.follow_commit(tx.take_after_commit())
+    else:
+        calls = [(write.tenant_id, _WRITE_EVENTS, write.parameters()) for write in writes]
+        for write, row in zip(writes, run_in_one_trip(calls, shared=shared), strict=True):
+            left += write.assign_outcomes(row)
+    for write in writes:
+        write.measure()
     return left
-
-
-class _Recorded(NamedTuple):
-    """What the SQL function record_events returns (migrations/versions/0006_one_trip.py)."""
-
-    invalid_tokens: list[str] | None
-    ids: list[int | None] | None
-    accepted: list[int] | None
 
 
 class _TenantWrite:
@@ -152,29 +173,33 @@ class _TenantWrite:
     def __init__(self, tenant_id: str, requests: Sequence[WriteRequest]) -> None:
         self.tenant_id = tenant_id
         self.requests = requests
+        self.now = requests[0].now
+        self.room = min(request.room for request in requests)
         self.items = [item for request in requests for item in request.items]
-        self.has_likes = any(item.kind.gives_like is not None for item in self.items)
+        self.claims = [claim for request in requests for claim in request.claims]
         # External id of each page → its position among them.
         self._pages = {page: place for place, page in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
-        self._invalid_tokens: Sequence[str] = ()
+        self._created_users = 0
+        self._paid: list[int] = []
 
-    def write(self, tx: Tx) -> None:
-        """Step by step, in an open transaction."""
-        row = _Recorded(*tx.raw.exec_driver_sql(_RECORD, self.parameters()).one())
-        likes_to_apply = self.assign_outcomes(row)
-        if likes_to_apply:
-            changed = self._apply_likes(tx, likes_to_apply, dict(zip(self._pages, row.ids or (), strict=True)))
-            outbox.mark_stale(tx, Kind.PAGE, changed)
-        left = self.refuse_invalid_tokens()
-        if left:
-            _TenantWrite(self.tenant_id, left).write(tx)
+    def write(self, tx: Tx) -> list[WriteRequest]:
+        """Step by step, in an open transaction. Returns the requests that are still to be written."""
+        if self.items or any(request.token or request.rejected for request in self.requests):
+            row = tx.raw.exec_driver_sql(_WRITE_EVENTS, self.parameters()).one()
+            left = self.assign_outcomes(row)
+            if row.invalid_tokens:
+                return left
+        if self.claims:
+            self._pay(tx)
+        return []
 
     def parameters(self) -> tuple[Any, ...]:
-        """For record_events: tokens, pages, event ids, views and rejections; everything but the likes."""
+        """For write_events: tokens, pages, event ids, views, likes and rejections."""
         tokens = {request.token for request in self.requests if request.token is not None}
         rejected: Counter[str] = Counter()
         for request in self.requests:
             rejected.update(request.rejected or {})
+        likes = [(place, one) for place, one in enumerate(self.items, 1) if one.kind.gives_like is not None]
         return (
             self.tenant_id,
             list(self._pages),
@@ -184,92 +209,105 @@ class _TenantWrite:
             array("t" if item.kind is EventKind.VIEW else "f" for item in self.items),
             [token.client_id for token in tokens],
             [token.jti for token in tokens],
-            self.requests[0].now,
+            self.now,
+            array(place for place, _ in likes),
+            array("t" if like.kind.gives_like else "f" for _, like in likes),
+            [like.at if like.is_dated else None for _, like in likes],
+            [like.user if isinstance(like.user, str) else None for _, like in likes],
+            [like.user if isinstance(like.user, UUID) else None for _, like in likes],
+            self.room,
             list(rejected),
             array(rejected.values()),
+            not self.claims,
         )
 
-    def assign_outcomes(self, row: _Recorded) -> list[tuple[Item, Outcome]]:
-        """Give every item its outcome; returns the likes that are still to be applied."""
-        if row.invalid_tokens is not None:
-            self._invalid_tokens = row.invalid_tokens
-            return []
-        known = {page for page, page_id in zip(self._pages, row.ids or (), strict=True) if page_id is not None}
-        accepted = frozenset(row.accepted or ())
-        likes_to_apply: list[tuple[Item, Outcome]] = []
+    def assign_outcomes(self, row: Any) -> list[WriteRequest]:
+        """Give every item its outcome. Where tokens are no longer valid nothing was written: returns the others."""
+        if row.invalid_tokens:
+            for request in self.requests:
+                if request.token is not None and request.token.jti in row.invalid_tokens:
+                    request.error = BadToken()
+            return [request for request in self.requests if request.error is None]
+        self._created_users += row.created_users
+        self.room -= row.created_users
+        known = {page for page, page_id in zip(self._pages, row.page_ids or (), strict=True) if page_id is not None}
+        accepted, likes = frozenset(row.accepted or ()), self._likes_after(row)
+        limited, erased = frozenset(row.limited or ()), frozenset(row.erased or ())
         place = 0
         for request in self.requests:
             for item in request.items:
                 place += 1
-                if place in accepted:
-                    outcome = Outcome(Result.ACCEPTED)
-                    if item.kind.gives_like is not None:
-                        likes_to_apply.append((item, outcome))
+                if place in limited:
+                    outcome = Outcome(Result.LIMITED)
+                elif place in erased:
+                    outcome = Outcome(Result.UNKNOWN_USER)
+                elif place in accepted:
+                    outcome = Outcome(Result.ACCEPTED, likes.get(place))
                 else:
                     outcome = Outcome(Result.DUPLICATE if item.page in known else Result.UNKNOWN_PAGE)
                 request.outcomes.append(outcome)
-        return likes_to_apply
+        return []
 
-    def refuse_invalid_tokens(self) -> list[WriteRequest]:
-        """Where some tokens are no longer valid nothing was written: fail their requests, and return the others."""
-        if not self._invalid_tokens:
-            return []
+    def _likes_after(self, row: Any) -> dict[int, int]:
+        """For each like that was applied, by its place: how many like the page then."""
+        likes = dict(zip(self._pages, row.page_likes or (), strict=False))
+        after: dict[int, int] = {}
+        for place, delta in zip(row.like_places or (), row.like_deltas or (), strict=True):
+            page = self.items[place - 1].page
+            likes[page] += delta
+            after[place] = likes[page]
+        return after
+
+    def _pay(self, tx: Tx) -> None:
+        """Pay or refuse the claims, and count all rejections: refused claims of a tenant's app are rejected events."""
+        settings = next(request.settings for request in self.requests if request.settings is not None)
+        outcomes = payments.pay_all(tx, self.claims, settings, room=self.room, now=self.now)
+        self._created_users += outcomes.created_users
+        remaining = iter(outcomes.payments)
+        rejected: Counter[str] = Counter()
         for request in self.requests:
-            if request.token is not None and request.token.jti in self._invalid_tokens:
-                request.error = BadToken()
-        return [request for request in self.requests if request.error is None]
+            rejected.update(request.rejected or {})
+            rejected.update(outcome.result.reason for outcome in request.outcomes if outcome.result.reason)
+            request.payments = [next(remaining) for _ in request.claims]
+            for claim, outcome in zip(request.claims, request.payments, strict=True):
+                if isinstance(outcome, Payment):
+                    self._paid += [] if outcome.is_replay else [outcome.delta]
+                elif claim.verification is Verification.CLIENT and not isinstance(outcome, PayloadDiffers):
+                    rejected[reason_of(outcome).value] += 1
+        if rejected:
+            tx.run(
+                _COUNT_REJECTIONS,
+                {
+                    "tenant": self.tenant_id,
+                    "now": self.now,
+                    "reasons": list(rejected),
+                    "refused": list(rejected.values()),
+                },
+            )
 
-    def _apply_likes(self, tx: Tx, wanted: Sequence[tuple[Item, Outcome]], pages: Mapping[str, int | None]) -> set[int]:
-        """Returns the pages whose likes changed."""
-        user_ids: dict[str | UUID | None, UUID] = {}
-        external = {item.user for item, _ in wanted if isinstance(item.user, str)}
-        user_ids.update(users.ensure_all_external(tx, external, now=self.requests[0].now))
-        no_room = external - user_ids.keys()
-        user_ids |= {item.user: item.user for item, _ in wanted if isinstance(item.user, UUID)}
-        locked = users.lock_users(tx, set(user_ids.values()))
-        user_ids = {name: user_id for name, user_id in user_ids.items() if user_id in locked}
-        changes: list[LikeChange] = []
-        applied: list[Outcome] = []
-        refused: list[tuple[Item, Outcome]] = []
-        for item, outcome in wanted:
-            page_id = pages[item.page]
-            if item.user not in user_ids or page_id is None:
-                outcome.result = Result.LIMITED if item.user in no_room else Result.UNKNOWN_USER
-                refused.append((item, outcome))
-                continue
-            changes.append(LikeChange(page_id, user_ids[item.user], bool(item.kind.gives_like), item.at))
-            applied.append(outcome)
-        self._record_refused(tx, refused)
-        after, changed_pages = likes.apply_likes(tx, changes)
-        for outcome, count in zip(applied, after, strict=True):
-            outcome.likes = count
-        return changed_pages
+    def follow_commit(self, calls: list[Callable[[], None]]) -> None:
+        """Have every request with claims run these after the commit: none is answered before they are done."""
+        for request in self.requests:
+            if request.claims:
+                request.after_commit = calls
 
-    def _record_refused(self, tx: Tx, refused: Sequence[tuple[Item, Outcome]]) -> None:
-        """Likes refused this late are counted as rejected, and their event ids forgotten: they can be sent again."""
-        if not refused:
-            return
-        keys = [item.event_key for item, _ in refused if item.event_key is not None]
-        tx.execute(_FORGET_EVENTS, {"tenant": tx.tenant, "keys": keys})
-        for result, number in Counter(outcome.result for _, outcome in refused).items():
-            reason = "limited" if result is Result.LIMITED else "invalid"
-            counted = {"reason": reason, "rejected": number, "now": self.requests[0].now}
-            tx.execute(_COUNT_REFUSED, {"tenant": tx.tenant, **counted})
+    def measure(self) -> None:
+        """After the commit: count what limits depend on."""
+        if self._created_users:
+            ceilings.add(self.tenant_id, Ceiling.USERS, self._created_users)
+        payments.count_payments(self.tenant_id, self._paid)
 
 
-_FORGET_EVENTS = text("DELETE FROM seen_events WHERE tenant_id = :tenant AND event_key = ANY(CAST(:keys AS uuid[]))")
-_COUNT_REFUSED = text("""
-    INSERT INTO ingest_rejections_hour AS r (tenant_id, bucket_hour, reason, rejected)
-    VALUES (:tenant, date_trunc('hour', CAST(:now AS timestamptz), 'UTC'), :reason, :rejected)
-    ON CONFLICT (tenant_id, bucket_hour, reason) DO UPDATE SET rejected = r.rejected + EXCLUDED.rejected
-""")
-
-# A function, because its plans are cached: planning was half of a commit's cost.
-_RECORD = """
-    SELECT dead, ids, accepted FROM record_events(
+# Functions, because their plans are cached: planning was half of a commit's cost.
+_WRITE_EVENTS = """
+    SELECT * FROM write_events(
         %s, %s::text[], %s::int[], %s::int[], %s::uuid[], %s::boolean[], %s::text[], %s::text[], %s::timestamptz,
-        %s::text[], %s::bigint[])
+        %s::int[], %s::boolean[], %s::timestamptz[], %s::text[], %s::uuid[], %s::bigint, %s::text[], %s::bigint[],
+        %s)
 """
+_COUNT_REJECTIONS = text("""
+    SELECT count_rejections(:tenant, CAST(:now AS timestamptz), CAST(:reasons AS text[]), CAST(:refused AS bigint[]))
+""")
 
 
 def rejections(tx: Tx, *, since: datetime) -> dict[str, int]:

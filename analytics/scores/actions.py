@@ -83,7 +83,7 @@ class ImpossibleTime(Invalid):
 class ActionClaim:
     """Somebody's claim that a user did an action."""
 
-    user_id: UUID
+    user: UUID | str  # our id of the user, or the tenant's own
     action_type: str
     source: str  # unique for ever
     verification: Verification
@@ -104,7 +104,7 @@ class ActionClaim:
 
     @cached_property
     def payload_hash(self) -> bytes:
-        payload = {"user": str(self.user_id), "action": self.action_type, **self.payload}
+        payload = {"user": str(self.user), "action": self.action_type, **self.payload}
         return hashlib.sha256(orjson.dumps(payload, option=orjson.OPT_SORT_KEYS, default=str)).digest()
 
 
@@ -132,20 +132,14 @@ class Payment:
 
 def flag_impossible_time(tx: Tx, claim: ActionClaim, *, now: datetime) -> None:
     """Flag a claim from the future: such claims are forged more often than sent by a broken clock."""
-    if claim.client_time is not None and claim.client_time > now + MAX_AHEAD:
+    if isinstance(claim.user, UUID) and claim.client_time is not None and claim.client_time > now + MAX_AHEAD:
         ahead = min(int((claim.client_time - now).total_seconds()), 2**53)
-        integrity.raise_flag(tx, claim.user_id, Rule.IMPOSSIBLE_CLOCK, {"seconds_ahead": ahead}, now=now)
+        integrity.raise_flag(tx, claim.user, Rule.IMPOSSIBLE_CLOCK, {"seconds_ahead": ahead}, now=now)
 
 
 def normal_object(spelling: str | None) -> str:
     """An object in the form that is compared: `Docs//Home/` is `docs/home`."""
     return "/".join(part for part in (spelling or "").casefold().split("/") if part)
-
-
-def once_key(claim: ActionClaim, spelling: str | None) -> str:
-    """Unique for what is paid once; a hash, since an object may identify a person, and the ledger is kept for ever."""
-    key = f"{claim.user_id}:{claim.action_type}:{spelling or ''}"
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def midnight(now: datetime) -> datetime:

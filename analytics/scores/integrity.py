@@ -142,20 +142,8 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
 
 
 def _reverse(tx: Tx, user: LockedUser, *, since: datetime, flag_id: UUID, now: datetime) -> int:
-    """Reverse the user's payments since then, entry by entry; a score never falls below 0."""
+    """Reverse the user's payments since then, entry by entry."""
     entries = ledger.since(tx, user.id, since)
     for entry in entries:
-        delta = -min(entry.delta, user.score)
-        score = ledger.add_entry(
-            tx,
-            user,
-            source=sources.of_reversal(flag_id, entry.id),
-            delta=delta,
-            at=now,
-            payload_hash=entry.payload_hash,
-            action_type=entry.action_type,
-            reverses=entry.id,
-            dated=entry.at,
-        )
-        user = LockedUser(user.id, user.score if score is None else score, user.is_suspended)
+        user = ledger.reverse(tx, user, entry, source=sources.of_reversal(flag_id, entry.id), at=now)
     return len(entries)

@@ -1,11 +1,12 @@
 """The ledger: every change of a score, kept for ever. Entries are added, never changed; corrections are new entries.
 
-`source` names what an entry is for and is unique for ever: that is why nothing is paid twice, even after the audit is
-gone. The role that requests run as may neither update nor delete here. Whoever adds an entry has locked the user's row,
-so that `previous + delta = score` is a chain, and the user's score changes in the same transaction.
+An entry adds to an *account* of its user; a metric of users (`analytics.metrics`) shows one. `source` names what an
+entry is for and is unique for ever in its account: that is why nothing is paid twice, even after the audit is gone. The
+role that requests run as may neither update nor delete here. Whoever adds an entry has locked the user's row, so that
+`previous + delta = score` is a chain, and the user's balance changes in the same transaction.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -24,10 +25,10 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
-from analytics.metrics import POINTS
+from analytics.metrics import POINTS, Metric, user_metrics
 from analytics.outbox import Kind
 from analytics.windows import hour_of
-from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array
+from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx
 from tenants.errors import Conflict
 
 MAX_SCORE = 2**53 - 1
@@ -38,18 +39,19 @@ class LedgerEntry(DeletedWithTenant, Base):
     __table_args__ = (
         ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"]),
         CheckConstraint("previous + delta = score AND score >= 0", name="adds_up"),
-        Index("uq_score_ledger_source", "tenant_id", "source", unique=True),
-        Index("uq_score_ledger_once_key", "tenant_id", "once_key", unique=True),
+        Index("uq_score_ledger_source", "tenant_id", "account", "source", unique=True),
+        Index("uq_score_ledger_once_key", "tenant_id", "account", "once_key", unique=True),
         Index("uq_score_ledger_reverses", "tenant_id", "reverses", unique=True),
         Index("ix_score_ledger_user", "tenant_id", "user_id", "id"),
-        Index("ix_score_ledger_time", "tenant_id", "user_id", "at"),
-        Index("ix_score_ledger_action", "tenant_id", "user_id", "action_type", "at"),
+        Index("ix_score_ledger_time", "tenant_id", "user_id", "account", "at"),
+        Index("ix_score_ledger_action", "tenant_id", "user_id", "account", "action_type", "at"),
     )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     user_id: Mapped[UUID] = mapped_column(Uuid)
     source: Mapped[str]
-    metric: Mapped[str]
+    # What the entry adds to: an account of `analytics.metrics.Ledger`.
+    account: Mapped[str]
     action_type: Mapped[str | None]
     delta: Mapped[int] = mapped_column(BigInteger)
     previous: Mapped[int] = mapped_column(BigInteger)
@@ -75,7 +77,7 @@ class UserPointsHour(TenantOwned, Base):
     )
 
     user_id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
-    metric: Mapped[str] = mapped_column(primary_key=True)
+    account: Mapped[str] = mapped_column(primary_key=True)
     bucket_hour: Mapped[datetime] = mapped_column(primary_key=True)
     points: Mapped[int] = mapped_column(BigInteger)
     last_at: Mapped[datetime]
@@ -83,11 +85,10 @@ class UserPointsHour(TenantOwned, Base):
 
 @dataclass(frozen=True)
 class LockedUser:
-    """A user whose row is locked until the transaction ends."""
+    """A user whose row is locked until the transaction ends, and the balance of one account."""
 
     id: UUID
-    score: int
-    is_suspended: bool
+    balance: int
 
 
 class TooHigh(Conflict):
@@ -95,93 +96,100 @@ class TooHigh(Conflict):
     title = f"A score cannot be above {MAX_SCORE}"
 
 
-def lock_user(tx: Tx, user_id: UUID) -> LockedUser | None:
-    """Lock the user's row, as everybody does who changes a score; None: there is no such user."""
-    return lock_users(tx, {user_id}).get(user_id)
-
-
-def lock_users(tx: Tx, user_ids: Iterable[UUID]) -> dict[UUID, LockedUser]:
-    """The same for several, in the order of their ids; those that exist."""
-    rows = tx.run(
-        text("""
-            SELECT id, current_score, suspended_at FROM users
-            WHERE tenant_id = :tenant AND id = ANY(CAST(:users AS uuid[])) AND erased_at IS NULL
-            ORDER BY id FOR NO KEY UPDATE
-        """),
-        {"tenant": tx.tenant, "users": array(user_ids)},
-    )
-    return {row.id: LockedUser(row.id, row.current_score, row.suspended_at is not None) for row in rows}
+def lock_user(tx: Tx, user_id: UUID, metric: Metric = POINTS) -> LockedUser | None:
+    """Lock the user's row, as everybody does who changes a balance; None: there is no such user."""
+    row = tx.run(_LOCK[metric], {"tenant": tx.tenant, "user": user_id}).one_or_none()
+    return LockedUser(row.id, row.balance) if row is not None else None
 
 
 def add_entry(
     tx: Tx,
     user: LockedUser,
+    metric: Metric = POINTS,
     *,
     source: str,
     delta: int,
     at: datetime,
     payload_hash: bytes,
     action_type: str | None = None,
-    event_id: UUID | None = None,
-    rank: int | None = None,
-    once_key: str | None = None,
-    reverses: int | None = None,
-    dated: datetime | None = None,
-) -> int | None:
-    """Add an entry for a locked user: the new score; None if the source has an entry already.
+    reverses: LedgerEntry | None = None,
+) -> LockedUser:
+    """Add an entry for a locked user, unless its source has one already: the user with the balance after it.
 
-    Score, hour and boards follow in the same transaction. `dated`: the hour it belongs to, if not that of `at`: a
-    reversal leaves every window together with the entry that it reverses.
+    Hour and boards follow in the same transaction. An entry that reverses another belongs to the hour of that one, so
+    that both leave every window together.
     """
-    score = user.score + delta
-    if score > MAX_SCORE:
+    balance = user.balance + delta
+    if balance > MAX_SCORE:
         raise TooHigh
-    at = at.replace(microsecond=at.microsecond // 1000 * 1000)
     added = tx.run(
-        _ADD_ENTRY,
+        _ADD_ENTRY[metric],
         {
             "tenant": tx.tenant,
             "user": user.id,
             "source": source,
-            "metric": POINTS.name,
+            "account": metric.account,
             "action": action_type,
             "delta": delta,
-            "previous": user.score,
-            "score": score,
-            "rank": rank,
-            "at": at,
-            "hour": hour_of(dated or at),
-            "event": event_id,
+            "previous": user.balance,
+            "balance": balance,
+            "at": at.replace(microsecond=at.microsecond // 1000 * 1000),
+            "hour": hour_of(reverses.at if reverses is not None else at),
             "hash": payload_hash,
-            "once": once_key,
-            "reverses": reverses,
-            "actions": 1 if reverses is None else 0,
+            "reverses": reverses.id if reverses is not None else None,
         },
     ).one_or_none()
     if added is None:
-        return None
+        return user
     outbox.mark_stale(tx, Kind.USER, [str(user.id)])
-    return score
+    return LockedUser(user.id, balance)
 
 
-# One statement: the entry, the score it makes, and the hour it is in.
-_ADD_ENTRY = text("""
-    WITH entry AS (
-        INSERT INTO score_ledger (tenant_id, user_id, source, metric, action_type, delta, previous, score, rank, at,
-                                  event_id, payload_hash, once_key, reverses)
-        VALUES (:tenant, :user, :source, :metric, :action, :delta, :previous, :score, :rank, :at, :event, :hash, :once,
-                :reverses)
-        ON CONFLICT (tenant_id, source) DO NOTHING RETURNING user_id
-    ), hour AS (
-        INSERT INTO user_points_hour AS h (tenant_id, user_id, metric, bucket_hour, points, last_at)
-        SELECT :tenant, user_id, :metric, :hour, CAST(:delta AS bigint), CAST(:at AS timestamptz) FROM entry
-        ON CONFLICT (tenant_id, user_id, metric, bucket_hour)
-        DO UPDATE SET points = h.points + EXCLUDED.points, last_at = GREATEST(h.last_at, EXCLUDED.last_at)
+def reverse(tx: Tx, user: LockedUser, entry: LedgerEntry, *, source: str, at: datetime) -> LockedUser:
+    """Take an entry back. A balance never falls below 0."""
+    metric = next(metric for metric, ledger in user_metrics().items() if ledger.account == entry.account)
+    return add_entry(
+        tx,
+        user,
+        metric,
+        source=source,
+        delta=-min(entry.delta, user.balance),
+        at=at,
+        payload_hash=entry.payload_hash,
+        action_type=entry.action_type,
+        reverses=entry,
     )
-    UPDATE users u SET current_score = :score, total_actions = total_actions + :actions,
-        score_reached_at = GREATEST(COALESCE(score_reached_at, :at), :at)
-    FROM entry WHERE u.tenant_id = :tenant AND u.id = entry.user_id RETURNING u.id
-""")
+
+
+# For each metric of users the statements with its columns: to lock a user, and to add an entry (one statement: the
+# entry, the balance it makes, and the hour it belongs to).
+_LOCK = {
+    metric: text(f"""
+        SELECT id, {source.total} AS balance FROM users
+        WHERE tenant_id = :tenant AND id = :user AND erased_at IS NULL FOR NO KEY UPDATE
+    """)  # noqa: S608  names from the table of metrics
+    for metric, source in user_metrics().items()
+}
+_ADD_ENTRY = {
+    metric: text(f"""
+        WITH entry AS (
+            INSERT INTO score_ledger (tenant_id, user_id, source, account, action_type, delta, previous, score, at,
+                                      payload_hash, reverses)
+            VALUES (:tenant, :user, :source, :account, :action, :delta, :previous, :balance, :at, :hash, :reverses)
+            ON CONFLICT (tenant_id, account, source) DO NOTHING RETURNING user_id
+        ), hour AS (
+            INSERT INTO user_points_hour AS h (tenant_id, user_id, account, bucket_hour, points, last_at)
+            SELECT :tenant, user_id, :account, :hour, CAST(:delta AS bigint), CAST(:at AS timestamptz) FROM entry
+            ON CONFLICT (tenant_id, user_id, account, bucket_hour)
+            DO UPDATE SET points = h.points + EXCLUDED.points, last_at = GREATEST(h.last_at, EXCLUDED.last_at)
+            RETURNING h.user_id
+        )
+        UPDATE users u SET {source.total} = :balance,
+            {source.reached_at} = GREATEST(COALESCE({source.reached_at}, :at), :at)
+        FROM entry WHERE u.tenant_id = :tenant AND u.id = entry.user_id RETURNING u.id
+    """)  # noqa: S608  names from the table of metrics
+    for metric, source in user_metrics().items()
+}
 
 
 def of_user(tx: Tx, user_id: UUID, *, before: int | None, limit: int) -> list[LedgerEntry]:
@@ -192,13 +200,14 @@ def of_user(tx: Tx, user_id: UUID, *, before: int | None, limit: int) -> list[Le
     return list(tx.scalars(wanted))
 
 
-def since(tx: Tx, user_id: UUID, moment: datetime) -> Sequence[LedgerEntry]:
-    """A user's entries since then that were not reversed, oldest first."""
+def since(tx: Tx, user_id: UUID, moment: datetime, metric: Metric = POINTS) -> Sequence[LedgerEntry]:
+    """A user's entries of an account since then that were not reversed, oldest first."""
     reversed_ids = select(LedgerEntry.reverses).where(LedgerEntry.user_id == user_id, LedgerEntry.reverses.is_not(None))
     return tx.scalars(
         select(LedgerEntry)
         .where(
             LedgerEntry.user_id == user_id,
+            LedgerEntry.account == metric.account,
             LedgerEntry.at >= moment,
             LedgerEntry.reverses.is_(None),
             LedgerEntry.id.not_in(reversed_ids),

@@ -104,17 +104,17 @@ class Breaker:
                 self._count(now)  # refused payments show whether the spike continues
                 raise TooBusy(retry_after_s=max(1.0, OPEN_S - (now - self._since)))
 
-    def passed(self) -> None:
-        """A payment that was admitted is committed."""
+    def passed(self, payments: int = 1) -> None:
+        """Payments that were admitted are committed."""
         with self._lock:
-            self._count(self._clock())
+            self._count(self._clock(), payments)
 
-    def _count(self, now: float) -> None:
+    def _count(self, now: float, payments: int = 1) -> None:
         second = int(now)
         if not self._seconds or self._seconds[-1][0] != second:
             self._seconds.append([second, 0])
-        self._seconds[-1][1] += 1
-        self._arrived += 1
+        self._seconds[-1][1] += payments
+        self._arrived += payments
         self._drop_old(now)
 
     def _drop_old(self, now: float) -> None:
@@ -151,9 +151,9 @@ class Breakers:
         self._of(tenant_id).require(min(max_per_minute, share_of(MAX_PER_MINUTE)), pending=pending)
         self._all.require(MAX_PER_MINUTE, pending=pending)
 
-    def passed(self, tenant_id: str) -> None:
-        self._of(tenant_id).passed()
-        self._all.passed()
+    def passed(self, tenant_id: str, payments: int) -> None:
+        self._of(tenant_id).passed(payments)
+        self._all.passed(payments)
 
     def _of(self, tenant_id: str) -> Breaker:
         return self._tenants.setdefault(tenant_id, Breaker(tenant_id))

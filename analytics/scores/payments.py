@@ -1,26 +1,23 @@
-"""Paying for actions, each once: all claims of a commit together, in a few statements however many they are.
+"""Paying for actions, each once: all claims of a commit together, in two calls however many they are.
 
-In one transaction: lock the users, read what decides about their claims, decide about each in turn, and write what is
-paid: ledger, audit, scores, hours, used tokens, outbox. A replay is answered before any limit, as the first time.
+The SQL function `claim_facts` locks the users and reads what decides about their claims; each is decided in turn; and
+`record_payments` writes what is paid: ledger, audit, scores, hours, used tokens, outbox. A replay is answered before
+any limit, as the first time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 import orjson
 from prometheus_client import Counter
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from analytics import outbox, user_changes
+from analytics import user_changes
 from analytics.boards import user_numbers
 from analytics.metrics import POINTS
-from analytics.outbox import Kind
 from analytics.scores import integrity, ledger, limits
 from analytics.scores.actions import (
     ActionClaim,
@@ -31,22 +28,19 @@ from analytics.scores.actions import (
     Verification,
     midnight,
     normal_object,
-    once_key,
     points_for,
 )
 from analytics.scores.audit import MAX_AGENT_CHARS
-from analytics.scores.catalog import Terms
+from analytics.scores.catalog import Terms, UnknownAction
 from analytics.scores.integrity import Rule
-from analytics.scores.ledger import LockedUser
 from analytics.windows import hour_of
-from tenants import users
+from tenants import ceilings, users
+from tenants.ceilings import Ceiling, CeilingReached
 from tenants.db import Tx
 from tenants.errors import DomainError, Unavailable
 from tenants.settings import TenantSettings
-from tenants.throttle import TooMany
+from tenants.throttle import State, TooMany
 
-# In a transaction's `info`: how many payments it has made so far.
-PENDING = "payments"
 MAX_TRIES = 3
 
 PAID = Counter("plaudit_points_paid_total", "Points paid for actions.", ["tenant"])
@@ -54,58 +48,42 @@ PAID = Counter("plaudit_points_paid_total", "Points paid for actions.", ["tenant
 
 class Contended(Unavailable):
     code = "overloaded"
-    title = "Others are claiming the same: try again"
+    title = "Another request claims the same action: try again"
 
 
-def pay(tx: Tx, claim: ActionClaim, settings: TenantSettings, *, now: datetime) -> Payment:
-    """Pay for an action, once. Changes nothing when it raises."""
-    (outcome,) = pay_all(tx, [claim], settings, now=now)
-    if isinstance(outcome, DomainError):
-        raise outcome
-    return outcome
+@dataclass(frozen=True)
+class Paid:
+    """What became of the claims, in their order; and how many users were created for them."""
+
+    payments: Sequence[Payment | DomainError]
+    created_users: int
 
 
-def pay_all(
-    tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, now: datetime
-) -> list[Payment | DomainError]:
-    """Pay or refuse each by itself, in their order."""
+def pay_all(tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, room: int, now: datetime) -> Paid:
+    """Pay or refuse each by itself. `room`: how many users may be created on first sight."""
     if not claims:
-        return []
+        return Paid([], 0)
     for _ in range(MAX_TRIES):
-        try:
-            with _savepoint(tx):
-                return _try_to_pay(tx, claims, settings, now=now)
-        except IntegrityError:  # another transaction has just paid one of the sources to another user
-            continue
+        cashier = _Cashier(tx, claims, settings, room=room, now=now)
+        decided = [cashier.decide(place) for place in range(len(claims))]
+        if cashier.write():
+            return Paid([_outcome(one) for one in decided], cashier.created_users)
+        # Another transaction has just paid one of the sources to another user.
     raise Contended
 
 
-@contextmanager
-def _savepoint(tx: Tx) -> Iterator[None]:
-    """A part of the transaction that an error of the database undoes alone."""
-    tx.raw.exec_driver_sql("SAVEPOINT payments")
-    try:
-        yield
-    except DBAPIError:
-        tx.raw.exec_driver_sql("ROLLBACK TO SAVEPOINT payments")
-        raise
-    tx.raw.exec_driver_sql("RELEASE SAVEPOINT payments")
-
-
-def _try_to_pay(
-    tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, now: datetime
-) -> list[Payment | DomainError]:
-    cashier = _Cashier(tx, claims, settings, now=now)
-    outcomes = [cashier.decide(place) for place in range(len(claims))]
-    cashier.write()
-    return outcomes
+def count_payments(tenant_id: str, points: Sequence[int]) -> None:
+    """Count committed payments, for the metrics and for the breakers."""
+    if points:
+        PAID.labels(tenant_id).inc(sum(points))
+        limits.breakers.passed(tenant_id, len(points))
 
 
 @dataclass
 class _Account:
     """A locked user as the next claim finds it: payments of this commit are added."""
 
-    user: LockedUser
+    user_id: UUID
     score: int
     is_suspended: bool
     updates: int
@@ -116,49 +94,84 @@ class _Account:
     refused: DomainError | None = None
 
 
-@dataclass(frozen=True)
-class _Paid:
+@dataclass
+class _NewPayment:
     """A payment to be written."""
 
     claim: ActionClaim
+    user_id: UUID
     event_id: UUID
     delta: int
     score: int
-    rank: int | None
     once_key: str | None
+    limit: State
+    rank: int | None = None
+
+    def payment(self, *, is_replay: bool) -> Payment:
+        limit = None if is_replay else self.limit
+        return Payment(self.score, self.delta, self.rank, self.event_id, is_replay=is_replay, limit=limit)
+
+
+@dataclass(frozen=True)
+class _Repeated:
+    """A claim whose source another claim of the same commit has."""
+
+    of: _NewPayment
+
+
+_Decision = _NewPayment | _Repeated | Payment | DomainError
+
+
+def _outcome(decided: _Decision) -> Payment | DomainError:
+    match decided:
+        case _NewPayment():
+            return decided.payment(is_replay=False)
+        case _Repeated(first):
+            return first.payment(is_replay=True)
+        case Payment() | DomainError():
+            return decided
 
 
 class _Cashier:
     """The claims of one commit: what decides about them, and what was decided so far."""
 
-    def __init__(self, tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, now: datetime) -> None:
+    def __init__(
+        self, tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, room: int, now: datetime
+    ) -> None:
         self.tx = tx
-        self.claims = claims
         self.settings = settings
         self.now = now
         # The ledger's times are in milliseconds, as everything that is shown.
         self.at = now.replace(microsecond=now.microsecond // 1000 * 1000)
-        self.paid: list[_Paid] = []
+        self.new: list[_NewPayment] = []
         self.accounts: dict[UUID, _Account] = {}
-        self.paid_sources: dict[str, tuple[bytes, Payment]] = {}
+        self.paid_sources: dict[str, _NewPayment] = {}
         self.once_keys: set[str] = set()
-        self.onces = [once_key(claim, normal_object(claim.object)) for claim in claims]
-        locked = ledger.lock_users(tx, {claim.user_id for claim in claims})
-        self.facts = self._read_facts()
-        for claim, row in zip(claims, self.facts, strict=True):
-            self._open_account(locked.get(claim.user_id), claim, row)
+        self.facts = self._read_facts(claims, room)
+        self.created_users = self.facts[0].created
+        # With our id of their user, where there is one.
+        self.claims = [
+            replace(claim, user=row.user_id) if row.user_id is not None else claim
+            for claim, row in zip(claims, self.facts, strict=True)
+        ]
+        for claim, row in zip(self.claims, self.facts, strict=True):
+            self._open_account(claim, row)
 
-    def _read_facts(self) -> Sequence[Any]:
+    def _read_facts(self, claims: Sequence[ActionClaim], room: int) -> Sequence[Any]:
         """For each claim everything it depends on: an earlier payment, the terms, and what the user was paid lately."""
         rows = self.tx.run(
             _FACTS,
             {
                 "tenant": self.tx.tenant,
-                "users": [claim.user_id for claim in self.claims],
-                "actions": [claim.action_type for claim in self.claims],
-                "sources": [claim.source for claim in self.claims],
-                "onces": self.onces,
-                "as_written": [once_key(claim, claim.object) for claim in self.claims],  # as older entries have it
+                "account": POINTS.account,
+                "users": [claim.user if isinstance(claim.user, UUID) else None for claim in claims],
+                "names": [claim.user if isinstance(claim.user, str) else None for claim in claims],
+                "actions": [claim.action_type for claim in claims],
+                "sources": [claim.source for claim in claims],
+                "objects": [normal_object(claim.object) for claim in claims],
+                "spellings": [claim.object or "" for claim in claims],
+                "room": room,
+                "now": self.now,
                 "today": midnight(self.now),
                 "hour_ago": self.now - integrity.WINDOW,
                 "minute_ago": self.now - timedelta(seconds=limits.WINDOW_S),
@@ -167,42 +180,40 @@ class _Cashier:
         )
         return rows.all()
 
-    def _open_account(self, user: LockedUser | None, claim: ActionClaim, row: Any) -> None:
-        if user is None:
+    def _open_account(self, claim: ActionClaim, row: Any) -> None:
+        if row.user_id is None:
             return
-        account = self.accounts.get(user.id)
+        account = self.accounts.get(row.user_id)
         if account is None:
-            account = self.accounts[user.id] = _Account(
-                user, user.score, user.is_suspended, row.updates, row.oldest_update_at, row.points_in_last_hour
+            account = self.accounts[row.user_id] = _Account(
+                row.user_id, row.balance, row.is_suspended, row.updates, row.oldest_update_at, row.points_in_last_hour
             )
         account.done.setdefault(claim.action_type, Done(row.times_today, row.points_today, row.last_at))
 
-    def decide(self, place: int) -> Payment | DomainError:
+    def decide(self, place: int) -> _Decision:
         claim, row = self.claims[place], self.facts[place]
         try:
-            return self._replay(claim, row) or self._pay(claim, row, self.onces[place])
+            return self._replay(claim, row) or self._pay(claim, row)
         except DomainError as refused:
-            account = self.accounts.get(claim.user_id)
+            account = self.accounts.get(row.user_id)
             if account is not None and isinstance(refused, TooMany | UserSuspended | limits.TooBusy):
                 account.refused = refused
             return refused
 
-    def _replay(self, claim: ActionClaim, row: Any) -> Payment | None:
-        payload_hash, payment = self.paid_sources.get(claim.source, (None, None))
-        if row.paid_hash is not None:
-            payload_hash = bytes(row.paid_hash)
-            payment = Payment(row.paid_score, row.paid_delta, row.paid_rank, row.paid_event_id, is_replay=True)
-        if payment is not None and payload_hash != claim.payload_hash:
+    def _replay(self, claim: ActionClaim, row: Any) -> Payment | _Repeated | None:
+        """The first payment for the same source, in an earlier transaction or in this one."""
+        first = self.paid_sources.get(claim.source)
+        if row.paid_hash is None and first is None:
+            return None
+        if claim.payload_hash != (bytes(row.paid_hash) if first is None else first.claim.payload_hash):
             raise PayloadDiffers
-        return payment
+        if first is not None:
+            return _Repeated(first)
+        return Payment(row.paid_score, row.paid_delta, row.paid_rank, row.paid_event_id, is_replay=True)
 
-    def _pay(self, claim: ActionClaim, row: Any, key: str) -> Payment:
-        account = self.accounts.get(claim.user_id)
-        if account is None or account.is_suspended:
-            raise UserSuspended
-        if account.refused is not None:
-            raise account.refused
-        done, was_done = account.done[claim.action_type], row.was_done or key in self.once_keys
+    def _pay(self, claim: ActionClaim, row: Any) -> _NewPayment:
+        account = self._account_of(claim, row)
+        done, was_done = account.done[claim.action_type], row.was_done or row.once_key in self.once_keys
         points, terms = points_for(claim, _terms(row), done, was_done=was_done, now=self.now)
         if account.score + points > ledger.MAX_SCORE:
             raise ledger.TooHigh
@@ -213,26 +224,40 @@ class _Cashier:
             now=self.now,
         )
         limits.breakers.require(
-            self.tx.tenant,
-            max_per_minute=self.settings.limits.score_spike_per_minute,
-            pending=int(self.tx.info.get(PENDING, 0)) + len(self.paid),
+            self.tx.tenant, max_per_minute=self.settings.limits.score_spike_per_minute, pending=len(self.new)
         )
         account.score += points
         account.updates += 1
         account.oldest_update_at = account.oldest_update_at or self.at
         account.points_in_last_hour += points
         done.times_today, done.points_today, done.last_at = done.times_today + 1, done.points_today + points, self.at
-        answers_rank = claim.verification is not Verification.CLIENT  # a batch's answer has no ranks
-        rank = user_numbers.rank_for(self.tx, account.score) if answers_rank else None
         if terms.once_per_object:
-            self.once_keys.add(key)
-        paid = _Paid(claim, uuid4(), points, account.score, rank, key if terms.once_per_object else None)
-        self.paid.append(paid)
+            self.once_keys.add(row.once_key)
+        new = self.paid_sources[claim.source] = _NewPayment(
+            claim,
+            account.user_id,
+            uuid4(),
+            points,
+            account.score,
+            once_key=row.once_key if terms.once_per_object else None,
+            limit=state,
+        )
+        self.new.append(new)
         self._flag_if_suspicious(account)
-        payment = Payment(paid.score, points, rank, paid.event_id, is_replay=False, limit=state)
-        again = Payment(paid.score, points, rank, paid.event_id, is_replay=True)
-        self.paid_sources[claim.source] = claim.payload_hash, again
-        return payment
+        return new
+
+    def _account_of(self, claim: ActionClaim, row: Any) -> _Account:
+        """The account that the claim is paid to; or why there is none."""
+        if isinstance(claim.user, str):  # not created: the action is unknown, or there is no room
+            if row.points is None:
+                raise UnknownAction(claim.action_type)
+            raise CeilingReached(Ceiling.USERS, ceilings.read(self.tx)[Ceiling.USERS])
+        account = self.accounts.get(claim.user)
+        if account is None or account.is_suspended:
+            raise UserSuspended
+        if account.refused is not None:
+            raise account.refused
+        return account
 
     def _flag_if_suspicious(self, account: _Account) -> None:
         rule = self.settings.integrity
@@ -240,43 +265,41 @@ class _Cashier:
             return
         is_raised = integrity.raise_flag(
             self.tx,
-            account.user.id,
+            account.user_id,
             Rule.POINTS_PER_HOUR,
             {"points": account.points_in_last_hour, "most": rule.points_per_hour},
             state=integrity.State.SUSPENDED if rule.suspend_automatically else integrity.State.OPEN,
             now=self.now,
         )
         if is_raised and rule.suspend_automatically:
-            user_changes.change_user(self.tx, users.get(self.tx, account.user.id), {"suspended": True}, now=self.now)
+            user_changes.change_user(self.tx, users.get(self.tx, account.user_id), {"suspended": True}, now=self.now)
             account.is_suspended = True
 
-    def write(self) -> None:
-        """Write what is paid."""
-        if not self.paid:
-            return
-        self.tx.run(_WRITE, self._columns())
-        outbox.mark_stale(self.tx, Kind.USER, {str(paid.claim.user_id) for paid in self.paid})
-        self.tx.info[PENDING] = int(self.tx.info.get(PENDING, 0)) + len(self.paid)
-        self.tx.after_commit(partial(_count_payments, self.tx.tenant, [paid.delta for paid in self.paid]))
+    def write(self) -> bool:
+        """Write what is paid. False, and nothing is written: one of the sources was paid to another user meanwhile."""
+        ranked = [new for new in self.new if new.claim.verification is not Verification.CLIENT]  # a batch shows none
+        for new, rank in zip(ranked, user_numbers.ranks_for(self.tx, [new.score for new in ranked]), strict=True):
+            new.rank = rank
+        return not self.new or bool(self.tx.run(_RECORD, self._columns()).scalar())
 
     def _columns(self) -> dict[str, Any]:
-        claims = [paid.claim for paid in self.paid]
+        claims = [new.claim for new in self.new]
         tokens = [claim.token for claim in claims if claim.token is not None]
         return {
             "tenant": self.tx.tenant,
-            "metric": POINTS.name,
+            "account": POINTS.account,
             "now": self.now,
             "at": self.at,
             "hour": hour_of(self.at),
-            "users": [claim.user_id for claim in claims],
+            "users": [new.user_id for new in self.new],
             "sources": [claim.source for claim in claims],
             "actions": [claim.action_type for claim in claims],
-            "deltas": [paid.delta for paid in self.paid],
-            "scores": [paid.score for paid in self.paid],
-            "ranks": [paid.rank for paid in self.paid],
-            "events": [paid.event_id for paid in self.paid],
+            "deltas": [new.delta for new in self.new],
+            "scores": [new.score for new in self.new],
+            "ranks": [new.rank for new in self.new],
+            "events": [new.event_id for new in self.new],
             "hashes": [claim.payload_hash for claim in claims],
-            "onces": [paid.once_key for paid in self.paid],
+            "onces": [new.once_key for new in self.new],
             "verifications": [claim.verification.value for claim in claims],
             "client_times": [claim.client_time for claim in claims],
             "objects": [claim.object for claim in claims],
@@ -304,88 +327,23 @@ def _terms(row: Any) -> Terms | None:
     )
 
 
-def _count_payments(tenant_id: str, points: Sequence[int]) -> None:
-    PAID.labels(tenant_id).inc(sum(points))
-    for _ in points:
-        limits.breakers.passed(tenant_id)
-
-
 def _json(value: Mapping[str, Any] | None) -> str | None:
     return orjson.dumps(value).decode() if value else None
 
 
 _FACTS = text("""
-    SELECT e.score AS paid_score, e.delta AS paid_delta, e.rank AS paid_rank, e.event_id AS paid_event_id,
-           e.payload_hash AS paid_hash,
-           a.points, a.daily_cap, a.daily_limit, a.cooldown_s, a.once_per_object, a.requires_token, a.enabled,
-           d.times_today, d.points_today,
-           (SELECT max(at) FROM score_ledger WHERE tenant_id = :tenant AND user_id = c.user_id
-            AND action_type = c.action AND reverses IS NULL) AS last_at,
-           EXISTS (SELECT FROM score_ledger WHERE tenant_id = :tenant
-            AND once_key IN (c.once, c.as_written)) AS was_done,
-           (SELECT COALESCE(sum(CASE WHEN l.reverses IS NULL THEN l.delta ELSE (
-                SELECT l.delta FROM score_ledger o  -- reversing an older payment gives no room now
-                WHERE o.tenant_id = :tenant AND o.id = l.reverses AND o.at > f.since) END), 0)::bigint
-            FROM score_ledger l WHERE l.tenant_id = :tenant AND l.user_id = c.user_id AND l.at > f.since
-           ) AS points_in_last_hour,
-           u.updates, u.oldest_update_at
-    FROM unnest(CAST(:users AS uuid[]), CAST(:actions AS text[]), CAST(:sources AS text[]), CAST(:onces AS text[]),
-                CAST(:as_written AS text[])) WITH ORDINALITY AS c(user_id, action, source, once, as_written, place)
-    LEFT JOIN score_ledger e ON e.tenant_id = :tenant AND e.source = c.source
-    LEFT JOIN action_catalog a ON a.tenant_id = :tenant AND a.type = c.action
-    CROSS JOIN LATERAL (
-        SELECT GREATEST(CAST(:hour_ago AS timestamptz), max(resolved_at)) AS since FROM integrity_flags
-        WHERE tenant_id = :tenant AND user_id = c.user_id AND rule = :rule AND state = 'dismissed') f
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS updates, min(at) AS oldest_update_at FROM score_ledger
-        WHERE tenant_id = :tenant AND user_id = c.user_id AND at > :minute_ago AND reverses IS NULL) u
-    -- A payment of today that was taken back still counts for the day: a reversal gives no room to do it again.
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS times_today, COALESCE(sum(delta), 0)::bigint AS points_today FROM score_ledger
-        WHERE tenant_id = :tenant AND user_id = c.user_id AND action_type = c.action AND at >= :today
-          AND reverses IS NULL) d
-    ORDER BY c.place
+    SELECT * FROM claim_facts(
+        :tenant, :account, CAST(:users AS uuid[]), CAST(:names AS text[]), CAST(:actions AS text[]),
+        CAST(:sources AS text[]), CAST(:objects AS text[]), CAST(:spellings AS text[]), CAST(:room AS bigint),
+        CAST(:now AS timestamptz), CAST(:today AS timestamptz), CAST(:hour_ago AS timestamptz),
+        CAST(:minute_ago AS timestamptz), :rule)
 """)
-
-# One statement: the entries, the scores they make, the hours they are in, the audit, and the tokens they used up.
-_WRITE = text("""
-    WITH paid AS MATERIALIZED (
-        SELECT * FROM unnest(
-            CAST(:users AS uuid[]), CAST(:sources AS text[]), CAST(:actions AS text[]), CAST(:deltas AS bigint[]),
-            CAST(:scores AS bigint[]), CAST(:ranks AS bigint[]), CAST(:events AS uuid[]), CAST(:hashes AS bytea[]),
-            CAST(:onces AS text[]), CAST(:verifications AS text[]), CAST(:client_times AS timestamptz[]),
-            CAST(:objects AS text[]), CAST(:ips AS text[]), CAST(:agents AS text[]), CAST(:client_infos AS text[]),
-            CAST(:metadata AS text[])
-        ) WITH ORDINALITY AS p(user_id, source, action_type, delta, score, rank, event_id, payload_hash, once_key,
-                               verification, client_time, object, ip, agent, client_info, metadata, place)
-    ), entry AS (
-        INSERT INTO score_ledger (tenant_id, user_id, source, metric, action_type, delta, previous, score, rank, at,
-                                  event_id, payload_hash, once_key)
-        SELECT t.id, p.user_id, p.source, :metric, p.action_type, p.delta, p.score - p.delta, p.score, p.rank,
-               CAST(:at AS timestamptz), p.event_id, p.payload_hash, p.once_key
-        FROM tenants t CROSS JOIN paid p WHERE t.id = :tenant ORDER BY p.place
-    ), hour AS (
-        INSERT INTO user_points_hour AS h (tenant_id, user_id, metric, bucket_hour, points, last_at)
-        SELECT t.id, p.user_id, :metric, CAST(:hour AS timestamptz), sum(p.delta), CAST(:at AS timestamptz)
-        FROM tenants t CROSS JOIN paid p WHERE t.id = :tenant GROUP BY t.id, p.user_id ORDER BY p.user_id
-        ON CONFLICT (tenant_id, user_id, metric, bucket_hour)
-        DO UPDATE SET points = h.points + EXCLUDED.points, last_at = GREATEST(h.last_at, EXCLUDED.last_at)
-    ), audited AS (
-        INSERT INTO action_events (tenant_id, received_at, id, user_id, action_type, source, payload_hash, verification,
-                                   client_time, points, object, ip, agent, client_info, metadata)
-        SELECT t.id, CAST(:now AS timestamptz), p.event_id, p.user_id, p.action_type, p.source, p.payload_hash,
-               p.verification, p.client_time, p.delta, p.object, CAST(p.ip AS inet), p.agent,
-               CAST(p.client_info AS jsonb), CAST(p.metadata AS jsonb)
-        FROM tenants t CROSS JOIN paid p WHERE t.id = :tenant
-    ), used AS (
-        INSERT INTO consumed_tokens (tenant_id, token_id, expires_at)
-        SELECT t.id, k.id, k.expires_at
-        FROM tenants t CROSS JOIN unnest(CAST(:tokens AS text[]), CAST(:tokens_expire AS timestamptz[]))
-             AS k(id, expires_at)
-        WHERE t.id = :tenant ON CONFLICT DO NOTHING
-    )
-    UPDATE users u SET current_score = n.score, total_actions = u.total_actions + n.actions,
-        score_reached_at = GREATEST(COALESCE(u.score_reached_at, :at), :at)
-    FROM (SELECT user_id, max(score) AS score, count(*) AS actions FROM paid GROUP BY user_id) n
-    WHERE u.tenant_id = :tenant AND u.id = n.user_id
+_RECORD = text("""
+    SELECT record_payments(
+        :tenant, :account, CAST(:now AS timestamptz), CAST(:at AS timestamptz), CAST(:hour AS timestamptz),
+        CAST(:users AS uuid[]), CAST(:sources AS text[]), CAST(:actions AS text[]), CAST(:deltas AS bigint[]),
+        CAST(:scores AS bigint[]), CAST(:ranks AS bigint[]), CAST(:events AS uuid[]), CAST(:hashes AS bytea[]),
+        CAST(:onces AS text[]), CAST(:verifications AS text[]), CAST(:client_times AS timestamptz[]),
+        CAST(:objects AS text[]), CAST(:ips AS text[]), CAST(:agents AS text[]), CAST(:client_infos AS text[]),
+        CAST(:metadata AS text[]), CAST(:tokens AS text[]), CAST(:tokens_expire AS timestamptz[]))
 """)

@@ -8,10 +8,10 @@ from flask.typing import ResponseReturnValue
 
 from analytics.ingest import events, pages
 from analytics.ingest.batches import Rejection, Tally
-from analytics.ingest.events import Reason
 from analytics.ingest.pages import EXTERNAL_ID
+from analytics.ingest.reasons import Reason, Result
 from analytics.ingest.visitors import MAX_AGENT_CHARS, is_bot
-from analytics.ingest.writes import EventKind, Item, Result, WriteRequest
+from analytics.ingest.writes import EventKind, Item, WriteRequest
 from app.api.blueprint import Blueprint
 from app.api.events import TALLY, answer, record
 from app.http import body, event_writes

@@ -1,4 +1,4 @@
-"""Views and events: one at a time, in batches, and from browsers."""
+"""Views and events: one at a time, and in batches."""
 
 from datetime import timedelta
 from functools import partial
@@ -10,15 +10,16 @@ import orjson
 from flask import Response, request
 from flask.typing import ResponseReturnValue
 
-from analytics.ingest import batches, events, writes
+from analytics.ingest import events, writes
 from analytics.ingest.batches import Batch, Tally
-from analytics.ingest.events import EventIn, Reason
+from analytics.ingest.events import EventIn
 from analytics.ingest.pages import PageNotFound
-from analytics.ingest.writes import Result, WriteRequest
+from analytics.ingest.reasons import Reason, Refused, Result
+from analytics.ingest.writes import WriteRequest
 from analytics.windows import SLIDING, WINDOWS, Window
 from app.api.blueprint import Blueprint, Schema
 from app.http import body, event_writes
-from app.http.auth import Actor, BadCredentials, current_actor
+from app.http.auth import Actor, current_actor
 from app.http.edge import quiet
 from app.http.rights import May, requires
 from app.http.single_views import ages_of, count_view, view_answer, view_request
@@ -27,7 +28,6 @@ from tenants import settings as tenant_settings
 from tenants.credentials import ClientToken, Scope
 from tenants.db import current_tx, utcnow
 from tenants.errors import Invalid
-from tenants.signing import BadToken
 
 blueprint = Blueprint("events", __name__, url_prefix="", description="Views and events")
 
@@ -66,7 +66,7 @@ def send_view(external_id: str) -> ResponseReturnValue:
     actor = current_actor()
     try:
         view = view_request(actor, external_id, request.environ)
-    except events.Refused as refused:
+    except Refused as refused:
         after_refusal(partial(record, actor.tenant_id, refused.code, token=actor.client_token))
         raise BadView(refused.code, refused.detail) from None
     result = event_writes.write(view)[0].result
@@ -114,7 +114,8 @@ def send_events() -> ResponseReturnValue:
     if not isinstance(raw, list) or not 1 <= len(raw) <= events.MAX_ITEMS:
         raise Invalid.field("events", f"a list of 1 to {events.MAX_ITEMS} events, and no other field")
     batch = batch_of(current_actor(), raw)
-    tally = write_with_actions(batch) if batch.actions else batch.tally(event_writes.write(batch.request))
+    event_writes.write(batch.request)
+    tally = batch.tally()
     after_commit(tally.measure)
     return answer(tally)
 
@@ -133,21 +134,15 @@ def rejections(query: dict[str, str]) -> Any:
 
 def batch_of(actor: Actor, raw: list[Any]) -> Batch:
     now = utcnow()
-    return Batch(actor.tenant_id, raw, now=now, ages=ages_of(actor, now), token=actor.client_token)
-
-
-def write_with_actions(batch: Batch) -> Tally:
-    """Create the users, then write everything in one transaction. (With an Idempotency-Key both use the request's.)"""
-    actor, now = current_actor(), utcnow()
-    is_vouched = Scope.ACTIONS_WRITE in actor.scopes or actor.is_admin
-    settings = tenant_settings.recent(batch.tenant_id)
-    try:
-        with actor_tx() as tx:
-            user_ids = batches.create_users(tx, batch, now=now)
-        with actor_tx() as tx:
-            return batches.write_with_actions(tx, batch, user_ids, settings, is_vouched=is_vouched, now=now)
-    except BadToken:
-        raise BadCredentials from None
+    return Batch(
+        actor.tenant_id,
+        raw,
+        now=now,
+        ages=ages_of(actor, now),
+        token=actor.client_token,
+        settings=tenant_settings.recent(actor.tenant_id),
+        is_vouched=Scope.ACTIONS_WRITE in actor.scopes or actor.is_admin,
+    )
 
 
 def record(tenant_id: str, reason: Reason, *, token: ClientToken | None = None) -> None:

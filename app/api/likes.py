@@ -7,9 +7,10 @@ from uuid import UUID
 import marshmallow as ma
 
 from analytics.ingest import events
-from analytics.ingest.events import EVENTS, Reason
+from analytics.ingest.events import EVENTS
 from analytics.ingest.pages import PageNotFound
-from analytics.ingest.writes import EventKind, Item, Result, WriteRequest
+from analytics.ingest.reasons import Reason, Result
+from analytics.ingest.writes import EventKind, Item, WriteRequest
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import get_visible
 from app.http import event_writes
@@ -78,7 +79,7 @@ def change_like(external_id: str, kind: EventKind, user: str | UUID) -> dict[str
         with actor_tx() as tx:  # ends before the write begins
             get_visible(tx, external_id)
     write_request = WriteRequest(
-        actor.tenant_id, [Item(kind, external_id, now, user=user)], now, token=actor.client_token
+        actor.tenant_id, [Item(kind, external_id, now, user=user, is_dated=False)], now, token=actor.client_token
     )
     outcome = event_writes.write(write_request)[0]
     match outcome.result:

@@ -10,16 +10,19 @@ import orjson
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from analytics.scores import actions, payments, sources, tokens
+from analytics.ingest.writes import WriteRequest
+from analytics.scores import actions, sources, tokens
 from analytics.scores.actions import ActionClaim, ImpossibleTime, Verification
 from app.api.blueprint import Blueprint, Schema
+from app.http import event_writes
 from app.http.auth import caller_address, current_actor
 from app.http.edge import quiet
 from app.http.rights import May, requires
 from app.http.services import services
-from app.http.transactions import actor_tx, after_refusal, idempotent
+from app.http.transactions import after_refusal, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
+from tenants.errors import DomainError
 
 blueprint = Blueprint("scores", __name__, url_prefix="/api/v1/scores", description="Scores")
 
@@ -131,14 +134,15 @@ def claim(body: dict[str, Any]) -> ResponseReturnValue:
 
 
 def pay(claim: ActionClaim) -> ResponseReturnValue:
-    actor, now = current_actor(), utcnow()
+    actor = current_actor()
     settings = tenant_settings.recent(actor.tenant_id)
-    try:
-        with actor_tx() as tx:
-            paid = payments.pay(tx, claim, settings, now=now)
-    except ImpossibleTime:
+    request_ = WriteRequest(actor.tenant_id, [], utcnow(), claims=[claim], settings=settings)
+    event_writes.write(request_)
+    (paid,) = request_.payments
+    if isinstance(paid, ImpossibleTime):
         after_refusal(partial(_flag_impossible_time, actor.tenant_id, claim))
-        raise
+    if isinstance(paid, DomainError):
+        raise paid
     headers = paid.limit.headers() if paid.limit is not None else {}
     return {"score": paid.score, "delta": paid.delta, "rank": paid.rank, "event_id": paid.event_id}, 200, headers
 

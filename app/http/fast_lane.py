@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from analytics.ingest.writes import Result, WriteRequest
+from analytics.ingest.reasons import Result
+from analytics.ingest.writes import WriteRequest
 from app.http import edge
 from app.http.auth import WRITTEN, Actor, authenticate_bearer
 from app.http.rights import May, is_allowed

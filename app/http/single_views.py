@@ -10,7 +10,8 @@ from analytics.ingest import events
 from analytics.ingest.batches import Tally
 from analytics.ingest.events import Ages
 from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
-from analytics.ingest.writes import Item, Result, WriteRequest
+from analytics.ingest.reasons import Result
+from analytics.ingest.writes import Item, WriteRequest
 from app.http import body
 from app.http.auth import Actor
 from tenants import settings as tenant_settings
@@ -38,10 +39,15 @@ def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> Wri
 
 def count_view(tenant_id: str, result: Result) -> None:
     """Count a committed view, or a duplicate, in the service's metrics."""
-    if result is Result.DUPLICATE:
-        events.DUPLICATES.labels(tenant_id).inc()
-    else:
-        event_counter(tenant_id, "view").inc()
+    match result:
+        case Result.ACCEPTED:
+            event_counter(tenant_id, "view").inc()
+        case Result.DUPLICATE:
+            events.DUPLICATES.labels(tenant_id).inc()
+        case Result.UNKNOWN_PAGE | Result.UNKNOWN_USER | Result.LIMITED:
+            raise ValueError(f"not the result of such a view: {result}")
+        case _:
+            assert_never(result)
 
 
 def view_answer(result: Result) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from analytics.boards.series import Step
-from analytics.ingest.events import Reason
+from analytics.ingest.reasons import Reason
 from analytics.metrics import LIKES, METRICS, POINTS, SCORE, VIEWS, Counted, Metric
 from analytics.scores.catalog import Terms
 from analytics.scores.integrity import Rule, State, Verdict

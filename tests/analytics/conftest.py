@@ -108,8 +108,8 @@ def likes_of(tenant: str, page: str) -> tuple[int, int]:
     with tenant_tx(tenant) as tx:
         row = tx.execute(
             text(
-                "SELECT (SELECT count(*) FROM page_likes l WHERE l.tenant_id = p.tenant_id AND l.page_id = p.id),"
-                " c.likes"
+                "SELECT (SELECT count(liked_at) FROM page_likes l"
+                " WHERE l.tenant_id = p.tenant_id AND l.page_id = p.id), c.likes"
                 " FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id"
                 " WHERE p.external_id = :page"
             ),

@@ -26,9 +26,9 @@ def totals(tx: Tx) -> list[tuple[int, int]]:
     ]
 
 
-def test_a_lock_returns_the_likes_and_keeps_others_out(pages: list[int], tenant: str) -> None:
+def test_a_lock_keeps_others_out(pages: list[int], tenant: str) -> None:
     with tenant_tx(tenant, separate=True) as tx:
-        assert counters.lock(tx, [*pages, 10**12]) == {pages[0]: 2, pages[1]: 0}
+        counters.lock(tx, [*pages, 10**12])
         with tenant_tx(tenant, separate=True) as second:
             second.execute(text("SET LOCAL lock_timeout = 10"))
             with pytest.raises(OperationalError, match="lock timeout"):

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy import text
 
 from analytics.ingest import writes
-from analytics.scores import payments
+from analytics.ingest.writes import WriteRequest
 from tenants import credentials
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page, views_of
@@ -70,17 +70,14 @@ def test_a_revoked_clients_batch_makes_no_user_and_counts_nothing(
 def test_a_client_revoked_while_its_batch_is_written_leaves_no_trace(
     sender: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = payments.pay_all
-    # Known already, so that the transaction that makes users has nothing to make.
-    assert sender("PUT", "/api/v1/pages/home/likes/mona").status_code == 200
+    real = WriteRequest.prepare
     before, breakers = traces(tenant), breaker_counts(tenant)
 
-    def revoked_meanwhile(*args: Any, **kwargs: Any) -> Any:
-        done = real(*args, **kwargs)
-        revoke(sender)
-        return done
+    def revoked_meanwhile(request: WriteRequest) -> None:
+        real(request)
+        revoke(sender)  # after the request was authenticated, before its transaction begins
 
-    monkeypatch.setattr(payments, "pay_all", revoked_meanwhile)
+    monkeypatch.setattr(WriteRequest, "prepare", revoked_meanwhile)
     refused = sender("POST", "/api/v1/events", json=mixed_batch("mona"))
     assert refused.status_code == 401
     assert traces(tenant) == before

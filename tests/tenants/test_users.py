@@ -62,13 +62,12 @@ def test_a_suspension_keeps_its_first_time_until_it_is_lifted(tenant: str) -> No
             assert users.is_unchanged(tx, user) is (at is None)
 
 
-def test_an_erased_user_is_found_and_locked_by_nobody(tenant: str) -> None:
+def test_an_erased_user_is_found_by_nobody(tenant: str) -> None:
     now = utcnow()
     with tenant_tx(tenant) as tx:
         kept, erased = (users.ensure_external(tx, name, now=now) for name in ("kept", "erased"))
         assert users.find(tx, "ext:kept").id == users.find(tx, str(kept)).id == kept
         tx.execute(update(User).where(User.id == erased).values(erased_at=now, external_id=None))
-        assert users.lock_users(tx, {kept, erased, uuid4()}) == {kept}
         assert users.count(tx, 10) == 2, "an erased user still counts"
         for reference in (str(erased), "ext:erased", "not-a-uuid", str(uuid4())):
             with pytest.raises(UserNotFound):

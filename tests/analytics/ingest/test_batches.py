@@ -67,7 +67,7 @@ def test_a_batch_is_written_whole_or_not_at_all(admin: Caller, tenant: str, monk
         raise Unavailable
 
     with monkeypatch.context() as patched:
-        patched.setattr("app.api.events.writes.apply", fail)
+        patched.setattr("analytics.ingest.writes.payments.pay_all", fail)  # after the view is written
         assert admin("POST", "/api/v1/events", json={"events": events}).status_code == 503
     assert admin("POST", "/api/v1/events", json={"events": events}).get_json()["accepted"] == 2
     assert admin("GET", "/api/v1/users/ext:ada").get_json()["score"] == 10

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from analytics import maintenance
-from analytics.ingest.events import Ages, Reason, Refused, check
+from analytics.ingest.events import Ages, check
+from analytics.ingest.reasons import Reason, Refused
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import views_of
 from tests.analytics.ingest.conftest import send, view

@@ -16,7 +16,8 @@ from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
 from analytics.ingest import pages, writes
 from analytics.ingest.group_commit import GroupCommit, Overloaded
-from analytics.ingest.writes import EventKind, Item, Outcome, Result, WriteRequest, commit_together
+from analytics.ingest.reasons import Result
+from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest, commit_together
 from analytics.windows import hour_of
 from app.settings import Settings
 from tenants import credentials

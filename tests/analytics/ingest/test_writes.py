@@ -2,15 +2,16 @@
 
 from uuid import uuid4
 
-import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import text
 
 from analytics.ingest import writes
-from analytics.ingest.writes import EventKind, Item, Outcome, Result, WriteRequest
+from analytics.ingest.reasons import Result
+from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest
 from analytics.windows import HOUR
 from tenants import credentials, users
 from tenants.credentials import ClientToken
-from tenants.db import tenant_tx, utcnow
+from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.signing import BadToken
 from tests.analytics.conftest import likes_of, make_page, put_page, views_of, write_events
 from tests.analytics.ingest.conftest import send, view
@@ -63,10 +64,14 @@ def test_a_like_of_a_user_who_is_erased_meanwhile_is_rejected_and_can_be_sent_ag
     sender: Caller, tenant: str, page: str
 ) -> None:
     like = {"type": "like", "page": page, "user": "u", "id": "once"}
-    with pytest.MonkeyPatch.context() as erased:
-        erased.setattr(users, "lock_users", lambda *_: set())
-        told = send(sender, [like, view(page)])
-    assert (told["accepted"], [(r["index"], r["code"]) for r in told["rejected"]]) == (1, [(0, "invalid")])
+    with tenant_tx(tenant) as tx:
+        users.ensure_external(tx, "u", now=utcnow())
+    with owner_tx() as tx:
+        tx.execute(text("UPDATE users SET erased_at = now() WHERE tenant_id = :t"), {"t": tenant})
+    answer = send(sender, [like, view(page)])
+    assert (answer["accepted"], [(r["index"], r["code"]) for r in answer["rejected"]]) == (1, [(0, "invalid")])
+    with owner_tx() as tx:
+        tx.execute(text("UPDATE users SET erased_at = NULL WHERE tenant_id = :t"), {"t": tenant})
     assert sender("GET", "/api/v1/ingest/rejections").get_json()["reasons"] == {"invalid": 1}
     assert send(sender, [like])["accepted"] == 1
     assert likes_of(tenant, page) == (1, 1)

@@ -3,13 +3,17 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import text
 
-from analytics.scores import ledger
-from tenants.db import tenant_tx, utcnow
+from analytics.scores import ledger, payments
+from analytics.scores.actions import ActionClaim, Payment
+from tenants import settings as tenant_settings
+from tenants.db import Tx, tenant_tx, utcnow
+from tenants.errors import DomainError
 from tests.people import Caller
 from tests.service import eventually
 
@@ -62,3 +66,12 @@ def pay(tenant: str, user: str, points: int, at: Any) -> None:
         user_row = ledger.lock_user(tx, UUID(user))
         assert user_row is not None
         ledger.add_entry(tx, user_row, source=f"test:{uuid4()}", delta=points, at=at, payload_hash=b"")
+
+
+def pay_one(tx: Tx, claim: ActionClaim, *, now: datetime) -> Payment:
+    """Pay a claim, or raise why it is refused."""
+    settings = tenant_settings.read(tx)[0]
+    (outcome,) = payments.pay_all(tx, [claim], settings, room=0, now=now).payments
+    if isinstance(outcome, DomainError):
+        raise outcome
+    return outcome

@@ -7,11 +7,11 @@ from uuid import UUID, uuid4
 import pytest
 from flask.testing import FlaskClient
 
-from analytics.scores import audit, catalog, payments
+from analytics.scores import audit, catalog
 from analytics.scores.actions import ActionClaim, Payment, Verification
 from analytics.scores.catalog import Terms
-from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
+from tests.analytics.scores.conftest import pay_one
 from tests.people import user_of
 
 # The audit has partitions for this month and the next ones.
@@ -27,7 +27,7 @@ def pay(tenant: str, user_id: UUID, *, points: int = 10, at: datetime = NOW, **c
     with tenant_tx(tenant) as tx:
         catalog.put(tx, "post", Terms(points=points), now=NOW)
         claimed = ActionClaim(user_id, "post", f"test:{uuid4()}", Verification.SESSION, **claim)
-        return payments.pay(tx, claimed, tenant_settings.recent(tenant), now=at)
+        return pay_one(tx, claimed, now=at)
 
 
 def test_a_line_has_what_was_claimed_and_what_was_paid(tenant: str, user_id: UUID) -> None:

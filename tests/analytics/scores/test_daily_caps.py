@@ -9,13 +9,13 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics.scores import catalog, integrity, payments
+from analytics.scores import catalog, integrity
 from analytics.scores.actions import ActionClaim, Verification
 from analytics.scores.catalog import Terms
 from analytics.scores.integrity import Rule, Verdict
-from tenants import settings as tenant_settings
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.errors import DomainError
+from tests.analytics.scores.conftest import pay_one
 from tests.people import Caller, client_of, user_of
 
 UPDATE = "/api/v1/scores/update"
@@ -41,7 +41,7 @@ def act(tenant: str, player: Caller) -> Act:
         claim = ActionClaim(UUID(player.id), "post", source, verification, wanted_points=points)
         try:
             with tenant_tx(tenant) as tx:
-                payments.pay(tx, claim, tenant_settings.recent(tenant), now=at)
+                pay_one(tx, claim, now=at)
         except DomainError as refused:
             return refused.code
         return "paid"
@@ -134,11 +134,11 @@ def test_other_actions_and_other_users_have_their_own_day(
     with tenant_tx(tenant) as tx:
         catalog.put(tx, "other", Terms(points=100), now=NOON)
         other = ActionClaim(UUID(player.id), "other", source="test:other", verification=Verification.CLIENT)
-        payments.pay(tx, other, tenant_settings.recent(tenant), now=NOON)
+        pay_one(tx, other, now=NOON)
         another_user = ActionClaim(
             UUID(user_of(client, tenant).id), "post", source="test:user", verification=Verification.CLIENT
         )
-        payments.pay(tx, another_user, tenant_settings.recent(tenant), now=NOON)
+        pay_one(tx, another_user, now=NOON)
     assert [act(), act()] == ["paid", LIMIT]
 
 

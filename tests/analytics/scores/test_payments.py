@@ -50,8 +50,8 @@ def claim(user_id: UUID, source: str | None = None, **more: Any) -> ActionClaim:
 def pay(tenant: str, *claims: ActionClaim) -> list[str | int]:
     """For each claim the score it made, "replay", or why it was refused."""
     with tenant_tx(tenant) as tx:
-        outcomes = payments.pay_all(tx, claims, tenant_settings.read(tx)[0], now=NOW)
-    return [shown(outcome) for outcome in outcomes]
+        paid = payments.pay_all(tx, claims, tenant_settings.read(tx)[0], room=0, now=NOW)
+    return [shown(outcome) for outcome in paid.payments]
 
 
 def shown(outcome: Payment | DomainError) -> str | int:
@@ -148,7 +148,8 @@ def test_a_source_that_another_transaction_pays_to_another_user_is_paid_once(
             return row is not None and row[0] == 1
 
         with tenant_tx(tenant) as tx:
-            (first,) = payments.pay_all(tx, [claim(user, "s:1")], tenant_settings.read(tx)[0], now=NOW)
+            settings_ = tenant_settings.read(tx)[0]
+            (first,) = payments.pay_all(tx, [claim(user, "s:1")], settings_, room=0, now=NOW).payments
             second = pool.submit(pay, tenant, claim(other), claim(other, "s:1"), claim(other))
             eventually(one_waits)
         assert shown(first) == 10

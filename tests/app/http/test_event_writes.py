@@ -7,7 +7,8 @@ import pytest
 from flask import Flask, request
 
 from analytics.ingest import pages
-from analytics.ingest.writes import EventKind, Item, Outcome, Result, WriteRequest
+from analytics.ingest.reasons import Result
+from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest
 from app.http.auth import WRITTEN, BadCredentials
 from app.http.event_writes import write
 from tenants.credentials import ClientToken

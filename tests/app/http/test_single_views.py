@@ -8,9 +8,9 @@ import pytest
 from prometheus_client import REGISTRY
 from werkzeug.test import EnvironBuilder
 
-from analytics.ingest.events import Refused
 from analytics.ingest.pages import PageNotFound
-from analytics.ingest.writes import EventKind, Item, Result
+from analytics.ingest.reasons import Refused, Result
+from analytics.ingest.writes import EventKind, Item
 from app.http.auth import Actor
 from app.http.single_views import count_view, view_answer, view_request
 from tenants.db import utcnow
@@ -28,7 +28,7 @@ def sent(body: Any = None) -> dict[str, Any]:
 def test_a_view_may_have_no_body_at_all(tenant: str) -> None:
     actor = client_with(tenant, "events:write")
     request = view_request(actor, "home", EnvironBuilder(method="POST").get_environ())
-    assert list(request.items) == [Item(EventKind.VIEW, "home", request.now)]
+    assert list(request.items) == [Item(EventKind.VIEW, "home", request.now, is_dated=False)]
     assert (request.tenant_id, request.token) == (tenant, actor.client_token)
 
 

@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from analytics.boards.series import Step
-from analytics.ingest.events import Reason
+from analytics.ingest.reasons import Reason
 from analytics.metrics import METRICS, counted_metrics
 from analytics.scores.catalog import Terms
 from analytics.scores.integrity import Rule, Verdict
