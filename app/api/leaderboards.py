@@ -15,7 +15,7 @@ from flask import Response, g
 from flask.typing import ResponseReturnValue
 
 from analytics import scoring
-from analytics.boards import reading, series, weights
+from analytics.boards import page_numbers, reading, weights
 from analytics.boards.names import Board
 from analytics.boards.reading import Around, AsOf, Only, ShownBoard, Top
 from analytics.boards.rows import Position
@@ -278,7 +278,7 @@ def _user(tx: Tx, name: str) -> users.User:
 def _explain(shown: ShownBoard, items: list[dict[str, Any]]) -> None:
     """Add how each score is computed, by the weights that the board uses. `pending`: the row has older numbers."""
     with tenant_tx(shown.board.tenant_id) as tx:
-        counts = series.counts_of(tx, [int(row.subject) for row in shown.rows], shown.board.window)
+        counts = page_numbers.counts_of(tx, [int(row.subject) for row in shown.rows], shown.board.window)
         applied = weights.applied(tx)
     for item, row in zip(items, shown.rows, strict=True):
         of_page = counts.get(int(row.subject), {})

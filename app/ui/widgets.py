@@ -10,7 +10,7 @@ from typing import Any
 import marshmallow as ma
 from flask import Blueprint, Response, render_template, request
 
-from analytics.boards import reading, series
+from analytics.boards import page_numbers, reading
 from analytics.boards.names import Board
 from analytics.ingest import pages
 from analytics.metrics import METRICS, SCORE, VIEWS, names_of, page_metrics
@@ -102,7 +102,7 @@ def badge(external_id: str) -> Response:
         raise Invalid.field("metric", names_of(page_metrics()))
     with tenant_tx(current_key().tenant_id) as tx:
         page = pages.get(tx, external_id, public_only=True)
-        value = series.stats(tx, page.id, now=now)[query["metric"]][query["window"].value]
+        value = page_numbers.stats(tx, page.id, now=now)[query["metric"]][query["window"].value]
     over = "" if query["window"] is Window.ALL else f", {query['window'].label.lower()}"
     label = query.get("label") or f"{query['metric']}{over}"
     response = _image(label, _compact(value), title=f"{page.title}: {value:,} {query['metric']}{over}")
