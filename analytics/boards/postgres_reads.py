@@ -10,6 +10,7 @@ from analytics.boards import versions
 from analytics.boards.board_sql import BoardRows, rows_of
 from analytics.boards.names import Board
 from analytics.boards.rows import Listing, Position, Row, Source, row_of
+from analytics.metrics import Value
 from tenants.db import Tx
 
 
@@ -70,6 +71,13 @@ def read_around(tx: Tx, board: Board, subject: str, n: int, *, now: datetime) ->
         {**of.parameters, "subject": subject, "n": n},
     ).all()
     return _listing(tx, board, _ranked(board, rows), _total(tx, of), now=now)
+
+
+def rank_for(tx: Tx, board: Board, value: Value) -> int:
+    """The rank that a value has: one more than there are rows above it."""
+    of = rows_of(board)
+    above = text(f"SELECT count(*) FROM {of.table} s WHERE {of.where} AND {of.value} > :value")  # noqa: S608  names from the table of metrics
+    return int(tx.scalar(above, {**of.parameters, "value": value}) or 0) + 1
 
 
 def _total(tx: Tx, of: BoardRows) -> int:

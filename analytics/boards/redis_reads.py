@@ -5,6 +5,7 @@ from typing import Any
 
 from analytics.boards.names import Board, Version
 from analytics.boards.rows import Listing, Position, Row, Source, row_of
+from analytics.metrics import Value
 from tenants import redis
 from tenants.redis import RedisUnavailable
 
@@ -105,6 +106,12 @@ def read_around(board: Board, subject: str, n: int) -> Listing | None:
         return None
     version, ((start, total, flat),) = found
     return _listing(_rows(board, start, flat), total, version)
+
+
+def rank_for(board: Board, value: Value) -> int | None:
+    """The rank that a value has: one more than there are rows above it."""
+    found = _ask(board, lambda pipe: pipe.zcount(board.key, f"({value}", "+inf"))
+    return None if found is None else int(found[1][0]) + 1
 
 
 def _eval_around(pipe: Any, board: Board, subject: str, n: int) -> None:

@@ -18,9 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from analytics.boards.names import Board, user_scopes
 from analytics.metrics import POINTS, Ledger, Metric, Value, user_metrics
 from analytics.windows import SLIDING, Window, bounds
-from tenants import redis
 from tenants.db import Base, TenantOwned, Tx, array
-from tenants.redis import RedisUnavailable
 
 _LAST_MS = 9_999_999_999_999
 _LAST_ID = 2**64 - 1
@@ -94,24 +92,9 @@ def user_of(member: str) -> str:
 
 def rank_for(tx: Tx, score: int) -> int:
     """The rank that a score of all time has among the tenant's users: one more than there are users above it."""
-    board = Board(tx.tenant, "users", Window.ALL, POINTS)
-    try:
-        with redis.boards().client() as client, client.pipeline(transaction=True) as pipe:
-            pipe.exists(board.marker)
-            pipe.zcount(board.key, f"({score}", "+inf")
-            is_complete, above = pipe.execute()
-        if is_complete:
-            return int(above) + 1
-    except RedisUnavailable:
-        pass
-    above = tx.scalar(
-        text("""
-            SELECT count(*) FROM user_stats
-            WHERE tenant_id = :tenant AND metric = :metric AND value_all > :score
-        """),
-        {"tenant": tx.tenant, "metric": POINTS.name, "score": score},
-    )
-    return int(above or 0) + 1
+    from analytics.boards import reading  # which imports this module
+
+    return reading.rank_for(tx, Board(tx.tenant, "users", Window.ALL, POINTS), score)
 
 
 def compute(tx: Tx, user_ids: Collection[str], *, now: datetime) -> list[UserChange]:
