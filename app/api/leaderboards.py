@@ -18,10 +18,10 @@ from analytics import scoring
 from analytics.boards import page_numbers, reading, weights
 from analytics.boards.names import Board
 from analytics.boards.reading import Around, AsOf, Only, ShownBoard, Top
-from analytics.boards.rows import Position
+from analytics.boards.rows import Position, Source
 from analytics.ingest import pages
 from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
-from analytics.metrics import METRICS, SCORE
+from analytics.metrics import METRICS, POINTS, SCORE
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema, metric_field
 from app.http import cursors
@@ -70,7 +70,7 @@ class BoardIn(Schema):
         },
     )
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
-    metric = metric_field(METRICS.values(), metadata={"description": "the default is score, or points for users"})
+    metric = metric_field(METRICS.values(), metadata={"description": f"the default is {SCORE}, or {POINTS} for users"})
     key = ma.fields.String(metadata={"description": "a publishable key, instead of the header"})
 
 
@@ -118,7 +118,7 @@ class ListOut(Schema):
     total = ma.fields.Integer()
     version = ma.fields.Integer()
     as_of = ma.fields.AwareDateTime()
-    source = ma.fields.String(metadata={"enum": ["redis", "snapshot", "postgres"]})
+    source = ma.fields.String(metadata={"enum": [source.value for source in Source]})
     next_cursor = ma.fields.String(allow_none=True)
 
 
@@ -315,7 +315,7 @@ def _position(board: Board, cursor: str) -> Position:
     is_number = isinstance(value, int | float) and abs(value) < MAX_CURSOR_VALUE
     is_member = (USER_MEMBER if board.is_users else MEMBER).fullmatch(member)
     if board_hash != _board_hash(board) or not is_number or not is_member:
-        raise cursors.BadCursor
+        raise cursors.not_ours()
     return Position(board.metric.load(value), member)
 
 
