@@ -65,7 +65,7 @@ class Projected:
 
 
 def project_step(tenant_id: str, *, now: datetime, limit: int = MAX_ROWS_PER_STEP) -> Projected:
-    """Project a bounded number of outbox rows. Safe to run twice; Busy if another process is at it."""
+    """Project a bounded number of outbox rows. Safe to run twice; Busy if another process holds the lock."""
     with tenant_tx(tenant_id) as tx:
         try_lock_boards(tx, tenant_id)
         done = _project(tx, now=now, limit=limit) if registry.is_live(tx, tenant_id) else Projected()
