@@ -234,7 +234,7 @@ class _RedisWriter:
             raise
 
     def finish(self) -> None:
-        """Wait for Redis; then rebuild the boards that it has lost, and announce the new versions."""
+        """Wait for Redis; then rebuild the boards that it has lost, and publish the new versions."""
         missing: list[Board] = []
         versions.confirm(self._tx, self._reserved)
         try:
