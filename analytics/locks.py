@@ -1,10 +1,13 @@
-"""One writer for each tenant's boards: an advisory lock that is held until the transaction ends."""
+"""The lock on a tenant's boards: whoever has it until the transaction ends is the only one to write them (P4)."""
 
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from tenants.db import Tx
 from tenants.errors import Unavailable
+
+# The advisory lock's number, from a tenant's id.
+_LOCK_ID = "hashtextextended('project:' || :tenant, 0)"
 
 
 class Busy(Unavailable):
@@ -16,15 +19,15 @@ class Busy(Unavailable):
 
 def try_lock_boards(tx: Tx, tenant_id: str) -> None:
     """Take the lock at once, or raise Busy."""
-    if not tx.scalar(text("SELECT pg_try_advisory_xact_lock(hashtextextended('project:' || :t, 0))"), {"t": tenant_id}):
+    if not tx.scalar(text(f"SELECT pg_try_advisory_xact_lock({_LOCK_ID})"), {"tenant": tenant_id}):
         raise Busy
 
 
 def lock_boards(tx: Tx, tenant_id: str, *, shared: bool = False) -> None:
-    """Wait for the lock, as long as statements may wait for one. Shared: with others who only read."""
+    """Wait for the lock, as long as statements may wait for one. Shared: with others who only read boards."""
     function = "pg_advisory_xact_lock_shared" if shared else "pg_advisory_xact_lock"
     try:
-        tx.execute(text(f"SELECT {function}(hashtextextended('project:' || :tenant, 0))"), {"tenant": tenant_id})
+        tx.execute(text(f"SELECT {function}({_LOCK_ID})"), {"tenant": tenant_id})
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", None) == "55P03":
             raise Busy from None

@@ -14,12 +14,12 @@ from uuid import UUID
 
 import orjson
 import structlog
-from sqlalchemy import Uuid, select, text
+from sqlalchemy import Uuid, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, DeletedWithTenant, Tx, platform_tx, tenant_tx
-from tenants.idempotency import MAX_KEPT_BYTES
+from tenants.idempotency import MAX_KEPT_BYTES, IdempotencyKey
 
 MAX_ROWS_PER_STEP = 200
 MAX_BYTES_PER_STEP = 1024 * 1024
@@ -72,7 +72,7 @@ def step(tenant_id: str, user_id: UUID) -> bool:
     with tenant_tx(tenant_id) as tx:
         pending_row = select(PendingRedaction).where(PendingRedaction.user_id == user_id)
         row = tx.scalar(pending_row.with_for_update(skip_locked=True))
-        if row is None:  # redacted already, or another process is at it
+        if row is None:  # redacted already, or another process holds the lock
             return False
         position = {"tenant": tx.tenant, "user": str(user_id), "after": row.redacted_to}
         answers = tx.execute(_NEXT, {**position, "limit": MAX_ROWS_PER_STEP}).all()
@@ -101,15 +101,16 @@ def pending() -> list[tuple[str, UUID]]:
 
 def _redact_answer(tx: Tx, request: str, user_id: str, *, is_large: bool) -> None:
     """Remove the user from an answer. One that is too large to be read, or not JSON, loses its body."""
-    named = {"tenant": tx.tenant, "request": request}
-    body = tx.scalar(_BODY, named) if not is_large else None
+    stored = IdempotencyKey.request == request
+    body = tx.scalar(select(IdempotencyKey.body).where(stored)) if not is_large else None
     try:
         answer = orjson.loads(bytes(body)) if body is not None else None
     except orjson.JSONDecodeError:
         answer = None
     redacted = _without(answer, user_id)
     if answer is None or redacted != answer:
-        tx.execute(_REPLACE, {**named, "body": orjson.dumps(redacted) if answer is not None else None})
+        new_body = orjson.dumps(redacted) if answer is not None else None
+        tx.execute(update(IdempotencyKey).where(stored).values(body=new_body))
 
 
 def _without(value: Any, user_id: str) -> Any:
@@ -127,5 +128,3 @@ _NEXT = text("""
     SELECT request, octet_length(body) AS size, position(convert_to(:user, 'UTF8') IN body) > 0 AS has_user
     FROM idempotency_keys WHERE tenant_id = :tenant AND request > :after ORDER BY request LIMIT :limit
 """)
-_BODY = text("SELECT body FROM idempotency_keys WHERE tenant_id = :tenant AND request = :request")
-_REPLACE = text("UPDATE idempotency_keys SET body = :body WHERE tenant_id = :tenant AND request = :request")

@@ -17,7 +17,7 @@ set with SET LOCAL when the transaction opens, all in one round trip. `SET LOCAL
 
 import re
 import select
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -26,8 +26,6 @@ from typing import Any, ClassVar, Literal
 
 import psycopg
 import structlog
-from psycopg import ClientCursor
-from psycopg.rows import namedtuple_row
 from sqlalchemy import (
     CursorResult,
     DateTime,
@@ -225,42 +223,6 @@ def current_tx() -> Tx | None:
 
 
 @contextmanager
-def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
-    """One transaction for the write requests of several tenants: `enter(tenant_id)` switches to that tenant.
-
-    For the group commit only, which runs what `after_commit` registered itself. The first tenant is set when the
-    transaction opens.
-    """
-    opening = set_role(SERVICE_ROLE, shared=shared) + set_tenant(first)
-    with _open(_configured().service, opening, separate=False) as connection, Tx(connection, first) as tx:
-
-        def enter(tenant_id: str) -> Tx:
-            if tenant_id != tx.tenant_id:
-                tx.expunge_all()
-                connection.exec_driver_sql(set_tenant(tenant_id))
-                tx.tenant_id = tenant_id
-            return tx
-
-        yield enter
-        tx.flush()
-
-
-def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: bool) -> list[Any]:
-    """Run one statement for each tenant in one transaction and one round trip; returns each statement's single row.
-
-    For the group commit only. The server runs a message of several statements as one transaction, so there is neither
-    a BEGIN nor a COMMIT; values are sent as literals. Nothing is sent again after an error: the server may have
-    executed a message that it did not answer.
-    """
-    statements = (f"{set_tenant(tenant_id)} {statement}" for tenant_id, statement, _ in calls)
-    values = [value for _, _, parameters in calls for value in parameters]
-    with _usable_connection(_configured().service) as driver:
-        cursor = ClientCursor(driver, row_factory=namedtuple_row)
-        cursor.execute(set_role(SERVICE_ROLE, shared=shared) + ";".join(statements), values)
-        return [result.fetchone() for result in cursor.results() if result.description]
-
-
-@contextmanager
 def platform_tx(*, separate: bool = False) -> Iterator[Tx]:
     """One transaction across tenants, on the tables whose policies name the platform role."""
     with _open(_configured().service, set_role(PLATFORM_ROLE), separate=separate) as connection:
@@ -349,11 +311,19 @@ def _begin(engine: Engine, opening: str) -> Connection:
 
 
 @contextmanager
-def _usable_connection(engine: Engine) -> Iterator[psycopg.Connection[Any]]:
-    """A connection of the pool without unread input: the server sends some when it closes an idle connection."""
+def service_connection(opening: str) -> Iterator[Connection]:
+    """A transaction on a connection of the service's pool: for `tenants.group_tx`."""
+    with _open(_configured().service, opening, separate=False) as connection:
+        yield connection
+
+
+@contextmanager
+def service_driver() -> Iterator[psycopg.Connection[Any]]:
+    """A connection of the service's pool, as the driver has it: for `tenants.group_tx`."""
+    engine = _configured().service
     try:
         pooled = engine.raw_connection()
-        while _has_unread_input(pooled):
+        while _has_unread_input(pooled):  # the server sends some when it closes an idle connection
             pooled.invalidate()
             pooled.close()
             pooled = engine.raw_connection()

@@ -1,4 +1,7 @@
-"""Where PostgreSQL has a board's rows: the one place that turns a scope into SQL."""
+"""Where PostgreSQL has a board's rows: the one place that turns a scope into SQL.
+
+Tables have one name each in these expressions: `s` is page_stats or user_stats, `p` is pages.
+"""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -34,16 +37,27 @@ def rows_of(board: Board) -> BoardRows:
 
 def in_scope(board: Board) -> str:
     """Which rows `s` of page_stats or user_stats are in the board's scope, whatever their value."""
-    terms = [] if board.is_global else ["s.tenant_id = :tenant"]
     if board.is_users:
-        terms.append("s.metric = :metric")
-    if board.scope_key is not None:
-        terms.append("s.segment = :scope_key" if board.is_users else "s.space_key = :scope_key")
-    if board.is_global:
-        terms.append("s.is_shared")
-    elif board.is_public:
-        terms.append("s.is_public")
-    return " AND ".join(terms)
+        return _all_of(_of_tenant(board, "s"), "s.metric = :metric", board.scope_key and "s.segment = :scope_key")
+    return _all_of(_of_tenant(board, "s"), board.scope_key and "s.space_key = :scope_key", _public_numbers(board))
+
+
+def pages_in_scope(board: Board) -> str:
+    """Which rows `p` of pages are in a tenant's page scope, by what the page is now, projected or not."""
+    is_public = "p.visibility = 'public'" if board.is_public else None
+    return _all_of(_of_tenant(board, "p"), board.scope_key and "p.space_key = :scope_key", is_public)
+
+
+def may_show(board: Board) -> str:
+    """Which rows `p` of pages a row of the board may show, whatever their space is now.
+
+    A public board shows only pages that are public now and are on such boards by their saved numbers.
+    """
+    if not board.is_public:
+        return _of_tenant(board, "p") or "true"
+    numbers = f"""EXISTS (SELECT FROM page_stats s WHERE s.tenant_id = p.tenant_id AND s.page_id = p.id
+                          AND {_public_numbers(board)})"""
+    return _all_of(_of_tenant(board, "p"), "p.visibility = 'public'", numbers)
 
 
 def scope_parameters(board: Board) -> dict[str, Any]:
@@ -53,3 +67,17 @@ def scope_parameters(board: Board) -> dict[str, Any]:
 def transaction_for(board: Board) -> AbstractContextManager[Tx]:
     """A transaction that sees the board's rows."""
     return platform_tx() if board.is_global else tenant_tx(board.tenant_id)
+
+
+def _of_tenant(board: Board, table: str) -> str | None:
+    return None if board.is_global else f"{table}.tenant_id = :tenant"
+
+
+def _public_numbers(board: Board) -> str | None:
+    if board.is_global:
+        return "s.is_shared"
+    return "s.is_public" if board.is_public else None
+
+
+def _all_of(*terms: str | None) -> str:
+    return " AND ".join(term for term in terms if term)

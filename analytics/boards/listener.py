@@ -1,4 +1,4 @@
-"""Receiving announcements of boards that changed: one subscriber in each process.
+"""Receiving what is published about changed boards: one subscriber in each process.
 
 Pub/sub may lose a message, and delivers none while it is not connected. So a listener has two outputs: the versions
 that changed, and whether it is connected. A cache that relies on it must still expire soon.

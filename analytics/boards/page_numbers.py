@@ -9,7 +9,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, CursorResult, Double, Index, text
+from sqlalchemy import BigInteger, CursorResult, Double, Index, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.boards.names import page_scopes
@@ -71,6 +71,22 @@ class PageChange:
     @property
     def member(self) -> str:
         return str(self.page_id)
+
+
+def stats(tx: Tx, page_id: int, *, now: datetime) -> dict[str, Any]:
+    """A page's value of each metric over each window, as on the boards."""
+    row = tx.scalar(select(PageStats).where(PageStats.page_id == page_id))
+    numbers: dict[str, Any] = {metric.name: {} for metric in page_metrics()}
+    for name, (metric, window) in page_columns().items():
+        numbers[metric.name][window.value] = getattr(row, name) if row is not None else 0
+    return {**numbers, "as_of": row.computed_at if row is not None else now}
+
+
+def counts_of(tx: Tx, page_ids: Sequence[int], window: Window) -> dict[int, dict[str, int]]:
+    """The counts of these pages in a window by metric name: the inputs of their scores."""
+    names = {metric.name: column(metric, window) for metric in counted_metrics()}
+    rows = tx.scalars(select(PageStats).where(PageStats.page_id.in_(page_ids)))
+    return {row.page_id: {name: getattr(row, column_) for name, column_ in names.items()} for row in rows}
 
 
 def compute(tx: Tx, page_ids: Collection[int], *, now: datetime, weights: Weights, shared: bool) -> list[PageChange]:

@@ -10,7 +10,8 @@ from analytics.boards import versions
 from analytics.boards.board_sql import BoardRows, rows_of
 from analytics.boards.names import Board
 from analytics.boards.rows import Listing, Position, Row, Source, row_of
-from tenants.db import Tx
+from analytics.metrics import Value
+from tenants.db import Tx, array
 
 
 def read_top(tx: Tx, board: Board, *, limit: int, after: Position | None, now: datetime) -> Listing:
@@ -70,6 +71,16 @@ def read_around(tx: Tx, board: Board, subject: str, n: int, *, now: datetime) ->
         {**of.parameters, "subject": subject, "n": n},
     ).all()
     return _listing(tx, board, _ranked(board, rows), _total(tx, of), now=now)
+
+
+def ranks_for(tx: Tx, board: Board, values: Sequence[Value]) -> list[int]:
+    """The rank that each value has: one more than there are rows above it."""
+    of = rows_of(board)
+    above = text(f"""
+        SELECT (SELECT count(*) FROM {of.table} s WHERE {of.where} AND {of.value} > v.value) AS above
+        FROM unnest(CAST(:values AS {board.metric.sql_type}[])) WITH ORDINALITY AS v(value, place) ORDER BY v.place
+    """)  # noqa: S608  names from the table of metrics
+    return [row.above + 1 for row in tx.execute(above, {**of.parameters, "values": array(values)})]
 
 
 def _total(tx: Tx, of: BoardRows) -> int:

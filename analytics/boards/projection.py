@@ -65,7 +65,7 @@ class Projected:
 
 
 def project_step(tenant_id: str, *, now: datetime, limit: int = MAX_ROWS_PER_STEP) -> Projected:
-    """Project a bounded number of outbox rows. Safe to run twice; Busy if another process is at it."""
+    """Project a bounded number of outbox rows. Safe to run twice; Busy if another process holds the lock."""
     with tenant_tx(tenant_id) as tx:
         try_lock_boards(tx, tenant_id)
         done = _project(tx, now=now, limit=limit) if registry.is_live(tx, tenant_id) else Projected()
@@ -234,7 +234,7 @@ class _RedisWriter:
             raise
 
     def finish(self) -> None:
-        """Wait for Redis; then rebuild the boards that it has lost, and announce the new versions."""
+        """Wait for Redis; then rebuild the boards that it has lost, and publish the new versions."""
         missing: list[Board] = []
         versions.confirm(self._tx, self._reserved)
         try:

@@ -1,7 +1,9 @@
-"""Reading boards: from Redis, else from the last snapshot, else from PostgreSQL; with subjects and movement.
+"""Reading boards, with subjects and movement.
 
-`read(board, part, now=…)` is the one way in. A part is `Top` (the first rows, or those after a position), `Only` (some
-pages or users), `Around` (one with its neighbours) or `AsOf` (the board at the end of an earlier day).
+`read(board, part, now=…)` is the one way to a board's rows. A part is `Top` (the first rows, or those after a
+position: from Redis, else from the live snapshot, else from PostgreSQL), `Only` (some pages or users) or `Around` (one
+with its neighbours; both from Redis, else from PostgreSQL), or `AsOf` (the board at the end of an earlier day, from its
+sealed snapshot).
 """
 
 import contextlib
@@ -18,6 +20,7 @@ from analytics.boards.snapshots import RanksOfADay
 from analytics.metrics import Value
 from analytics.wake import wake
 from tenants import redis
+from tenants.db import Tx
 from tenants.redis import RedisUnavailable
 
 
@@ -93,6 +96,14 @@ def read(board: Board, part: Part, *, now: datetime, with_movement: bool = True)
         as_of=listing.as_of,
         next=listing.next if isinstance(part, Top | AsOf) else None,
     )
+
+
+def ranks_for(tx: Tx, board: Board, values: Sequence[Value]) -> list[int]:
+    """The rank that each value has on a board of the transaction's tenant: one more than there are rows above it."""
+    if not values:
+        return []
+    ranks = redis_reads.ranks_for(board, values)
+    return ranks if ranks is not None else postgres_reads.ranks_for(tx, board, values)
 
 
 def _listing(board: Board, part: Part, *, now: datetime) -> tuple[Listing, int, date]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from analytics.boards.names import Board, Version
 from analytics.boards.rows import Listing, Position, Row, Source, row_of
+from analytics.metrics import Value
 from tenants import redis
 from tenants.redis import RedisUnavailable
 
@@ -43,6 +44,12 @@ if not rank then return {0, redis.call('ZCARD', KEYS[1]), {}} end
 local start = math.max(rank - tonumber(ARGV[2]), 0)
 local rows = redis.call('ZREVRANGE', KEYS[1], start, rank + tonumber(ARGV[2]), 'WITHSCORES')
 return {start, redis.call('ZCARD', KEYS[1]), rows}
+"""
+
+_ABOVE = """
+local above = {}
+for place, value in ipairs(ARGV) do above[place] = redis.call('ZCOUNT', KEYS[1], '(' .. value, '+inf') end
+return above
 """
 
 
@@ -105,6 +112,12 @@ def read_around(board: Board, subject: str, n: int) -> Listing | None:
         return None
     version, ((start, total, flat),) = found
     return _listing(_rows(board, start, flat), total, version)
+
+
+def ranks_for(board: Board, values: Sequence[Value]) -> list[int] | None:
+    """The rank that each value has: one more than there are rows above it."""
+    found = _ask(board, lambda pipe: pipe.eval(_ABOVE, 1, board.key, *values))
+    return None if found is None else [int(above) + 1 for above in found[1][0]]
 
 
 def _eval_around(pipe: Any, board: Board, subject: str, n: int) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 MAX_MEMBERS_PER_COMMAND = 2_000
-# Where changed boards are announced.
+# Where changed boards are published.
 CHANNEL = "lb-changed"
 
 
@@ -144,7 +144,7 @@ class Rebuild:
 
 
 def publish(redis: "Redis", versions: Mapping[Board, Version]) -> None:
-    """Announce these versions to every process, one message for each tenant."""
+    """Publish these versions to every process, one message for each tenant."""
     by_tenant: dict[str, dict[str, int]] = {}
     for board, version in versions.items():
         by_tenant.setdefault(board.tenant_id, {})[board.topic] = version.number

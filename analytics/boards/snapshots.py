@@ -88,15 +88,15 @@ class Snapshot:
         return Listing(self.rows[start : start + limit], self.total, self.version, Source.SNAPSHOT, self.taken_at)
 
     def all_of(self, *, limit: int, after: Position | None) -> Listing:
-        """The same, as if the board ended with the snapshot."""
+        """The first rows, or those after a position, of a board that ends where the snapshot ends."""
         listing = replace(self, total=len(self.rows)).part(limit=limit, after=after)
-        assert listing is not None  # noqa: S101  it has all that it counts
+        assert listing is not None  # noqa: S101  its total is the number of its rows
         return listing
 
 
 @dataclass(frozen=True)
 class RanksOfADay:
-    """The ranks at the end of a day by page or user id, and whether they are all."""
+    """The ranks at the end of a day by page or user id, and whether the whole board is among them."""
 
     ranks: Mapping[str, int]
     is_whole: bool

@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from analytics.boards.board_sql import transaction_for
-from analytics.boards.names import ALL_TENANTS, Board
+from analytics.boards.board_sql import may_show, scope_parameters, transaction_for
+from analytics.boards.names import Board
 from tenants import redis
 from tenants.db import array
 from tenants.redis import RedisUnavailable, key
@@ -94,16 +94,13 @@ def _from_redis(board: Board, page_ids: Sequence[str]) -> dict[str, Mapping[str,
 
 
 def _from_postgres(board: Board, page_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    shown = "is_shared" if board.is_global else "is_public"
     with transaction_for(board) as tx:
         rows = tx.execute(
             text(f"""
                 SELECT p.id, p.tenant_id, p.external_id, p.title, p.url, p.space_key, p.visibility FROM pages p
-                WHERE p.id = ANY(CAST(:ids AS bigint[])) AND (p.tenant_id = :tenant OR :tenant = '{ALL_TENANTS}')
-                  AND (NOT :public OR (p.visibility = 'public' AND EXISTS (
-                      SELECT FROM page_stats s WHERE s.tenant_id = p.tenant_id AND s.page_id = p.id AND s.{shown})))
-            """),  # noqa: S608  constants
-            {"ids": array(page_ids), "tenant": board.tenant_id, "public": board.is_public},
+                WHERE p.id = ANY(CAST(:ids AS bigint[])) AND {may_show(board)}
+            """),  # noqa: S608  our own names
+            {**scope_parameters(board), "ids": array(page_ids)},
         )
         return {
             str(row.id): Summary(

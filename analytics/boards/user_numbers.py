@@ -15,12 +15,10 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Text, TextClause, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics.boards.names import Board, user_scopes
-from analytics.metrics import POINTS, Ledger, Metric, Value, user_metrics
+from analytics.boards.names import user_scopes
+from analytics.metrics import Ledger, Metric, Value, user_metrics
 from analytics.windows import SLIDING, Window, bounds
-from tenants import redis
 from tenants.db import Base, TenantOwned, Tx, array
-from tenants.redis import RedisUnavailable
 
 _LAST_MS = 9_999_999_999_999
 _LAST_ID = 2**64 - 1
@@ -90,39 +88,6 @@ def member_of(user_id: UUID, reached_at: datetime | None) -> str:
 
 def user_of(member: str) -> str:
     return member.rpartition(":")[2]
-
-
-def ranks_for(tx: Tx, scores: Sequence[int]) -> list[int]:
-    """The rank that each score of all time has among the tenant's users: one more than there are users above it."""
-    if not scores:
-        return []
-    board = Board(tx.tenant, "users", Window.ALL, POINTS)
-    try:
-        with redis.boards().client() as client:
-            above = client.eval(_ABOVE, 2, board.key, board.marker, *scores)
-        if above:
-            return [int(count) + 1 for count in above]
-    except RedisUnavailable:
-        pass
-    rows = tx.run(
-        text("""
-            SELECT (SELECT count(*) FROM user_stats
-                    WHERE tenant_id = :tenant AND metric = :metric AND value_all > s.score) AS above
-            FROM unnest(CAST(:scores AS bigint[])) WITH ORDINALITY AS s(score, place) ORDER BY s.place
-        """),
-        {"tenant": tx.tenant, "metric": POINTS.name, "scores": array(scores)},
-    )
-    return [row.above + 1 for row in rows]
-
-
-# How many members are above each value; nothing if the board is not complete.
-_ABOVE = """
-local above = {}
-if redis.call('EXISTS', KEYS[2]) == 1 then
-    for place, value in ipairs(ARGV) do above[place] = redis.call('ZCOUNT', KEYS[1], '(' .. value, '+inf') end
-end
-return above
-"""
 
 
 def compute(tx: Tx, user_ids: Collection[str], *, now: datetime) -> list[UserChange]:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy import delete as sql_delete
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
@@ -202,9 +203,7 @@ def delete(tx: Tx, external_id: str) -> None:
     )
     if page_id is None:
         raise PageNotFound(external_id)
-    tx.execute(
-        text("DELETE FROM pages WHERE tenant_id = :tenant AND id = :page"), {"tenant": tx.tenant, "page": page_id}
-    )
+    tx.execute(sql_delete(Page).where(Page.id == page_id))
     outbox.mark_stale(tx, Kind.PAGE, [page_id])
 
 

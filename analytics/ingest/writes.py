@@ -25,8 +25,9 @@ from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verif
 from tenants import ceilings, users
 from tenants.ceilings import Ceiling
 from tenants.credentials import ClientToken
-from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array, run_in_one_trip, shared_tx
+from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array
 from tenants.errors import DomainError
+from tenants.group_tx import run_in_one_trip, shared_tx
 from tenants.settings import TenantSettings
 from tenants.signing import BadToken
 

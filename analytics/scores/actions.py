@@ -76,7 +76,7 @@ class AlreadyDone(Conflict):
 
 class ImpossibleTime(Invalid):
     code = "impossible_time"
-    title = "The time cannot be right"
+    title = "The time is not plausible"
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Index, Uuid, selec
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
+from analytics import user_changes
 from analytics.scores import ledger, sources
 from analytics.scores.ledger import LockedUser
+from tenants import users
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Conflict, NotFound
 
@@ -105,17 +107,15 @@ def list_(tx: Tx, *, state: str | None, after: tuple[datetime, UUID] | None, lim
 
 @dataclass(frozen=True)
 class Resolved:
-    """A resolved flag, and whether its user is to be suspended, unsuspended, or neither (None)."""
-
     flag: Flag
     reversed_entries: int
-    suspend: bool | None
 
 
 def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | None, now: datetime) -> Resolved:
-    """Resolve a flag. A suspended one may still be dismissed or reversed.
+    """Resolve a flag, and suspend or unsuspend its user as the verdict says.
 
-    The caller suspends or unsuspends the user in the same transaction.
+    A suspended flag may still be dismissed or reversed. Dismissing the last one that suspended the user ends the
+    suspension; a reversal does not.
     """
     user_id = tx.scalar(select(Flag.user_id).where(Flag.id == flag_id))
     if user_id is None:
@@ -124,10 +124,7 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
     flag = tx.scalars(select(Flag).where(Flag.id == flag_id).with_for_update()).one()
     if flag.state not in {State.OPEN, State.SUSPENDED}:
         raise AlreadyResolved(f"This flag was {flag.state} before")
-    suspend = True if verdict is Verdict.SUSPEND else None
-    if verdict is Verdict.DISMISS and flag.state == State.SUSPENDED:
-        others = select(Flag.id).where(Flag.user_id == user_id, Flag.id != flag_id, Flag.state == State.SUSPENDED.value)
-        suspend = None if tx.scalar(others.limit(1)) is not None else False
+    suspend = _suspends(tx, flag, verdict)
     reversed_entries = 0
     if verdict is Verdict.REVERSE and user is not None:
         reversed_entries = _reverse(tx, user, since=flag.created_at - WINDOW, flag_id=flag.id, now=now)
@@ -138,7 +135,21 @@ def resolve(tx: Tx, flag_id: UUID, verdict: Verdict, *, by: str, note: str | Non
         .values(state=state[verdict].value, resolved_at=now, resolved_by=by, note=note or Flag.note)
     )
     tx.refresh(flag)
-    return Resolved(flag, reversed_entries, suspend)
+    if suspend is not None:
+        user_changes.change_user(tx, users.get(tx, user_id), {"suspended": suspend}, now=now)
+    return Resolved(flag, reversed_entries)
+
+
+def _suspends(tx: Tx, flag: Flag, verdict: Verdict) -> bool | None:
+    """Whether the verdict suspends or unsuspends the flag's user; None: neither."""
+    if verdict is Verdict.SUSPEND:
+        return True
+    if verdict is not Verdict.DISMISS or flag.state != State.SUSPENDED:
+        return None
+    others = select(Flag.id).where(
+        Flag.user_id == flag.user_id, Flag.id != flag.id, Flag.state == State.SUSPENDED.value
+    )
+    return None if tx.scalar(others.limit(1)) is not None else False
 
 
 def _reverse(tx: Tx, user: LockedUser, *, since: datetime, flag_id: UUID, now: datetime) -> int:

@@ -16,7 +16,8 @@ from prometheus_client import Counter
 from sqlalchemy import text
 
 from analytics import user_changes
-from analytics.boards import user_numbers
+from analytics.boards import reading
+from analytics.boards.names import Board
 from analytics.metrics import POINTS
 from analytics.scores import integrity, ledger, limits
 from analytics.scores.actions import (
@@ -33,7 +34,7 @@ from analytics.scores.actions import (
 from analytics.scores.audit import MAX_AGENT_CHARS
 from analytics.scores.catalog import Terms, UnknownAction
 from analytics.scores.integrity import Rule
-from analytics.windows import hour_of
+from analytics.windows import Window, hour_of
 from tenants import ceilings, users
 from tenants.ceilings import Ceiling, CeilingReached
 from tenants.db import Tx
@@ -278,7 +279,8 @@ class _Cashier:
     def write(self) -> bool:
         """Write what is paid. False, and nothing is written: one of the sources was paid to another user meanwhile."""
         ranked = [new for new in self.new if new.claim.verification is not Verification.CLIENT]  # a batch shows none
-        for new, rank in zip(ranked, user_numbers.ranks_for(self.tx, [new.score for new in ranked]), strict=True):
+        board = Board(self.tx.tenant, "users", Window.ALL, POINTS)
+        for new, rank in zip(ranked, reading.ranks_for(self.tx, board, [new.score for new in ranked]), strict=True):
             new.rank = rank
         return not self.new or bool(self.tx.run(_RECORD, self._columns()).scalar())
 

@@ -23,8 +23,9 @@ OBJECT = ma.validate.Regexp(actions.OBJECT)
 
 
 DAILY_CAP = {
-    "description": "The maximum points that a user gets for this action in a day (UTC); at least `points`. An action "
-    "that would exceed it is refused whole (409 `daily_cap_reached`). Payments that an admin reverses still count."
+    "description": "The maximum points that a user gets for this action in a day (UTC); at least `points`, unless the "
+    "action needs a token. An action that would exceed it is refused whole (409 `daily_cap_reached`). Payments that an "
+    "admin reverses still count."
 }
 DAILY_LIMIT = {
     "description": "How many times a user is paid for this action in a day (UTC); one more is refused "

@@ -14,6 +14,7 @@ from webargs.flaskparser import FlaskParser
 
 from analytics.metrics import Metric
 from app.http import body
+from app.http.paging import MAX_SLICE
 from tenants.credentials import Scope
 from tenants.errors import Invalid
 
@@ -96,9 +97,9 @@ class SliceIn(Schema):
     """How much of a list to return, and where to continue."""
 
     cursor = ma.fields.String(
-        validate=ma.validate.Length(1, 512), metadata={"description": "next_cursor of the previous page"}
+        validate=ma.validate.Length(1, 512), metadata={"description": "next_cursor of the answer before"}
     )
-    limit = ma.fields.Integer(load_default=20, validate=ma.validate.Range(1, 100))
+    limit = ma.fields.Integer(load_default=20, validate=ma.validate.Range(1, MAX_SLICE))
 
 
 class ProblemSchema(Schema):

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import marshmallow as ma
 
-from analytics import user_changes
 from analytics.scores import integrity
 from analytics.scores.integrity import State, Verdict
 from app.api.blueprint import Blueprint, Schema, SliceIn
@@ -14,7 +13,6 @@ from app.http import paging
 from app.http.auth import current_actor
 from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
-from tenants import users
 from tenants.db import utcnow
 
 blueprint = Blueprint("integrity", __name__, url_prefix="/api/v1/integrity", description="Integrity")
@@ -69,12 +67,10 @@ def list_flags(query: dict[str, Any]) -> Any:
 @blueprint.response(200, ResolvedOut)
 def resolve_flag(body: dict[str, Any], flag_id: UUID) -> Any:
     """`dismiss` it (ends a suspension), `suspend` the user, or `reverse` their payments since an hour before it."""
-    actor, now, verdict = current_actor(), utcnow(), body["action"]
+    verdict, by = body["action"], current_actor().caller
     with actor_tx() as tx:
-        resolution = integrity.resolve(tx, flag_id, verdict, by=actor.caller, note=body.get("note"), now=now)
+        resolution = integrity.resolve(tx, flag_id, verdict, by=by, note=body.get("note"), now=utcnow())
         flag = resolution.flag
-        if resolution.suspend is not None:
-            user_changes.change_user(tx, users.get(tx, flag.user_id), {"suspended": resolution.suspend}, now=now)
         answer = {name: getattr(flag, name) for name in FlagOut().fields}
         answer["reversed_entries"] = resolution.reversed_entries
     audit("flag.resolved", flag=str(flag_id), verdict=verdict.value, user=str(flag.user_id))

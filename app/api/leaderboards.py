@@ -15,13 +15,13 @@ from flask import Response, g
 from flask.typing import ResponseReturnValue
 
 from analytics import scoring
-from analytics.boards import reading, series, weights
+from analytics.boards import page_numbers, reading, weights
 from analytics.boards.names import Board
 from analytics.boards.reading import Around, AsOf, Only, ShownBoard, Top
-from analytics.boards.rows import Position
+from analytics.boards.rows import Position, Source
 from analytics.ingest import pages
 from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
-from analytics.metrics import METRICS, SCORE
+from analytics.metrics import METRICS, POINTS, SCORE
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema, metric_field
 from app.http import cursors
@@ -70,7 +70,7 @@ class BoardIn(Schema):
         },
     )
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
-    metric = metric_field(METRICS.values(), metadata={"description": "the default is score, or points for users"})
+    metric = metric_field(METRICS.values(), metadata={"description": f"the default is {SCORE}, or {POINTS} for users"})
     key = ma.fields.String(metadata={"description": "a publishable key, instead of the header"})
 
 
@@ -118,7 +118,7 @@ class ListOut(Schema):
     total = ma.fields.Integer()
     version = ma.fields.Integer()
     as_of = ma.fields.AwareDateTime()
-    source = ma.fields.String(metadata={"enum": ["redis", "snapshot", "postgres"]})
+    source = ma.fields.String(metadata={"enum": [source.value for source in Source]})
     next_cursor = ma.fields.String(allow_none=True)
 
 
@@ -278,7 +278,7 @@ def _user(tx: Tx, name: str) -> users.User:
 def _explain(shown: ShownBoard, items: list[dict[str, Any]]) -> None:
     """Add how each score is computed, by the weights that the board uses. `pending`: the row has older numbers."""
     with tenant_tx(shown.board.tenant_id) as tx:
-        counts = series.counts_of(tx, [int(row.subject) for row in shown.rows], shown.board.window)
+        counts = page_numbers.counts_of(tx, [int(row.subject) for row in shown.rows], shown.board.window)
         applied = weights.applied(tx)
     for item, row in zip(items, shown.rows, strict=True):
         of_page = counts.get(int(row.subject), {})
@@ -315,7 +315,7 @@ def _position(board: Board, cursor: str) -> Position:
     is_number = isinstance(value, int | float) and abs(value) < MAX_CURSOR_VALUE
     is_member = (USER_MEMBER if board.is_users else MEMBER).fullmatch(member)
     if board_hash != _board_hash(board) or not is_number or not is_member:
-        raise cursors.BadCursor
+        raise cursors.not_ours()
     return Position(board.metric.load(value), member)
 
 

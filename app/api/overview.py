@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -13,7 +13,7 @@ import marshmallow as ma
 import orjson
 from flask import Response
 
-from analytics.boards import series
+from analytics.boards import overviews
 from analytics.boards.names import Board
 from analytics.ingest import pages
 from analytics.metrics import VIEWS, counted_metrics
@@ -92,10 +92,7 @@ def read_overview(query: dict[str, Any]) -> Response:
         throttle.require("overview", limit, actor.tenant_id, actor.id, detail="Too many requests: try again later")
         with actor_tx() as tx:
             by_metric = {
-                metric.name: series.overview(
-                    tx, metric, board.window, space=board.scope_key, public_only=board.is_public, now=now
-                )
-                for metric in counted_metrics()
+                metric.name: overviews.read(tx, replace(board, metric=metric), now=now) for metric in counted_metrics()
             }
             space_exists = board.scope_key is None or pages.has_space(tx, board.scope_key)
         step_s = int(board.window.trend_step.total_seconds())

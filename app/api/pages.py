@@ -1,14 +1,13 @@
 """Pages: what a tenant's views and likes are counted for."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import marshmallow as ma
 from flask.typing import ResponseReturnValue
 
-from analytics.boards import series
+from analytics.boards import page_numbers, series
 from analytics.boards.series import Step
 from analytics.ingest import pages
 from analytics.ingest.pages import Page, Visibility
@@ -145,7 +144,7 @@ def delete_page(external_id: str) -> None:
 def get_stats(_query: dict[str, Any], external_id: str) -> Any:
     """Likes, views and score of a page over each window."""
     with actor_tx() as tx:
-        return series.stats(tx, get_visible(tx, external_id).id, now=utcnow())
+        return page_numbers.stats(tx, get_visible(tx, external_id).id, now=utcnow())
 
 
 @blueprint.get("/<external_id>/series")
@@ -155,8 +154,8 @@ def get_stats(_query: dict[str, Any], external_id: str) -> Any:
 def get_series(query: dict[str, Any], external_id: str) -> Any:
     """A page's views or likes by hour or day (UTC), with zeros. The default is the last 7 days, or 30 by day."""
     end = query.get("end") or utcnow()
-    week, month = timedelta(days=7), timedelta(days=30)
-    start = query.get("start") or max(end, series.EARLIEST + month) - (week if query["step"] is Step.HOUR else month)
+    length = query["step"].usual_window.length
+    start = query.get("start") or max(end, series.EARLIEST + length) - length
     with actor_tx() as tx:
         page = get_visible(tx, external_id)
         points = series.series(tx, page.id, METRICS[query["metric"]], step=query["step"], start=start, end=end)

@@ -16,8 +16,11 @@ class BadCursor(Invalid):
     code = "invalid_cursor"
     title = "The cursor is not valid"
 
-    def __init__(self) -> None:
-        super().__init__("Use next_cursor exactly as it was sent", errors={"cursor": ["not a cursor of this list"]})
+
+def not_ours() -> BadCursor:
+    """The error for a cursor that we did not issue."""
+    detail = "Use next_cursor exactly as it was sent"
+    return BadCursor.field("cursor", "not a cursor of this list", detail=detail)
 
 
 def encode(*position: Any) -> str:
@@ -29,12 +32,12 @@ def decode(cursor: str, *kinds: type) -> tuple[Any, ...]:
     try:
         parts = orjson.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
         if not isinstance(parts, list) or len(parts) != len(kinds):
-            raise BadCursor
+            raise not_ours()
         if any(isinstance(part, str) and "\x00" in part for part in parts):
-            raise BadCursor
+            raise not_ours()
         return tuple(_part(value, kind) for value, kind in zip(parts, kinds, strict=True))
     except (binascii.Error, ValueError, TypeError, AttributeError):
-        raise BadCursor from None
+        raise not_ours() from None
 
 
 def _part(value: Any, kind: type) -> Any:
@@ -43,12 +46,12 @@ def _part(value: Any, kind: type) -> Any:
     if kind is datetime:
         moment = datetime.fromisoformat(value)
         if moment.tzinfo is None:
-            raise BadCursor
+            raise not_ours()
         return moment
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) > MAX_BIGINT):
-        raise BadCursor
+        raise not_ours()
     if isinstance(value, kind):
         return value
     if isinstance(value, str):
         return kind(value)
-    raise BadCursor
+    raise not_ours()

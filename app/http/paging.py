@@ -6,6 +6,9 @@ from typing import Any
 
 from app.http import cursors
 
+# Rows in one answer.
+MAX_SLICE = 100
+
 
 @dataclass(frozen=True)
 class Slice:

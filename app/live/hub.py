@@ -223,7 +223,7 @@ class Hub:
             with transaction_for(boards[0]) as tx:
                 current = versions.read(tx, boards, now=utcnow())
         except Exception as error:  # noqa: BLE001  the next poll may succeed
-            log.warning("cannot read versions", action="live.look", data={"error": type(error).__name__})
+            log.warning("cannot read versions", action="live.versions", data={"error": type(error).__name__})
             self._resync = self._resync or kind == "resync"
             return
         for board, version in current.items():

@@ -9,15 +9,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from analytics.boards import spaces
 from analytics.boards.series import Step
 from analytics.ingest.reasons import Reason
 from analytics.metrics import LIKES, METRICS, POINTS, SCORE, VIEWS, Counted, Metric
 from analytics.scores.catalog import Terms
 from analytics.scores.integrity import Rule, State, Verdict
 from analytics.windows import Window
+from app.http.paging import MAX_SLICE
 from tenants.credentials import Scope
 
-STEP_LABELS = {Step.HOUR: "Hourly, 7 days", Step.DAY: "Daily, 30 days"}
+STEP_LABELS = {Step.HOUR: "Hourly", Step.DAY: "Daily"}
 WEIGHT_LABELS = {LIKES.name: "Weight of a like", VIEWS.name: "Weight of views"}
 
 # Each continues "An event that…".
@@ -100,9 +102,18 @@ def dashboard_names() -> dict[str, Any]:
             "user_metric": POINTS.name,
             "series_step": Step.DAY.value,
         },
-        "spaces_window": Window.WEEK.value,
+        "spaces": {
+            "window": spaces.WINDOW.value,
+            # The list is ordered by the first.
+            "counts": [{"name": name, "label": metric.label} for name, metric in spaces.COUNTS.items()],
+        },
+        "max_slice": MAX_SLICE,
         "series_steps": [
-            {"name": step.value, "label": label, "seconds": int(step.length.total_seconds())}
+            {
+                "name": step.value,
+                "label": f"{label}, {step.usual_window.label}",
+                "seconds": int(step.length.total_seconds()),
+            }
             for step, label in STEP_LABELS.items()
         ],
         "weights": _entries(WEIGHT_LABELS),

@@ -10,10 +10,10 @@ from typing import Any
 import marshmallow as ma
 from flask import Blueprint, Response, render_template, request
 
-from analytics.boards import reading, series
+from analytics.boards import page_numbers, reading
 from analytics.boards.names import Board
 from analytics.ingest import pages
-from analytics.metrics import METRICS, SCORE, VIEWS, names_of, page_metrics
+from analytics.metrics import SCORE, VIEWS, page_metrics
 from analytics.windows import Window
 from app.api.blueprint import Schema, load, metric_field
 from app.http import errors
@@ -41,7 +41,7 @@ class PopularIn(Schema):
     key = ma.fields.String()
     space = ma.fields.String(validate=ma.validate.Length(1, 64))
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.WEEK)
-    metric = metric_field(METRICS.values(), load_default=SCORE.name)
+    metric = metric_field(page_metrics(), load_default=SCORE.name)
     limit = ma.fields.Integer(load_default=5, validate=ma.validate.Range(1, 20))
     title = ma.fields.String(load_default="Popular", validate=ma.validate.Length(0, 80))
     base = ma.fields.String(validate=ma.validate.Length(1, 300), metadata={"description": "where relative links go"})
@@ -51,7 +51,7 @@ class PopularIn(Schema):
 class BadgeIn(Schema):
     key = ma.fields.String()
     window = ma.fields.Enum(Window, by_value=True, load_default=Window.ALL)
-    metric = metric_field(METRICS.values(), load_default=VIEWS.name)
+    metric = metric_field(page_metrics(), load_default=VIEWS.name)
     label = ma.fields.String(validate=ma.validate.Length(1, 40))
 
 
@@ -98,11 +98,9 @@ def badge(external_id: str) -> Response:
     """How often a public page was viewed or liked, as a small image."""
     query, now = load(BadgeIn(), request.args), utcnow()
     limit_reader(current_reader(), "boards", READS_PER_MINUTE)
-    if METRICS[query["metric"]].is_of_users:
-        raise Invalid.field("metric", names_of(page_metrics()))
     with tenant_tx(current_key().tenant_id) as tx:
         page = pages.get(tx, external_id, public_only=True)
-        value = series.stats(tx, page.id, now=now)[query["metric"]][query["window"].value]
+        value = page_numbers.stats(tx, page.id, now=now)[query["metric"]][query["window"].value]
     over = "" if query["window"] is Window.ALL else f", {query['window'].label.lower()}"
     label = query.get("label") or f"{query['metric']}{over}"
     response = _image(label, _compact(value), title=f"{page.title}: {value:,} {query['metric']}{over}")

@@ -7,12 +7,13 @@ from tenants.db import SERVICE_ROLE
 revision = "0004"
 down_revision = "0003"
 
-# Written thousands of times a second: a look at the tenant's row for each was most of their cost. The page that an
-# event names is locked while it is written, so a tenant cannot go away under it; `registry.purge` removes these rows.
+# Written thousands of times a second: checking the foreign key to the tenant for each was most of their cost. The page
+# that an event names is locked while the event is written, so its tenant cannot be removed meanwhile;
+# `registry.purge` removes these rows.
 WITHOUT_FOREIGN_KEY = ("seen_events", "outbox")
 
-# Runs as its caller, so that row-level security holds inside. Everything is locked in one order (pages by id, event
-# ids, buckets), so that two commits never wait for each other in a circle.
+# Runs as its caller, so that row-level security applies inside. Everything is locked in one order (pages by id, event
+# ids, buckets), so that no two commits deadlock.
 RECORD_EVENTS = """
 CREATE FUNCTION record_events(
     _tenant text,
@@ -24,7 +25,7 @@ CREATE FUNCTION record_events(
     _clients text[],    -- the tokens shown
     _jtis text[],
     _today date,
-    OUT dead text[],     -- the tokens that do not count any more; if there are any, nothing was written
+    OUT dead text[],     -- the tokens that are no longer valid; if there are any, nothing was written
     OUT ids bigint[],    -- for each name the page's id, or NULL
     OUT accepted int[]   -- the places of the events that are neither duplicates nor of an unknown page
 ) LANGUAGE plpgsql AS $$

@@ -13,8 +13,8 @@ TIME = sa.DateTime(timezone=True)
 METRICS = {"likes": sa.BigInteger, "views": sa.BigInteger, "score": sa.Double}
 WINDOWS = ("1d", "7d", "30d", "all")
 
-# As in 0004, and a page's views move with their bucket: their sum over all time then needs no sum over all buckets.
-# The counters are held from the start, in the order of their ids, so that likes can move them later on.
+# As in 0004, and a page's views are also added to its counter: their total of all time then needs no sum over all
+# buckets. The counters are locked first, by page id, since likes change them later in the same transaction.
 RECORD_EVENTS = """
 CREATE OR REPLACE FUNCTION record_events(
     _tenant text, _names text[], _items int[], _hours int[], _keys uuid[], _views boolean[],
@@ -91,8 +91,8 @@ def upgrade() -> None:
 
 
 def total_views() -> None:
-    # Nobody counts while we add up. (A commit that waits for us with the old function in hand is found by
-    # `plaudit check`, and healed by `plaudit rebuild`.)
+    # No views are counted while they are summed. (A commit that waits for this lock and then uses the old function
+    # leaves a wrong total, which `plaudit check` finds and `plaudit rebuild` repairs.)
     op.execute("LOCK TABLE page_counters, page_views_hour IN SHARE ROW EXCLUSIVE MODE")
     for name in ("views", "views_purged"):
         op.add_column("page_counters", sa.Column(name, sa.BigInteger, nullable=False, server_default="0"))
@@ -105,8 +105,8 @@ def total_views() -> None:
 
 
 def what_leaves_a_window() -> None:
-    # By an expression that nothing but `rollups.slide` uses: for one page's hours the planner can never prefer these
-    # to the primary key, however little it knows of a new tenant.
+    # On an expression that only sliding and purging use (`analytics/boards/progress.py`, `analytics/maintenance.py`):
+    # for one page's hours the planner can never prefer these to the primary key, however little it knows of a tenant.
     hour, time = (sa.text(f"({column} AT TIME ZONE 'UTC')") for column in ("bucket_hour", "created_at"))
     op.create_index("ix_page_views_hour_hour", "page_views_hour", ["tenant_id", hour, "page_id"])
     op.create_index("ix_page_likes_time", "page_likes", ["tenant_id", time, "page_id"])

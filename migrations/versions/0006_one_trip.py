@@ -1,4 +1,4 @@
-"""The group commit in one round trip: the function also counts what is refused, and locks less."""
+"""The group commit in one round trip: the function also counts rejected events, and locks less."""
 
 from alembic import op
 
@@ -7,11 +7,11 @@ from tenants.db import SERVICE_ROLE
 revision = "0006"
 down_revision = "0005"
 
-# Beside the one of 0005, which processes of the version before may still call while this one is rolled out.
+# Beside the one of 0005, which processes of the release before may still call during an upgrade.
 #
-# Whoever holds a page's counter holds the page: who deletes one takes its counter first (`analytics.pages.delete`).
-# So counters are locked by id, and pages not at all. Everything else is in the order it was: event ids, buckets.
-# The plans are made once for any arrays: made for each call they were a third of its cost.
+# Counters are locked by page id, and pages not at all: whatever deletes a page locks its counter first
+# (`analytics/ingest/pages.py`, `delete`), so a page whose counter is locked cannot be deleted. Everything else is
+# locked in the same order as before: event ids, buckets. Plans are generic: planning each call was a third of its cost.
 RECORD_EVENTS = """
 CREATE FUNCTION record_events(
     _tenant text,
@@ -23,9 +23,9 @@ CREATE FUNCTION record_events(
     _clients text[],       -- the tokens shown
     _jtis text[],
     _now timestamptz,
-    _reasons text[],       -- why events were refused before they came here
+    _reasons text[],       -- why events were rejected before this call
     _refused bigint[],     -- and how many
-    OUT dead text[],       -- the tokens that do not count any more; if there are any, nothing was written
+    OUT dead text[],       -- the tokens that are no longer valid; if there are any, nothing was written
     OUT ids bigint[],      -- for each name the page's id, or NULL
     OUT accepted int[]     -- the places of the events that are neither duplicates nor of an unknown page
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$

@@ -15,9 +15,8 @@ down_revision = "0006"
 TIME = sa.DateTime(timezone=True)
 WINDOWS = ("1d", "7d", "30d", "all")
 
-# Blanks who somebody was in the audit, once they are erased, and can do nothing else. Runs as the owner of the table,
-# for the tenant that the transaction is inside of; every name in it says its schema, so that nobody can put another
-# table in the way.
+# Removes an erased user's personal fields from the audit, and can do nothing else. Runs as the owner of the table, for
+# the transaction's tenant; every name in it has its schema, so that no other table can be put in its place.
 BLANK_AUDIT = """
 CREATE FUNCTION blank_audit(_user uuid) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
@@ -80,7 +79,7 @@ def upgrade() -> None:
     catalog()
     events()
     ledger()
-    standings()
+    user_numbers()
     integrity()
 
 
@@ -192,7 +191,7 @@ def ledger() -> None:
         op.execute(statement)
 
 
-def standings() -> None:
+def user_numbers() -> None:
     op.create_table(
         "user_points_hour",
         tenant_id(),

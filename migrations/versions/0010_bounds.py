@@ -17,7 +17,7 @@ def upgrade() -> None:
 
 
 def sharing() -> None:
-    # The public pages that are not shared as the tenant's setting says: found without a look at the others.
+    # To find the public pages whose `is_shared` differs from the tenant's setting, without reading the others.
     op.create_index(
         "ix_page_stats_public",
         "page_stats",

@@ -1,4 +1,8 @@
-"""`daily_cap` is points a day. It was times a day, which is `daily_limit` from now on."""
+"""`daily_cap` is points a day. It was times a day, which is `daily_limit` from now on.
+
+Not an expansion: the release before would read the new `daily_cap` as times a day, and cannot find the limits that
+were stored. So its processes must be stopped before this migration runs, as the CHANGELOG says.
+"""
 
 import sqlalchemy as sa
 from alembic import op

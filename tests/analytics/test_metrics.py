@@ -3,21 +3,21 @@
 import os
 import subprocess
 import sys
-from urllib.parse import urlsplit
 
 import pytest
 
 from analytics.metrics import METRICS, counted_metrics, page_metrics, user_metrics
 from app.settings import Settings
+from tenants import redis as tenants_redis
 from tests.service import ROOT
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("connected")
 def test_a_new_metric_is_one_entry_and_one_migration(settings: Settings) -> None:
     """Registered, filled, projected, read, checked and listed: the cases run in a process that knows the metric."""
-    # Another database of the same Redis, since a test run empties its own.
-    redis_url = urlsplit(settings.redis_url or "")._replace(path="/7").geturl()
-    env = {**os.environ, "DATABASE_URL": settings.database_url or "", "REDIS_URL": redis_url}
+    # The run empties this Redis when it starts, and creates a database of its own.
+    env = {**os.environ, "DATABASE_URL": settings.database_url or "", "REDIS_URL": settings.redis_url or ""}
     env["PYTEST_XDIST_WORKER"] = "imaginary"  # its logs beside ours, and searched for secrets with them
     run = subprocess.run(
         [
@@ -35,6 +35,8 @@ def test_a_new_metric_is_one_entry_and_one_migration(settings: Settings) -> None
         text=True,
         check=False,
     )
+    # The global boards in Redis are of the run's database now, and not of ours.
+    tenants_redis.boards().redis.flushdb()
     assert run.returncode == 0, run.stdout[-5000:]
     assert "9 passed" in run.stdout, run.stdout[-500:]
 

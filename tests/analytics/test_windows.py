@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.windows import HOUR, SLIDING, Window, crossed, hour_of
+from analytics.windows import HOUR, LONGEST, SLIDING, Window, crossed, hour_of
+from tenants.settings import RANGES
 
 moments = st.integers(1_577_836_800, 2_051_222_400).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
 days = st.integers(0, 40 * 24 * 60).map(lambda minutes: timedelta(minutes=minutes))
@@ -45,3 +46,15 @@ def test_what_is_crossed_follows_how_far_time_went_and_not_what_there_is(now: da
     spans = crossed(hour_of(now), hour_of(now) + hours * HOUR)
     assert len(spans) == 1 + len(SLIDING)
     assert all(span.end - span.start <= hours * HOUR for span in spans)
+
+
+def test_the_points_of_a_trend_fill_their_window() -> None:
+    for window in SLIDING:
+        assert window.length is not None
+        assert window.length % window.trend_step == timedelta(), window
+        assert window.trend_step % HOUR == timedelta(), window
+
+
+def test_hourly_counts_are_kept_for_longer_than_the_longest_window() -> None:
+    minimum, _maximum = RANGES["retention.hourly_buckets_days"]
+    assert minimum == LONGEST.days + 1

@@ -333,7 +333,7 @@ def test_the_admins_corner(watched: Watched, wiki: Wiki) -> None:
     page.get_by_role("button", name="Weights").click()
     page.get_by_label("Weight of a like").fill("100")
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_text(re.compile("would move on the 7-day board"))).to_be_visible()
+    expect(page.get_by_text(re.compile("would move on the board of the last 7 days"))).to_be_visible()
     watched.shoot("admin-weights")
     page.get_by_label("Weight of a like").fill("3")
     page.get_by_role("button", name="Preview").click()

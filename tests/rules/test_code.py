@@ -1,5 +1,6 @@
 """Rules of the code."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
+from analytics.boards import redis_store
 from app.http.rights import declared, public
 from app.live.server import create_live_app
 from app.settings import Settings
@@ -31,6 +33,25 @@ SUBJECTS = {
 UNTESTED = {
     "app/http/services.py": "the names of what routes share; tests/app/test_web.py tests what is installed",
     "app/live/services.py": "the same for the live process",
+}
+
+# The modules that change boards in Redis, under the tenant's board lock (promise P4; a restore empties Redis instead).
+BOARD_WRITERS = {
+    "analytics/boards/projection.py",
+    "analytics/boards/rebuilding.py",
+    "analytics/boards/recomputing.py",
+    "app/cli/backup.py",
+}
+# What every module may use of `redis_store`; whatever else it has is taken for writing.
+NOT_WRITING = {
+    "CHANNEL",
+    "RedisState",
+    "mark_incomplete",
+    "published_version",
+    "ready_key",
+    "run_id",
+    "state",
+    "without_marker",
 }
 
 
@@ -87,6 +108,34 @@ def test_the_environment_is_read_in_one_place() -> None:
     files = [file for package in packages for file in (ROOT / package).rglob("*.py")]
     reading = {str(file.relative_to(ROOT)) for file in files if re.search(r"os\.(environ|getenv)", file.read_text())}
     assert reading == {"app/settings.py", "app/run/environment.py", "tenants/logs.py"}
+
+
+def used_of_redis_store(source: str) -> set[str]:
+    """The names of `analytics.boards.redis_store` that a module uses."""
+    used: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "analytics.boards.redis_store":
+            used |= {alias.name for alias in node.names}
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "redis_store":
+            used.add(node.attr)
+    return used
+
+
+def test_few_modules_write_boards() -> None:
+    assert vars(redis_store).keys() >= NOT_WRITING
+    writing = {
+        str(file.relative_to(ROOT))
+        for name in PACKAGES
+        for file in (ROOT / name).rglob("*.py")
+        if used_of_redis_store(file.read_text()) - NOT_WRITING
+    }
+    assert writing == BOARD_WRITERS
+
+
+def test_the_rule_notices_each_way_to_write_a_board() -> None:
+    assert used_of_redis_store("from analytics.boards.redis_store import CHANNEL, Rebuild") == {"CHANNEL", "Rebuild"}
+    assert used_of_redis_store("from analytics.boards import redis_store\nredis_store.write(client)") == {"write"}
+    assert used_of_redis_store("from analytics.boards import redis_reads\nredis_reads.read_top(board)") == set()
 
 
 def modules_of(folder: Path) -> list[Path]:

@@ -1,14 +1,13 @@
 """Transactions: one at a time, whole or not at all, and their announcements after the commit."""
 
 import contextlib
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from tenants import registry
-from tenants.db import owner_tx, platform_tx, run_in_one_trip, tenant_tx, utcnow
+from tenants.db import owner_tx, platform_tx, tenant_tx, utcnow
 from tenants.errors import NotFound
 from tenants.users import User, ensure_external
 
@@ -89,19 +88,3 @@ def test_a_separate_transaction_neither_joins_nor_is_joined(tenant: str) -> None
         raise ZeroDivisionError
     with tenant_tx(tenant) as tx:
         assert list(tx.scalars(select(User.external_id))) == ["committed"]
-
-
-def test_one_trip_writes_for_every_tenant_or_for_none(tenant: str, other_tenant: str) -> None:
-    insert = "INSERT INTO users (tenant_id, id, external_id, created_at, updated_at) VALUES (%s, %s, %s, now(), now())"
-    returning = f"{insert} RETURNING external_id"
-
-    def users_of(tenant_id: str) -> list[str | None]:
-        with tenant_tx(tenant_id) as tx:
-            return list(tx.scalars(select(User.external_id)))
-
-    both = [(one, returning, (one, uuid4(), f"u of {one}")) for one in (tenant, other_tenant)]
-    assert run_in_one_trip(both, shared=True) == [(f"u of {tenant}",), (f"u of {other_tenant}",)]
-    as_another = [(tenant, returning, (tenant, uuid4(), "v")), (other_tenant, returning, (tenant, uuid4(), "w"))]
-    with pytest.raises(DBAPIError, match="row-level security"):
-        run_in_one_trip(as_another, shared=True)
-    assert (users_of(tenant), users_of(other_tenant)) == ([f"u of {tenant}"], [f"u of {other_tenant}"])

@@ -2,6 +2,8 @@
 
 from analytics.metrics import Counted, Metric, register
 
-SHARES = register(
-    Metric("shares", "Shares", Counted("page_shares", time="shared_at", aggregate="count(*)", total="shares"))
+IMAGINARY = register(
+    Metric(
+        "imaginary", "Imaginary", Counted("page_imaginary", time="imagined_at", aggregate="count(*)", total="imaginary")
+    )
 )

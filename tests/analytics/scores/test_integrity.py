@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from uuid import UUID
 
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics.boards import checking, projection
+from analytics.scores import integrity
+from analytics.scores.integrity import Rule, Verdict
+from tenants import users
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import clear_settings_cache
 from tests.analytics.scores.conftest import UPDATE, claim_of, entries, pay
@@ -67,6 +71,23 @@ def test_what_is_taken_back_late_leaves_every_window_with_what_was_given(
         (row,) = admin("GET", f"/api/v1/leaderboards?scope=users&window={window}").get_json()["items"]
         assert row["value"] == 10, window
     assert checking.check(tenant, now=utcnow()).differences == []
+
+
+def test_a_verdict_suspends_the_user_until_the_last_such_flag_is_dismissed(player: Caller, tenant: str) -> None:
+    flags = {}
+    for rule in Rule:
+        with tenant_tx(tenant) as tx:
+            integrity.raise_flag(tx, UUID(player.id), rule, {}, now=utcnow())
+            (flags[rule],) = [one.id for one in integrity.list_(tx, state="open", after=None, limit=2)]
+            integrity.resolve(tx, flags[rule], Verdict.SUSPEND, by="test", note=None, now=utcnow())
+    suspended = []
+    for flag_id in flags.values():
+        with tenant_tx(tenant) as tx:
+            suspended.append(users.get(tx, UUID(player.id)).suspended_at is not None)
+            integrity.resolve(tx, flag_id, Verdict.DISMISS, by="test", note=None, now=utcnow())
+    with tenant_tx(tenant) as tx:
+        suspended.append(users.get(tx, UUID(player.id)).suspended_at is not None)
+    assert suspended == [True, True, False]
 
 
 def test_a_tenant_may_have_suspicious_users_suspended_at_once(admin: Caller, player: Caller) -> None:

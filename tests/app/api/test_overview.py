@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics.boards import projection, series
+from analytics.boards import overviews, projection
 from analytics.boards.names import board_of
 from analytics.metrics import VIEWS
 from analytics.windows import Window
@@ -157,7 +157,7 @@ def test_where_a_trend_takes_too_long_the_totals_are_still_there(
     projection.project_all(tenant, now=utcnow)
     with owner_tx() as blocking:
         blocking.execute(text("LOCK TABLE page_views_hour IN ACCESS EXCLUSIVE MODE"))
-        monkeypatch.setattr(series, "MAX_TREND_MS", 200)
+        monkeypatch.setattr(overviews, "MAX_TREND_MS", 200)
         found = wiki("GET", "/api/v1/overview?window=7d").get_json()
         public = wiki("GET", "/api/v1/overview?scope=public:docs&window=7d").get_json()
     assert found["views"] == {"total": 2, "previous": None, "points": []}

@@ -1,6 +1,12 @@
+from dataclasses import fields
+from typing import Any
+
 import pytest
 from flask.testing import FlaskClient
 
+from app.api.blueprint import Schema
+from app.api.settings import IntegrityOut, LimitsOut, RetentionOut, SettingsIn, SettingsOut
+from tenants.settings import Integrity, Limits, Retention, TenantSettings
 from tests.people import client_of
 
 
@@ -13,6 +19,20 @@ def test_settings_have_defaults_and_change_in_part(client: FlaskClient, tenant: 
     assert changed.headers["ETag"] == '"1"'
     assert changed.get_json()["limits"] == {**first.get_json()["limits"], "score_updates_per_minute": 20}
     assert client_of(client, other_tenant)("GET", "/api/v1/settings").get_json() == first.get_json()
+
+
+@pytest.mark.parametrize(
+    ("schema", "settings"),
+    [
+        (SettingsIn, TenantSettings),
+        (SettingsOut, TenantSettings),
+        (LimitsOut, Limits),
+        (IntegrityOut, Integrity),
+        (RetentionOut, Retention),
+    ],
+)
+def test_the_schemas_list_every_setting(schema: type[Schema], settings: Any) -> None:
+    assert set(schema().fields) == {field.name for field in fields(settings)}
 
 
 @pytest.mark.parametrize(

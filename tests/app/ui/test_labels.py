@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from analytics.boards.series import Step
 from analytics.ingest.reasons import Reason
-from analytics.metrics import METRICS, counted_metrics
+from analytics.metrics import METRICS, counted_metrics, page_columns
 from analytics.scores.catalog import Terms
 from analytics.scores.integrity import Rule, Verdict
 from analytics.windows import Window
@@ -61,10 +61,11 @@ def test_no_script_of_the_dashboard_repeats_a_name_of_the_server() -> None:
     names = {name.value for table in tables for name in table} | set(METRICS) | set(labels.ACTION_FIELDS)
     names -= {Scope.ADMIN.value}  # also a role
     names -= {"enabled", "points"}  # fields of an answer too, which scripts read one by one
-    quoted = re.compile("|".join(f"[\"'`]{re.escape(name)}[\"'`]" for name in sorted(names)))
+    quoted = "|".join(f"[\"'`]{re.escape(name)}[\"'`]" for name in sorted(names))
+    repeated = re.compile(rf"{quoted}|\b({'|'.join(page_columns())})\b")
     scripts = assets().scripts("dashboard")
     assert len(scripts) > 15
     folder = files("app.ui").joinpath("static", "assets")
     for script in scripts:
         for number, line in enumerate(folder.joinpath(script).read_text().splitlines(), 1):
-            assert quoted.search(line) is None, f"{script}:{number}: {line.strip()}"
+            assert repeated.search(line) is None, f"{script}:{number}: {line.strip()}"

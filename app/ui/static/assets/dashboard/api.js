@@ -1,7 +1,8 @@
 // Requests to the API with the session's cookie. Answers with an ETag are cached and revalidated on each request.
 
+import { names } from "./names.js";
+
 const MAX_CACHED = 50;
-const PAGE_LIMIT = 100; // what the API allows
 
 const cache = new Map();
 let signedOut = () => {};
@@ -28,14 +29,14 @@ export function onScopeRefused(act) {
 export const get = (path, options) => request("GET", path, undefined, options);
 export const send = (method, path, body) => request(method, path, body);
 
-/** The items of a list that the API answers page by page: all of them, or the pages up to the first `max` items. */
+/** The items of a list that the API answers in slices: all of them, or the slices up to the first `max` items. */
 export async function getAll(path, { max = 1000 } = {}) {
   const items = [];
   let cursor;
   do {
-    const page = await get(withQuery(path, { limit: PAGE_LIMIT, cursor }));
-    items.push(...page.items);
-    cursor = page.next_cursor;
+    const slice = await get(withQuery(path, { limit: names.max_slice, cursor }));
+    items.push(...slice.items);
+    cursor = slice.next_cursor;
   } while (cursor && items.length < max);
   return { items, hasMore: Boolean(cursor) };
 }

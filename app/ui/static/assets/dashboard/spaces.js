@@ -1,4 +1,4 @@
-// Spaces: how many pages each has, and their views and likes in the last days.
+// Spaces: how many pages each has, and their counts in the last days.
 
 import { getAll, withQuery } from "./api.js";
 import { bar, empty, failure, loading, setShare } from "./components.js";
@@ -9,7 +9,9 @@ import { throttled } from "./throttle.js";
 
 const FIRST_SPACES = 100;
 const MORE_SPACES = 400;
-const HEADS = [["Space"], ["Pages", "value second"], ["Likes", "value"], ["Views", "value"]];
+const { counts } = names.spaces;
+const [ranked] = counts; // the list is ordered by it
+const HEADS = [["Space"], ["Pages", "value second"], ...counts.map(({ label }) => [label, "value"])];
 
 export class SpacesView {
   constructor(root, context) {
@@ -23,7 +25,7 @@ export class SpacesView {
 
   show() {
     const scope = this.context.scopeOf();
-    this.context.live.follow(countedMetrics.map(({ name }) => ({ scope, window: names.spaces_window, metric: name })));
+    this.context.live.follow(countedMetrics.map(({ name }) => ({ scope, window: names.spaces.window, metric: name })));
     this.read();
   }
 
@@ -48,17 +50,17 @@ export class SpacesView {
       replace(this.card, empty("There are no spaces yet", "A space exists as soon as a page is put in it."));
       return;
     }
-    items.sort((a, b) => b.views_7d - a.views_7d || a.space.localeCompare(b.space));
-    const largest = items[0].views_7d;
+    items.sort((a, b) => b[ranked.name] - a[ranked.name] || a.space.localeCompare(b.space));
+    const largest = items[0][ranked.name];
     const focused = this.card.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    const period = `in the last ${findWindow(names.spaces_window).label}`;
+    const period = `in the last ${findWindow(names.spaces.window).label}`;
     replace(
       this.card,
       h("div", { class: "head" }, h("h2", {}, "Spaces"), h("span", { class: "quiet" }, period)),
       h(
         "table",
         { class: "board" },
-        h("caption", { class: "hidden" }, `Spaces by views ${period}`),
+        h("caption", { class: "hidden" }, `Spaces by ${ranked.label.toLowerCase()} ${period}`),
         h("thead", {}, h("tr", {}, HEADS.map(([name, style]) => h("th", { scope: "col", class: style }, name)))),
         h("tbody", {}, items.map((item) => spaceRow(item, largest))),
       ),
@@ -77,14 +79,13 @@ export class SpacesView {
 
 function spaceRow(item, largest) {
   const share = bar();
-  setShare(share, item.views_7d, largest);
+  setShare(share, item[ranked.name], largest);
   const link = viewLink(withQuery("/dashboard", { space: item.space }), {}, userText(item.space));
   return h(
     "tr",
     {},
     h("td", { class: "what" }, share, h("span", { class: "name" }, link)),
     h("td", { class: "value second" }, number(item.pages)),
-    h("td", { class: "value" }, compact(item.likes_7d)),
-    h("td", { class: "value" }, compact(item.views_7d)),
+    counts.map(({ name }) => h("td", { class: "value" }, compact(item[name]))),
   );
 }

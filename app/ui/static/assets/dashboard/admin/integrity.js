@@ -16,10 +16,10 @@ export async function integrityTab(reload) {
   const rows = items.map((flag) => flagRow(flag, userNames.get(flag.user_id), reload));
   return card(
     "Suspicious scores",
-    "Unusually many points in one hour",
+    "What the rules against cheating have flagged",
     items.length
       ? dataTable(["Person", "Why", "When", "State", ""], rows)
-      : empty("Nothing suspicious", "Whoever gets more points in an hour than your settings allow is listed here."),
+      : empty("Nothing suspicious", "People whom a rule flags are listed here, with the reason."),
   );
 }
 

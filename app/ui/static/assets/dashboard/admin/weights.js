@@ -5,7 +5,7 @@ import { movement, nameOf } from "../board_table.js";
 import { h, replace, userText } from "../dom.js";
 import { form } from "../form.js";
 import { dateTime, number } from "../format.js";
-import { findMetric, names } from "../names.js";
+import { findMetric, findWindow, names } from "../names.js";
 import { badge, card, dataTable, numberCell, numbers } from "./components.js";
 
 const CHECK_PROGRESS_MS = 1500;
@@ -25,8 +25,9 @@ export async function weightsTab(reload) {
     step: "any",
   }));
   const showPreview = async (weights) => {
-    const changes = await send("POST", "/api/v1/settings/weights/preview", weights);
-    replace(preview, previewOf(changes), applyForm(weights, hasPlanned, reload));
+    const { window } = names.defaults;
+    const changes = await send("POST", "/api/v1/settings/weights/preview", { ...weights, window });
+    replace(preview, previewOf(changes, findWindow(window)), applyForm(weights, hasPlanned, reload));
   };
   const weightsForm = form({ fields, action: "Preview", submit: showPreview });
   weightsForm.addEventListener("input", () => replace(preview)); // it was of other weights
@@ -46,9 +47,9 @@ function progressOf({ projected }, reload) {
   return element;
 }
 
-function previewOf({ items, moved }) {
+function previewOf({ items, moved }, window) {
   const pages = moved === 1 ? "1 page" : `${number(moved)} pages`;
-  const text = `${moved ? pages : "No page"} would move on the 7-day board.`;
+  const text = `${moved ? pages : "No page"} would move on the board of the last ${window.label}.`;
   const heads = [numbers("Rank"), "", "Page", numbers("Score")];
   return [h("p", {}, text), items.length ? dataTable(heads, items.map(previewRow)) : null];
 }

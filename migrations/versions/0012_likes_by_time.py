@@ -8,7 +8,7 @@ from alembic import op
 
 from tenants.db import SERVICE_ROLE
 
-revision = "0014"
+revision = "0012"
 down_revision = "0011"
 
 TIME = sa.DateTime(timezone=True)

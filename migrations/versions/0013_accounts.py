@@ -7,8 +7,8 @@ from alembic import op
 
 from tenants.db import SERVICE_ROLE
 
-revision = "0015"
-down_revision = "0014"
+revision = "0013"
+down_revision = "0012"
 
 # What decides about claims of actions, read after their users are locked. Each statement of the function sees what was
 # committed before it began, so nothing that decides can change any more.

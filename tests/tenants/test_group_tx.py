@@ -1,0 +1,40 @@
+"""Transactions that several tenants share: each sees its own rows, and all are committed or none."""
+
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+
+from tenants.db import tenant_tx, utcnow
+from tenants.group_tx import run_in_one_trip, shared_tx
+from tenants.users import User, ensure_external
+
+
+def test_one_trip_writes_for_every_tenant_or_for_none(tenant: str, other_tenant: str) -> None:
+    insert = "INSERT INTO users (tenant_id, id, external_id, created_at, updated_at) VALUES (%s, %s, %s, now(), now())"
+    returning = f"{insert} RETURNING external_id"
+
+    def users_of(tenant_id: str) -> list[str | None]:
+        with tenant_tx(tenant_id) as tx:
+            return list(tx.scalars(select(User.external_id)))
+
+    both = [(one, returning, (one, uuid4(), f"u of {one}")) for one in (tenant, other_tenant)]
+    assert run_in_one_trip(both, shared=True) == [(f"u of {tenant}",), (f"u of {other_tenant}",)]
+    as_another = [(tenant, returning, (tenant, uuid4(), "v")), (other_tenant, returning, (tenant, uuid4(), "w"))]
+    with pytest.raises(DBAPIError, match="row-level security"):
+        run_in_one_trip(as_another, shared=True)
+    assert (users_of(tenant), users_of(other_tenant)) == ([f"u of {tenant}"], [f"u of {other_tenant}"])
+
+
+def test_a_shared_transaction_is_inside_one_tenant_at_a_time(tenant: str, other_tenant: str) -> None:
+    with shared_tx(tenant, shared=True) as enter:
+        ensure_external(enter(tenant), "a", now=utcnow())
+        tx = enter(other_tenant)
+        assert list(tx.scalars(select(User.external_id))) == [], "the first tenant's user is not seen"
+        ensure_external(tx, "b", now=utcnow())
+        tx.after_commit(lambda: None)
+        assert len(tx.take_after_commit()) == 1
+    for tenant_id, external_id in ((tenant, "a"), (other_tenant, "b")):
+        with tenant_tx(tenant_id) as tx:
+            assert list(tx.scalars(select(User.external_id))) == [external_id]
