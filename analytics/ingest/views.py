@@ -1,4 +1,4 @@
-"""Views, counted in buckets of the hour in which they happened. Written by the group commit (`record_events`)."""
+"""Views, counted in buckets of the hour in which they happened. Written by the group commit (`write_events`)."""
 
 from datetime import datetime
 
