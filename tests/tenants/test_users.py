@@ -69,7 +69,7 @@ def test_an_erased_user_is_found_and_locked_by_nobody(tenant: str) -> None:
         assert users.find(tx, "ext:kept").id == users.find(tx, str(kept)).id == kept
         tx.execute(update(User).where(User.id == erased).values(erased_at=now, external_id=None))
         assert users.lock_users(tx, {kept, erased, uuid4()}) == {kept}
-        assert users.count(tx, 10) == 2, "an erased user still counts"
+        assert users.count(tx, 10) == 2, "an erased user is still included"
         for reference in (str(erased), "ext:erased", "not-a-uuid", str(uuid4())):
             with pytest.raises(UserNotFound):
                 users.find(tx, reference)
