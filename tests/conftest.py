@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -85,10 +86,10 @@ SHARED_BY = {
         "tests/browser/test_dashboard.py",
         "tests/browser/test_script.py",
         "tests/faults/test_revocation.py",
-        "tests/faults/test_up.py::test_a_folder_in_use_is_said",
+        "tests/faults/test_up.py::test_a_folder_in_use_is_reported_in_one_line",
         "tests/faults/test_up.py::test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill",
     },
-    "embedded": {
+    "running_servers": {
         "tests/app/run/test_local_servers.py",
         "tests/app/run/test_server_roles.py",
         "tests/app/run/test_server_user.py",
@@ -297,6 +298,23 @@ def client(app: Flask) -> FlaskClient:
 @pytest.fixture
 def connected(app: Flask) -> None:
     """The database and Redis, for tests of the domain."""
+
+
+@contextlib.contextmanager
+def redis_unavailable() -> Iterator[None]:
+    """Neither the boards' nor the queue's Redis is available: their breakers are open and stay open."""
+    with pytest.MonkeyPatch.context() as patch:
+        for guarded in (tenants_redis.boards(), tenants_redis.queue()):
+            patch.setattr(guarded, "_down_since", 0.0)
+            patch.setattr(guarded, "_next_probe_at", math.inf)
+        yield
+
+
+@pytest.fixture
+def no_redis(connected: None) -> Iterator[None]:
+    """Redis is unavailable from here on. (For a part of a test: `redis_unavailable`.)"""
+    with redis_unavailable():
+        yield
 
 
 @pytest.fixture

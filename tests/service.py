@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import psycopg
 import requests
+from psycopg.rows import scalar_row
 from redis.exceptions import RedisError
 
 from app.run.data_folder import read_state
@@ -186,6 +187,17 @@ def eventually(what: Callable[[], Any], *, within_s: float = 60, every_s: float 
             assert answer, f"not within {within_s} s"
             return answer
         time.sleep(every_s)
+
+
+def blocked_connections(database_url: str, *, for_s: float = 0) -> int:
+    """How many of the database's connections have been waiting for a lock, at least this long."""
+    with psycopg.connect(database_url, row_factory=scalar_row) as connection:
+        found = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            " AND clock_timestamp() - query_start >= make_interval(secs => %s)",
+            [for_s],
+        ).fetchone()
+    return int(found or 0)
 
 
 def free_port() -> int:

@@ -56,14 +56,6 @@ def jobs(tenant: str) -> Jobs:
     return jobs
 
 
-@pytest.fixture
-def no_redis(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis is unavailable: its breaker is open and stays open."""
-    guarded = tenants_redis.boards()
-    monkeypatch.setattr(guarded, "_down_since", 0.0)
-    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
-
-
 def make_page(caller: Caller, external_id: str, **changes: str) -> str:
     body = {"space": "eng", "title": f"Page {external_id}", "url": f"https://wiki.example/{external_id}", **changes}
     answer = caller("PUT", f"/api/v1/pages/{external_id}", json=body)
@@ -106,16 +98,16 @@ def views_of(tenant: str, page: str | None = None) -> int:
 def likes_of(tenant: str, page: str) -> tuple[int, int]:
     """The rows, and the counter: they must be the same."""
     with tenant_tx(tenant) as tx:
-        row = tx.execute(
+        found = tx.execute(
             text(
                 "SELECT (SELECT count(liked_at) FROM page_likes l"
-                " WHERE l.tenant_id = p.tenant_id AND l.page_id = p.id), c.likes"
+                " WHERE l.tenant_id = p.tenant_id AND l.page_id = p.id) AS rows, c.likes AS counter"
                 " FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id"
                 " WHERE p.external_id = :page"
             ),
             {"page": page},
         ).one()
-        return int(row[0]), int(row[1])
+        return int(found.rows), int(found.counter)
 
 
 def clear_settings_cache() -> None:

@@ -35,11 +35,11 @@ def test_erasing_a_user_forgets_who_they_were_everywhere(
     board = "/api/v1/leaderboards?scope=tenant&window=all&metric=likes"
     assert len(admin("GET", board).get_json()["items"]) == 2
 
-    held = fred("GET", "/api/v1/users/me/export").get_json()
-    assert held["profile"]["username"] == name
-    assert sorted(like["page"] for like in held["likes"]) == ["a", "b"]
-    assert held["actions"][0]["agent"] == name
-    assert held["ledger"][0]["delta"] == 10
+    exported = fred("GET", "/api/v1/users/me/export").get_json()
+    assert exported["profile"]["username"] == name
+    assert sorted(like["page"] for like in exported["likes"]) == ["a", "b"]
+    assert exported["actions"][0]["agent"] == name
+    assert exported["ledger"][0]["delta"] == 10
 
     before = len(logged())
     receipt = fred("DELETE", "/api/v1/users/me")

@@ -5,6 +5,7 @@ import pytest
 from analytics import wake
 from tenants import redis as tenants_redis
 from tests.analytics.conftest import Jobs
+from tests.conftest import redis_unavailable
 from tests.service import eventually
 
 
@@ -52,11 +53,8 @@ def test_the_waker_wakes_every_tenant_that_it_was_given(tenant: str, jobs: Jobs)
     assert eventually(jobs) == [wake.JOB]
 
 
-def test_without_redis_nothing_happens(tenant: str, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as unavailable:
-        guarded = tenants_redis.queue()
-        unavailable.setattr(guarded, "_down_since", 0.0)
-        unavailable.setattr(guarded, "_next_probe_at", float("inf"))
+def test_without_redis_nothing_happens(tenant: str, jobs: Jobs) -> None:
+    with redis_unavailable():
         wake.wake([tenant])
         wake.job_started(tenant)
         wake.job_finished(tenant, took_s=1)

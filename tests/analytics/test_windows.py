@@ -23,17 +23,17 @@ def test_a_window_is_this_hour_and_all_but_one_of_its_hours_before(now: datetime
 
 
 @given(moments)
-def test_what_is_of_a_later_hour_does_not_count_yet(now: datetime) -> None:
+def test_a_later_hour_is_not_in_a_window_yet(now: datetime) -> None:
     for window in SLIDING:
         assert not window.contains(hour_of(now) + HOUR, at=now)
         assert window.contains(hour_of(now) + HOUR - timedelta(microseconds=1), at=now)
 
 
 @given(moments, st.integers(0, 24 * 45), st.integers(-30, 24 * 45))
-def test_whatever_changes_its_standing_as_time_passes_is_in_a_crossed_span(
+def test_whatever_enters_or_leaves_a_window_as_time_passes_is_in_a_crossed_span(
     now: datetime, hours_later: int, hours_ago: int
 ) -> None:
-    """Nothing that enters or leaves a window is missed, however long nobody looked."""
+    """Nothing that enters or leaves a window is missed, however long nothing ran."""
     before, after = hour_of(now), hour_of(now) + hours_later * HOUR
     event = now - hours_ago * HOUR
     changed = any(window.contains(event, at=before) != window.contains(event, at=after) for window in SLIDING)

@@ -15,7 +15,7 @@ from tests.beacons import FIREFOX, send
 from tests.people import Caller
 
 
-def test_a_loop_of_curl_wins_nothing_without_redis_either(
+def test_repeated_beacons_of_one_visitor_count_once_without_redis_too(
     settings: Settings, admin: Caller, key: str, tenant: str
 ) -> None:
     away = create_app(replace(settings, redis_url="redis://127.0.0.1:1/0")).test_client()
@@ -27,7 +27,9 @@ def test_a_loop_of_curl_wins_nothing_without_redis_either(
     "agent",
     ["Googlebot/2.1 (+http://www.google.com/bot.html)", "curl/8.5.0", "python-requests/2.32", "", "HeadlessChrome"],
 )
-def test_robots_are_refused_and_told_so(client: FlaskClient, admin: Caller, key: str, tenant: str, agent: str) -> None:
+def test_a_robots_view_is_rejected_with_its_reason(
+    client: FlaskClient, admin: Caller, key: str, tenant: str, agent: str
+) -> None:
     answer = send(client, key, headers={"User-Agent": agent})
     assert answer.status_code == 202
     assert answer.get_json()["rejected"][0]["code"] == "bot"

@@ -98,13 +98,14 @@ def test_in_a_batch_only_what_needs_another_user_is_refused_and_can_be_sent_agai
     admin("PUT", "/api/v1/actions/catalog/post", json={"points": 10})
     likes = [{"type": "like", "page": "p", "user": f"u{number}", "id": f"e{number}"} for number in range(4)]
     events: list[dict[str, Any]] = [*likes, {"type": "view", "page": "p"}]
-    told = admin("POST", "/api/v1/events", json={"events": events}).get_json()
-    assert told["accepted"] == 3
-    assert [(one["index"], one["code"]) for one in told["rejected"]] == [(2, "limited"), (3, "limited")]
+    answer = admin("POST", "/api/v1/events", json={"events": events}).get_json()
+    assert answer["accepted"] == 3
+    assert [(one["index"], one["code"]) for one in answer["rejected"]] == [(2, "limited"), (3, "limited")]
     act = {"type": "action", "action_type": "post", "id": "x"}
-    told = admin("POST", "/api/v1/events", json={"events": [{**act, "user": "u1"}, {**act, "user": "u9", "id": "y"}]})
-    assert told.get_json()["accepted"] == 1
-    assert [one["code"] for one in told.get_json()["rejected"]] == ["limited"]
+    actions = [{**act, "user": "u1"}, {**act, "user": "u9", "id": "y"}]
+    answer = admin("POST", "/api/v1/events", json={"events": actions}).get_json()
+    assert answer["accepted"] == 1
+    assert [one["code"] for one in answer["rejected"]] == ["limited"]
     assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"]["limited"] == 3
     limit(tenant, users=4)
     again = admin("POST", "/api/v1/events", json={"events": likes}).get_json()

@@ -1,6 +1,5 @@
 """Erasing a user costs the others nothing, and takes away what names that user and nothing else."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,10 +11,12 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics import redaction
+from app.settings import Settings
 from tenants import idempotency, users
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page, views_of
 from tests.people import Caller, client_of, user_of
+from tests.service import blocked_connections, eventually
 from workers import jobs
 
 
@@ -80,12 +81,12 @@ def test_answers_are_redacted_after_the_commit_of_the_erasure(
 ) -> None:
     gone, seen = user_of(client, tenant), []
 
-    def look(tenant_id: str, user_id: UUID, **_kwargs: Any) -> None:
+    def read_erased_user(tenant_id: str, user_id: UUID, **_kwargs: Any) -> None:
         with tenant_tx(tenant_id) as tx, pytest.raises(users.UserNotFound):
             users.get(tx, user_id)
         seen.append(user_id)
 
-    monkeypatch.setattr(redaction, "redact", look)
+    monkeypatch.setattr(redaction, "redact", read_erased_user)
     admin("DELETE", f"/api/v1/users/{gone.id}", headers={"Idempotency-Key": "k"})
     assert seen == [UUID(gone.id)]
 
@@ -132,7 +133,7 @@ def test_what_a_crash_left_is_redacted_by_the_scheduled_job(
 
 
 def test_a_user_who_is_erased_twice_at_once_is_erased(
-    app: Flask, admin: Caller, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    app: Flask, admin: Caller, client: FlaskClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = user_of(client, admin.tenant)
     monkeypatch.setattr(redaction, "redact", lambda *_args, **_kwargs: None)
@@ -145,7 +146,7 @@ def test_a_user_who_is_erased_twice_at_once_is_erased(
         with tenant_tx(admin.tenant) as tx:
             tx.execute(text("SELECT FROM users WHERE tenant_id = :t FOR UPDATE"), {"t": admin.tenant})
             statuses = both.map(erase, range(2))
-            time.sleep(0.5)  # both have found the user, and wait
+            eventually(lambda: blocked_connections(settings.database_url or "") == 2)  # both wait for the user
         assert set(statuses) <= {200, 404}
     assert pending(admin.tenant) == 1
 

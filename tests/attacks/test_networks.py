@@ -180,10 +180,10 @@ def test_who_is_suspended_or_unknown_learns_nothing_from_it(
 ) -> None:
     def answer(username: str, address: str, password: str = PASSWORD) -> tuple[int, str, str]:
         body = {"tenant": tenant, "username": username, "password": password}
-        told = client.post(
+        answer = client.post(
             "/api/v1/auth/login", json=body, headers={"User-Agent": FIREFOX}, environ_base={"REMOTE_ADDR": address}
         )
-        return told.status_code, told.get_json()["code"], told.get_json()["detail"]
+        return answer.status_code, answer.get_json()["code"], answer.get_json()["detail"]
 
     for number in range(8):
         nobody = answer("nobody", elsewhere(number))

@@ -1,4 +1,4 @@
-"""No request ever holds two connections: a process that has only one answers everything."""
+"""No request ever uses two connections: a process that has only one answers everything."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -66,17 +66,14 @@ def requests_of_every_kind(app: Caller, member: Caller, admin: Caller) -> Iterat
 
 @pytest.mark.parametrize("redis", ["up", "down"])
 def test_a_process_with_one_connection_answers_requests_of_every_kind(
-    client: FlaskClient, tenant: str, redis: str, monkeypatch: pytest.MonkeyPatch
+    client: FlaskClient, tenant: str, redis: str, request: pytest.FixtureRequest
 ) -> None:
     admin = user_of(client, tenant, role=Role.ADMIN, username="admin_user")
     sender, member = client_of(client, tenant), user_of(client, tenant)
     assert sender("PUT", "/api/v1/actions/catalog/post", json={"points": 10}).status_code == 200
     make_page(sender, "home", visibility="public")
     if redis == "down":
-        from tenants import redis as tenants_redis
-
-        monkeypatch.setattr(tenants_redis.boards(), "_down_since", 0.0)
-        monkeypatch.setattr(tenants_redis.boards(), "_next_probe_at", float("inf"))
+        request.getfixturevalue("no_redis")
     for answer in requests_of_every_kind(sender, member, admin):
         assert answer.status_code < 400, f"{answer.request.method} {answer.request.path}: {answer.text}"
         answer.get_data()

@@ -220,7 +220,7 @@ def test_nothing_of_another_tenant_is_seen_or_changed(
     assert everything_of(victim.tenant) == before
 
 
-def test_not_there_and_another_tenants_look_the_same(client: FlaskClient, tenant: str, victim: Victim) -> None:
+def test_missing_and_another_tenants_get_the_same_answer(client: FlaskClient, tenant: str, victim: Victim) -> None:
     attacker = client_of(client, tenant)
     theirs = attacker("GET", f"/api/v1/users/{victim.user}").get_json()
     nobodys = attacker("GET", "/api/v1/users/00000000-0000-4000-8000-000000000000").get_json()

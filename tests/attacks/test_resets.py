@@ -1,18 +1,19 @@
 """Password resets: no way from `users:write` to an admin's rights, in whatever order things happen."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import UUID
 
 import pytest
 from flask.testing import FlaskClient
 
+from app.settings import Settings
 from tenants import passwords, resets, sessions, users
 from tenants.db import Tx, tenant_tx, utcnow
 from tenants.users import Role
 from tests.people import PASSWORD, Caller, client_of, user_of
 from tests.secrets_seen import SEEN
+from tests.service import blocked_connections, eventually
 
 
 @pytest.fixture
@@ -40,12 +41,21 @@ def spend(http: FlaskClient, token: str) -> int:
     return http.post("/api/v1/auth/reset", json={"reset_token": token, "password": "of the attacker"}).status_code
 
 
-def waiting(pool: ThreadPoolExecutor, call: Callable[[], int]) -> Future[int]:
-    """A call that waits for a lock that we have."""
-    started = pool.submit(call)
-    time.sleep(0.4)
-    assert not started.done(), "it waits"
-    return started
+StartBlocked = Callable[[Callable[[], int]], Future[int]]
+
+
+@pytest.fixture
+def start_blocked(settings: Settings) -> Iterator[StartBlocked]:
+    """Starts a call in another thread, and returns when it waits for a lock that the test has."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def start(call: Callable[[], int]) -> Future[int]:
+            started = pool.submit(call)
+            eventually(lambda: started.done() or blocked_connections(settings.database_url or ""))
+            assert not started.done(), "it waits for the lock"
+            return started
+
+        yield start
 
 
 @pytest.mark.parametrize("role", [Role.ADMIN, Role.MEMBER])
@@ -62,45 +72,45 @@ def test_a_change_of_role_ends_open_resets(
     assert spend(client, token) == 401
 
 
-def test_a_promotion_that_is_under_way_is_seen_by_an_offer(writer: Caller, victim: Caller, tenant: str) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with tenant_tx(tenant) as tx:
-            change(tx, victim, role="admin")
-            answer = waiting(pool, lambda: writer("POST", f"/api/v1/users/{victim.id}/password-reset").status_code)
-        assert answer.result() == 403
+def test_a_promotion_that_is_under_way_is_seen_by_an_offer(
+    writer: Caller, victim: Caller, tenant: str, start_blocked: StartBlocked
+) -> None:
+    with tenant_tx(tenant) as tx:
+        change(tx, victim, role="admin")
+        answer = start_blocked(lambda: writer("POST", f"/api/v1/users/{victim.id}/password-reset").status_code)
+    assert answer.result() == 403
 
 
 def test_an_offer_that_is_under_way_is_ended_by_a_promotion(
-    client: FlaskClient, writer: Caller, victim: Caller, tenant: str
+    client: FlaskClient, writer: Caller, victim: Caller, tenant: str, start_blocked: StartBlocked
 ) -> None:
     admin = user_of(client, tenant, role=Role.ADMIN)
-    with ThreadPoolExecutor(1) as pool:
-        with tenant_tx(tenant) as tx:
-            token, _ = resets.create(tx, users.get(tx, UUID(victim.id)), by_admin=False, now=utcnow())
-            path = f"/api/v1/users/{victim.id}"
-            answer = waiting(pool, lambda: admin("PATCH", path, json={"role": "admin"}).status_code)
-        assert answer.result() == 200
+    with tenant_tx(tenant) as tx:
+        token, _ = resets.create(tx, users.get(tx, UUID(victim.id)), by_admin=False, now=utcnow())
+        path = f"/api/v1/users/{victim.id}"
+        answer = start_blocked(lambda: admin("PATCH", path, json={"role": "admin"}).status_code)
+    assert answer.result() == 200
     assert spend(client, token) == 401
 
 
 def test_spending_a_reset_while_its_user_is_promoted_ends_in_one_of_both_orders(
-    client: FlaskClient, writer: Caller, victim: Caller, tenant: str
+    client: FlaskClient, writer: Caller, victim: Caller, tenant: str, start_blocked: StartBlocked
 ) -> None:
     token = offer(writer, victim)
-    with ThreadPoolExecutor(1) as pool:
-        with tenant_tx(tenant) as tx:
-            users.change(tx, users.get(tx, UUID(victim.id)), {"segment": "x"}, now=utcnow())  # has the user's row
-            answer = waiting(pool, lambda: spend(client, token))
-            change(tx, victim, role="admin")  # and now the reset's: no deadlock
-        assert answer.result() == 401
+    with tenant_tx(tenant) as tx:
+        users.change(tx, users.get(tx, UUID(victim.id)), {"segment": "x"}, now=utcnow())  # has the user's row
+        answer = start_blocked(lambda: spend(client, token))
+        change(tx, victim, role="admin")  # and now the reset's: no deadlock
+    assert answer.result() == 401
 
 
-def test_only_an_admin_erases_who_is_being_promoted(writer: Caller, victim: Caller, tenant: str) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with tenant_tx(tenant) as tx:
-            change(tx, victim, role="admin")
-            answer = waiting(pool, lambda: writer("DELETE", f"/api/v1/users/{victim.id}").status_code)
-        assert answer.result() == 403
+def test_only_an_admin_erases_who_is_being_promoted(
+    writer: Caller, victim: Caller, tenant: str, start_blocked: StartBlocked
+) -> None:
+    with tenant_tx(tenant) as tx:
+        change(tx, victim, role="admin")
+        answer = start_blocked(lambda: writer("DELETE", f"/api/v1/users/{victim.id}").status_code)
+    assert answer.result() == 403
     with tenant_tx(tenant) as tx:
         assert users.get(tx, UUID(victim.id)).username == "victim"
 

@@ -161,7 +161,7 @@ def likes_of(wiki: Wiki, page: str) -> int:
     return sum(point["value"] for point in stats["points"])
 
 
-def test_not_there_and_private_look_the_same(stranger: Caller) -> None:
+def test_missing_and_private_get_the_same_answer(stranger: Caller) -> None:
     for method, end in [("GET", ""), ("GET", "/stats"), ("GET", "/series"), ("PUT", "/like"), ("DELETE", "/like")]:
         private, missing = (stranger(method, f"/api/v1/pages/{page}{end}") for page in ("hidden-page", "missed-page"))
         assert private.status_code == missing.status_code == 404, (method, end)
@@ -256,7 +256,7 @@ def sees_private(caller: Caller) -> bool:
     return answers == {True}
 
 
-def test_an_admin_lets_a_stranger_see_all_and_it_counts_on_the_next_call(wiki: Wiki, stranger: Caller) -> None:
+def test_a_stranger_whom_an_admin_lets_see_all_sees_it_on_the_next_call(wiki: Wiki, stranger: Caller) -> None:
     assert not sees_private(stranger)
     wiki.change_user(stranger, sees_private=True)
     assert sees_private(stranger)
@@ -293,7 +293,7 @@ def test_who_sees_private_pages_is_shown_to_admins_and_to_oneself(
         assert other("GET", path).get_json()["sees_private"] is None
 
 
-def test_whom_the_tenant_made_sees_all(client: FlaskClient, wiki: Wiki) -> None:
+def test_a_user_created_by_the_tenant_sees_all(client: FlaskClient, wiki: Wiki) -> None:
     """Its app by an external id, one by one or many; and its people."""
     wiki.admin("PUT", "/api/v1/pages/open-page/likes/ben")
     assert wiki.admin("PUT", "/api/v1/pages/owned", json={**PAGES["open-page"], "owner": "cat"}).status_code == 201
@@ -301,7 +301,7 @@ def test_whom_the_tenant_made_sees_all(client: FlaskClient, wiki: Wiki) -> None:
         assert wiki.admin("GET", f"/api/v1/users/{name}").get_json()["sees_private"] is True, name
 
 
-def test_answers_on_the_shelf_are_not_given_to_who_may_not_see_them(
+def test_cached_answers_are_not_given_to_readers_who_may_not_see_them(
     client: FlaskClient, wiki: Wiki, stranger: Caller
 ) -> None:
     """The same questions, each asked by all in every order, within the moment that answers are kept."""

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: what an admin sees, and what moves while they look."""
+"""The dashboard in a real browser: what an admin sees, and what changes while the page is open."""
 
 import re
 import time
@@ -114,7 +114,7 @@ def test_a_list_is_read_to_its_last_page(watched: Watched, wiki: Wiki) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_holds_on_a_phone(
+def test_nothing_is_wider_than_a_phones_screen(
     browser: Browser, demo_service: Service, signed_in: StorageState, wiki: Wiki, scheme: str
 ) -> None:
     for name, title in NASTY.items():
@@ -162,7 +162,7 @@ def test_it_works_by_keyboard_alone(watched: Watched, wiki: Wiki) -> None:
     watched.all_is_well()
 
 
-def test_without_a_socket_it_asks_again_and_says_so(watched: Watched, wiki: Wiki) -> None:
+def test_without_a_socket_it_polls_and_says_so(watched: Watched, wiki: Wiki) -> None:
     wiki.put("asked", space="polling", likes=1)
     eventually(lambda: wiki.likes_on("polling") == [1])
 
@@ -181,7 +181,7 @@ def test_without_a_socket_it_asks_again_and_says_so(watched: Watched, wiki: Wiki
     watched.all_is_well()
 
 
-def test_titles_and_addresses_are_words_and_nothing_more(watched: Watched, wiki: Wiki) -> None:
+def test_titles_and_addresses_are_shown_as_text(watched: Watched, wiki: Wiki) -> None:
     for name, title in NASTY.items():
         wiki.put(f"nasty-{name}", space="nasty", likes=1, title=title)
     eventually(lambda: len(wiki.likes_on("nasty")) == len(NASTY))
@@ -219,7 +219,7 @@ def test_the_theme_can_be_switched_and_is_remembered(watched: Watched) -> None:
     watched.all_is_well()
 
 
-def test_who_registered_alone_sees_what_is_public_and_no_errors(stranger: Watched, wiki: Wiki) -> None:
+def test_a_self_registered_user_sees_what_is_public_and_no_errors(stranger: Watched, wiki: Wiki) -> None:
     wiki.put("shown", space="mixed", likes=1, visibility="public")
     wiki.put("kept-back", space="mixed", likes=3)
     wiki.put("kept-apart", space="closed", likes=3)
@@ -254,7 +254,7 @@ def test_who_registered_alone_sees_what_is_public_and_no_errors(stranger: Watche
     stranger.all_is_well()
     page.goto(f"{wiki.service.url}/dashboard?page=kept-back")
     expect(page.get_by_role("dialog").get_by_text("There is no such page")).to_be_visible()
-    # An admin lets them see all, and thinks better of it while they look.
+    # An admin lets them see all, and takes it back while the page is open.
     path = f"{wiki.service.url}/api/v1/users/{answer.json()['id']}"
     assert requests.patch(path, json={"sees_private": True}, headers=wiki.headers, timeout=10).ok
     page.goto(f"{wiki.service.url}/dashboard?space=mixed&metric=likes")
@@ -281,7 +281,7 @@ def test_signing_out_and_a_session_that_ends(stranger: Watched) -> None:
     stranger.all_is_well()
 
 
-def test_a_wrong_password_is_said_in_words(stranger: Watched) -> None:
+def test_a_wrong_password_shows_a_readable_error(stranger: Watched) -> None:
     page = stranger.page
     page.goto(f"{stranger.service.url}/dashboard")
     stranger.shoot("sign-in")
@@ -292,7 +292,7 @@ def test_a_wrong_password_is_said_in_words(stranger: Watched) -> None:
     expect(page.get_by_role("alert")).to_contain_text("not right")
 
 
-def test_the_admins_corner(watched: Watched, wiki: Wiki) -> None:
+def test_the_admin_pages_work(watched: Watched, wiki: Wiki) -> None:
     wiki.put("weighed", space="weights", likes=2)
     bad = {"events": [{"type": "view", "page": "no-such-page"}]}
     wiki.service.post("/api/v1/events", json=bad, headers=wiki.headers)
@@ -348,7 +348,7 @@ def test_the_admins_corner(watched: Watched, wiki: Wiki) -> None:
     watched.all_is_well()
 
 
-def test_a_suspicious_score_is_looked_at_and_judged(watched: Watched, wiki: Wiki) -> None:
+def test_an_admin_opens_a_flagged_user_and_reverses_the_payments(watched: Watched, wiki: Wiki) -> None:
     wiki.pay("quick-fingers", 20_000)
     watched.context.add_init_script("window.confirm = () => true")
     page = watched.open("/dashboard/admin/integrity")
@@ -410,7 +410,7 @@ def test_the_first_view_is_small(watched: Watched) -> None:
     assert sum(sizes) < 150_000
 
 
-def test_a_list_stands_on_a_page_of_the_tenants_and_on_no_other(browser: Browser, wiki: Wiki) -> None:
+def test_the_widget_is_shown_on_the_keys_origins_only(browser: Browser, wiki: Wiki) -> None:
     for name, title in NASTY.items():
         wiki.put(f"embed-{name}", space="embed", likes=1, title=title, visibility="public")
     with Site() as site, Site() as elsewhere:

@@ -30,8 +30,8 @@ class Joined:
 
     def ticket(self) -> dict[str, str]:
         answer = requests.post(f"{self.url}/api/v1/live/tickets", headers=self.headers, timeout=10)
-        told: dict[str, str] = answer.json()
-        return told
+        issued: dict[str, str] = answer.json()
+        return issued
 
     def connect(self, origin: str) -> Socket:
         address = self.url.replace("http", "ws") + f"/ws/leaderboards?ticket={self.ticket()['ticket']}"

@@ -1,6 +1,7 @@
 """P3 and P4: boards come back, whatever happens to Redis and to workers, and nobody notices while they read."""
 
 import contextlib
+import itertools
 import random
 import signal
 import threading
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -16,11 +18,12 @@ import requests
 from redis import Redis
 
 from app.run.data_folder import read_state
+from tenants import redis
 from tests.conftest import reachable_folder
 from tests.service import Service, eventually, plaudit, running_service, wait_for_right_boards
 
 PAGES = 30
-BOARD = "/api/v1/leaderboards?scope=tenant&window=all&metric=views&limit=100"
+BOARD = "/api/v1/leaderboards?scope=tenant&window=all&metric=views"
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +58,8 @@ def redis_of(service: Service) -> "Redis":
     return Redis.from_url(state["addresses"]["redis_url"])
 
 
-def read(service: Service, headers: dict[str, str]) -> dict[str, Any]:
-    answer = requests.get(service.url + BOARD, headers=headers, timeout=10)
+def read(service: Service, headers: dict[str, str], *, limit: int = 100) -> dict[str, Any]:
+    answer = requests.get(f"{service.url}{BOARD}&limit={limit}", headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -71,7 +74,7 @@ def rebuilt(service: Service) -> float:
 
 def test_emptying_redis_under_two_hundred_readers(service: Service) -> None:
     wait_for_right_boards(service)
-    redis_of(service).delete("lbr:demo")  # have it look for boards that were never filled, as nothing was on them yet
+    redis_of(service).delete("lbr:demo")  # so that boards are filled that had no rows until now
     eventually(lambda: redis_of(service).get("lbr:demo") not in {None, b"?"})
     headers = headers_of(service)
     expected = [(row["rank"], row["page"]["external_id"], row["value"]) for row in read(service, headers)["items"]]
@@ -82,7 +85,7 @@ def test_emptying_redis_under_two_hundred_readers(service: Service) -> None:
     def keep_reading(_: int) -> None:
         with requests.Session() as session:
             while not stop.is_set():
-                answer = session.get(service.url + BOARD, headers=headers, timeout=20)
+                answer = session.get(f"{service.url}{BOARD}&limit=100", headers=headers, timeout=20)
                 assert answer.status_code == 200, answer.text
                 body = answer.json()
                 rows = [(row["rank"], row["page"]["external_id"], row["value"]) for row in body["items"]]
@@ -107,8 +110,8 @@ def test_emptying_redis_under_two_hundred_readers(service: Service) -> None:
     eventually(lambda: read(service, headers)["source"] == "redis")
     wait_for_right_boards(service)
     boards = len(list(redis_of(service).scan_iter("lbv:{lb:demo:*")))
-    told = "\n".join(line for line in service.log_text().splitlines() if "boards rebuilt" in line)
-    assert 0 < rebuilt(service) - before <= boards, f"each board once: {told}"
+    rebuilds = "\n".join(line for line in service.log_text().splitlines() if "boards rebuilt" in line)
+    assert 0 < rebuilt(service) - before <= boards, f"each board once: {rebuilds}"
 
 
 def test_a_worker_killed_again_and_again_while_it_projects(service: Service) -> None:
@@ -137,16 +140,25 @@ def test_a_worker_killed_again_and_again_while_it_projects(service: Service) -> 
 
 def test_a_redis_that_hangs_fails_no_read_and_boards_are_right_soon_after(service: Service) -> None:
     headers = headers_of(service)
+    eventually(lambda: read(service, headers)["source"] == "redis")
+    limits = itertools.count(PAGES)
+
+    def typical_s(sources: set[str]) -> float:
+        """Read the board twenty times; the median of the times. Each with another limit, so that none is cached."""
+        times: list[float] = []
+        for limit in itertools.islice(limits, 20):
+            began = time.monotonic()
+            assert read(service, headers, limit=limit)["source"] in sources
+            times.append(time.monotonic() - began)
+        return median(times)
+
+    with_redis_s = typical_s({"redis"})
     valkey = service.processes()["valkey"]
     valkey.suspend()
     try:
         send(service, {"p0": 1000})
-        slowest = 0.0
-        for _ in range(20):
-            began = time.perf_counter()
-            assert read(service, headers)["source"] in {"snapshot", "postgres"}
-            slowest = max(slowest, time.perf_counter() - began)
-        assert slowest < 5
+        # Some reads probe Redis, the others do not wait for it.
+        assert typical_s({"snapshot", "postgres"}) < 5 * with_redis_s + redis.TIMEOUT_S / 2
     finally:
         valkey.resume()
     eventually(lambda: [row["page"]["external_id"] for row in read(service, headers)["items"][:1]] == ["p0"])

@@ -73,7 +73,7 @@ def make_long_board(wiki: Caller) -> None:
     projection.project_all(wiki.tenant, now=utcnow)
 
 
-def test_a_thousand_clients_are_told_and_one_that_never_reads_delays_nobody(
+def test_a_thousand_clients_receive_changes_and_one_that_never_reads_delays_nobody(
     settings: Settings, addresses: Addresses, wiki: Caller, tmp_path: Any
 ) -> None:
     make_long_board(wiki)
@@ -123,7 +123,9 @@ def test_a_stream_that_nobody_reads_is_dropped(
         eventually(lambda: newest(reader, "tenant:7d:likes") == version)
 
 
-def test_who_sends_without_end_freezes_nobody(settings: Settings, addresses: Addresses, wiki: Caller) -> None:
+def test_a_client_that_sends_without_end_blocks_no_other(
+    settings: Settings, addresses: Addresses, wiki: Caller
+) -> None:
     with Live(settings, addresses) as live:
         other = live.follow(wiki, scope="tenant", window="7d", metric="likes")
         other.read_until("subscribed")
@@ -148,7 +150,7 @@ def test_who_sends_without_end_freezes_nobody(settings: Settings, addresses: Add
         assert "Traceback" not in live.log_text()
 
 
-def test_without_redis_a_socket_opens_and_hears_of_changes(
+def test_without_redis_a_socket_opens_and_receives_changes(
     settings: Settings, addresses: Addresses, wiki: Caller
 ) -> None:
     with Live(settings, addresses, REDIS_URL=f"redis://127.0.0.1:{free_port()}/0") as live:
@@ -184,7 +186,7 @@ def another_live(service: Service) -> Iterator[int]:
 SCOPES = ["tenant", "space:s0", "space:s1"]
 
 
-def test_two_processes_and_a_restart_of_redis_leave_everybody_with_the_newest(service: Service) -> None:
+def test_clients_of_two_processes_have_the_newest_version_after_a_restart_of_redis(service: Service) -> None:
     headers = {"Authorization": f"Bearer {service.token()}"}
     for number in range(6):
         body = {"space": f"s{number % 2}", "title": "t", "url": f"/{number}"}
@@ -210,10 +212,10 @@ def test_two_processes_and_a_restart_of_redis_leave_everybody_with_the_newest(se
         liking = threading.Thread(target=keep_liking)
         liking.start()
         try:
-            assert watchers.wait_for(len(SCOPES) + 3, within_s=60), "greeted, and told of some changes"
+            assert watchers.wait_for(len(SCOPES) + 3, within_s=60), "subscribed, and sent some changes"
             valkey = service.processes()["valkey"]
             os.kill(valkey.pid, signal.SIGKILL)
-            eventually(lambda: all(was_told(watcher, "resync") for watcher in watchers.all))
+            eventually(lambda: all(was_sent(watcher, "resync") for watcher in watchers.all))
         finally:
             stop.set()
             liking.join()
@@ -234,11 +236,11 @@ def test_two_processes_and_a_restart_of_redis_leave_everybody_with_the_newest(se
             messages = watcher.messages()
             assert [message["seq"] for message in messages] == list(range(1, len(messages) + 1))
             for scope in SCOPES:
-                told = [int(str(one["version"])) for one in messages if one.get("topic") == f"{scope}:7d:likes"]
-                assert told == sorted(told), "a version never goes back"
+                versions = [int(str(one["version"])) for one in messages if one.get("topic") == f"{scope}:7d:likes"]
+                assert versions == sorted(versions), "a version never goes back"
 
 
-def was_told(watcher: Watcher, kind: str) -> bool:
+def was_sent(watcher: Watcher, kind: str) -> bool:
     return any(message["type"] == kind for message in watcher.messages())
 
 

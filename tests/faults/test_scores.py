@@ -86,9 +86,9 @@ def test_thousands_of_actions_through_kills_add_up(service: Service) -> None:
                     url, json={"events": batch}, headers={"Authorization": f"Bearer {token}"}, timeout=10
                 )
                 if answer.status_code == 202:
-                    told = answer.json()
-                    assert told["rejected"] == []
-                    assert told["accepted"] + told["duplicates"] == len(batch)
+                    body = answer.json()
+                    assert body["rejected"] == []
+                    assert body["accepted"] + body["duplicates"] == len(batch)
                     answered.append(len(batch))
                     return
             time.sleep(0.1)

@@ -207,7 +207,7 @@ def marked_with(mark: str) -> Iterator[psutil.Process]:
                 yield process
 
 
-def test_nobody_has_to_read_what_it_says(folder: Path) -> None:
+def test_output_that_nobody_reads_does_not_stop_the_service(folder: Path) -> None:
     """A full pipe must not stop the service."""
     port = free_port()
     command = [*PLAUDIT, "up", "--data-dir", str(copy_prepared(folder)), "--port", str(port), *ONE_WORKER]
@@ -217,52 +217,51 @@ def test_nobody_has_to_read_what_it_says(folder: Path) -> None:
     try:
         eventually(lambda: requests.get(f"http://127.0.0.1:{port}/health/ready", timeout=5).ok, within_s=60)
         with requests.Session() as session:
-            for _ in range(600):  # each is logged with some 300 bytes: far more than a pipe holds
+            for _ in range(600):  # each is logged with some 300 bytes: far more than fit into a pipe
                 assert session.get(f"http://127.0.0.1:{port}/nothing-here", timeout=5).status_code == 404
     finally:
         process.terminate()
         assert process.wait(15) == 0
 
 
-def one_clear_line(done: "object", *words: str) -> None:
-    from subprocess import CompletedProcess
-
-    assert isinstance(done, CompletedProcess)
+def assert_one_clear_line(done: "subprocess.CompletedProcess[str]", *parts: str) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    for word in words:
-        assert word in done.stderr
+    for part in parts:
+        assert part in done.stderr
 
 
-def test_a_taken_port_is_said(folder: Path) -> None:
+def test_a_taken_port_is_reported_in_one_line(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        one_clear_line(plaudit("up", "--port", port, data_dir=folder), port, "--port")
+        assert_one_clear_line(plaudit("up", "--port", port, data_dir=folder), port, "--port")
 
 
-def test_a_folder_in_use_is_said(demo_service: Service) -> None:
+def test_a_folder_in_use_is_reported_in_one_line(demo_service: Service) -> None:
     said = plaudit("up", "--port", str(free_port()), data_dir=demo_service.data_dir)
-    one_clear_line(said, "running", "--data-dir")
+    assert_one_clear_line(said, "running", "--data-dir")
 
 
-def test_data_of_another_server_version_is_said(folder: Path) -> None:
+def test_data_of_another_server_version_is_reported_in_one_line(folder: Path) -> None:
     (folder / "postgres-14").mkdir(parents=True)
     said = plaudit("up", "--port", str(free_port()), data_dir=folder)
-    one_clear_line(said, "PostgreSQL 14", "plaudit backup", "plaudit restore")
+    assert_one_clear_line(said, "PostgreSQL 14", "plaudit backup", "plaudit restore")
 
 
-def test_an_unreachable_database_is_said(folder: Path) -> None:
+def test_an_unreachable_database_is_reported_in_one_line(folder: Path) -> None:
     env = {"DATABASE_URL": "postgresql://me:hunter2@127.0.0.1:1/db"}
     said = plaudit("up", "--port", str(free_port()), data_dir=folder, env=env)
-    one_clear_line(said, "cannot be reached", "DATABASE_URL")
+    assert_one_clear_line(said, "cannot be reached", "DATABASE_URL")
     assert "hunter2" not in said.stderr
 
 
-def test_a_wrong_setting_is_said(folder: Path) -> None:
+def test_a_wrong_setting_is_reported_in_one_line(folder: Path) -> None:
     env = {"PLAUDIT_PROXY_HOPS": "many"}
-    one_clear_line(plaudit("up", "--port", str(free_port()), data_dir=folder, env=env), "PLAUDIT_PROXY_HOPS", "many")
+    assert_one_clear_line(
+        plaudit("up", "--port", str(free_port()), data_dir=folder, env=env), "PLAUDIT_PROXY_HOPS", "many"
+    )
 
 
-def test_a_folder_that_cannot_be_written_is_said(folder: Path) -> None:
+def test_an_unwritable_folder_is_reported_in_one_line(folder: Path) -> None:
     folder.parent.joinpath("file").write_text("")
-    one_clear_line(plaudit("tenant", "list", data_dir=folder.parent / "file" / "data"), "--data-dir")
+    assert_one_clear_line(plaudit("tenant", "list", data_dir=folder.parent / "file" / "data"), "--data-dir")

@@ -44,7 +44,7 @@ def unprotected(connection: Connection) -> list[str]:
         return None
 
     tables = [row for row in connection.execute(TABLES) if row.name not in NOT_A_TENANTS]
-    assert tables, "there are tables to look at"
+    assert tables, "there are tables"
     return [said for table in tables if (said := complaint(table)) is not None]
 
 

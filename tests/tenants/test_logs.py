@@ -101,9 +101,9 @@ def test_secrets_inside_of_nested_data_are_masked(logged: Callable[[], list[dict
 
     data = {"list": [SECRETS[3]], "map": {SECRETS[3]: {"deeper": (SECRETS[3], 5)}}, "object": Holder(), "n": 1.5}
     structlog.get_logger().info("nested", action="test.nested", data=data)
-    told = logged()[0]["data"]
-    assert "Secret" not in json.dumps(told)
-    assert told == {"list": ["***"], "map": {"***": {"deeper": ["***", 5]}}, "object": "holds ***", "n": 1.5}
+    data_of_line = logged()[0]["data"]
+    assert "Secret" not in json.dumps(data_of_line)
+    assert data_of_line == {"list": ["***"], "map": {"***": {"deeper": ["***", 5]}}, "object": "holds ***", "n": 1.5}
 
 
 def test_ordinary_words_stay_readable() -> None:

@@ -26,9 +26,6 @@ def test_a_job_is_enqueued_by_its_name_with_its_arguments(connected: None) -> No
     job.delete()
 
 
-def test_without_redis_the_caller_learns_of_it(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    guarded = tenants_redis.queue()
-    monkeypatch.setattr(guarded, "_down_since", 0.0)
-    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
+def test_without_redis_the_caller_learns_of_it(no_redis: None) -> None:
     with pytest.raises(RedisUnavailable):
         queue.enqueue("workers.jobs.project", "a-tenant")

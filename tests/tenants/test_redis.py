@@ -1,4 +1,4 @@
-"""P3, in small: a Redis that is away or hangs costs a caller next to nothing, and is told of once."""
+"""P3, in small: a Redis that is away or hangs costs a caller next to nothing, and is logged once."""
 
 import socket
 import time

@@ -68,7 +68,7 @@ def test_an_erased_user_is_found_by_nobody(tenant: str) -> None:
         kept, erased = (users.ensure_external(tx, name, now=now) for name in ("kept", "erased"))
         assert users.find(tx, "ext:kept").id == users.find(tx, str(kept)).id == kept
         tx.execute(update(User).where(User.id == erased).values(erased_at=now, external_id=None))
-        assert users.count(tx, 10) == 2, "an erased user still counts"
+        assert users.count(tx, 10) == 2, "an erased user is still included"
         for reference in (str(erased), "ext:erased", "not-a-uuid", str(uuid4())):
             with pytest.raises(UserNotFound):
                 users.find(tx, reference)

@@ -13,7 +13,7 @@ from workers.schedule import Every
 
 
 def run_rounds(number: int, *entries: Every) -> None:
-    """Let the loop look at the schedule so many times."""
+    """Run the loop this many rounds."""
     rounds = iter(range(number))
     schedule.run(should_stop=lambda: next(rounds, None) is None, schedule=list(entries))
 

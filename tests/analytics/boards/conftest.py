@@ -22,7 +22,7 @@ MakeBoard = Callable[..., dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def no_cached_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process may answer from its cache until it has heard of a change. (See tests/app/http/test_answer_cache.py.)"""
+    """A process may answer from its cache until it has received a change. (See tests/app/http/test_answer_cache.py.)"""
     monkeypatch.setattr("app.http.answer_cache.MAX_AGE_S", 0)
 
 
@@ -42,7 +42,7 @@ def board(app_client: Caller, tenant: str) -> MakeBoard:
             if events:
                 assert app_client("POST", "/api/v1/events", json={"events": events}).status_code == 202
         project(tenant)
-        # A limit of its own for each read: an answer may be cached until its process hears of the change.
+        # A limit of its own for each read: an answer may be cached until its process receives the change.
         return read(app_client, f"{BOARD}&limit={next(limits)}")
 
     return send

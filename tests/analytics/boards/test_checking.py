@@ -8,7 +8,9 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from analytics import outbox
 from analytics.boards import checking, projection, recomputing
+from analytics.outbox import Kind
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import make_page
@@ -83,7 +85,7 @@ def miscount(tenant: str) -> None:
         tx.execute(
             text("UPDATE page_counters SET views = views + 1 WHERE page_id = (SELECT min(page_id) FROM page_counters)")
         )
-        tx.execute(text("INSERT INTO outbox (tenant_id, kind, member) SELECT tenant_id, 'page', id::text FROM pages"))
+        outbox.mark_selected_stale(tx, Kind.PAGE, "SELECT id::text FROM pages WHERE tenant_id = :tenant", {})
     projection.project_all(tenant, now=utcnow)
 
 

@@ -27,7 +27,7 @@ from analytics.ingest.writes import EventKind, Item, WriteRequest
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx
-from tests.conftest import make_tenant
+from tests.conftest import make_tenant, redis_unavailable
 
 START = datetime(2026, 3, 10, 10, 30, tzinfo=UTC)
 SPACES = ["eng", "ops"]
@@ -49,14 +49,14 @@ class ModelPage:
     def value(self, metric: str, window: str, now: datetime, weighed: tuple[float, float]) -> float:
         hour = now.replace(minute=0, second=0, microsecond=0)
 
-        def counts(at: datetime) -> bool:
+        def is_in_window(at: datetime) -> bool:
             if window == "all":
                 return True
             at_hour = at.replace(minute=0, second=0, microsecond=0)
             return hour - timedelta(hours=HOURS[window]) < at_hour <= hour
 
-        likes = sum(counts(at) for at in self.likes.values())
-        views = sum(n for at, n in self.views.items() if counts(at))
+        likes = sum(is_in_window(at) for at in self.likes.values())
+        views = sum(n for at, n in self.views.items() if is_in_window(at))
         if metric == "likes":
             return likes
         if metric == "views":
@@ -137,10 +137,10 @@ class Boards(RuleBasedStateMachine):
 
     # --- what happens to us
 
-    @rule(time=st.sampled_from([timedelta(hours=1), timedelta(hours=26), timedelta(days=8)]), look=st.booleans())
-    def time_passes(self, time: timedelta, look: bool = True) -> None:
+    @rule(time=st.sampled_from([timedelta(hours=1), timedelta(hours=26), timedelta(days=8)]), check=st.booleans())
+    def time_passes(self, time: timedelta, check: bool = True) -> None:
         self.now += time
-        self.look_if(look)
+        self.check_boards_if(check)
 
     @rule()
     def redis_is_emptied(self) -> None:
@@ -148,8 +148,8 @@ class Boards(RuleBasedStateMachine):
         for key in client.scan_iter(match=f"*:{self.tenant}*", count=10_000):
             client.delete(key)
 
-    @rule(look=st.booleans())
-    def redis_is_emptied_under_the_projector(self, look: bool) -> None:
+    @rule(check=st.booleans())
+    def redis_is_emptied_under_the_projector(self, check: bool) -> None:
         real = redis_store._write_summaries
 
         def empty_and_write(*args: Any) -> None:
@@ -158,17 +158,17 @@ class Boards(RuleBasedStateMachine):
 
         with patch.object(redis_store, "_write_summaries", empty_and_write):
             projection.project_step(self.tenant, now=self.now)
-        self.look_if(look)
+        self.check_boards_if(check)
 
-    @rule(where=st.sampled_from(["before", "within", "after"]), limit=st.sampled_from([1, 5_000]), look=st.booleans())
-    def projector_dies(self, where: str, limit: int, look: bool) -> None:
+    @rule(where=st.sampled_from(["before", "within", "after"]), limit=st.sampled_from([1, 5_000]), check=st.booleans())
+    def projector_dies(self, where: str, limit: int, check: bool) -> None:
         with dying(where), contextlib.suppress(Killed):  # where nothing is to be written it lives
             projection.project_step(self.tenant, now=self.now, limit=limit)
-        self.look_if(look)
+        self.check_boards_if(check)
 
     @rule()
     def projector_finds_no_redis(self) -> None:
-        with no_redis():
+        with redis_unavailable():
             for _ in range(50):
                 if not projection.project_step(self.tenant, now=self.now).more:
                     break
@@ -179,7 +179,7 @@ class Boards(RuleBasedStateMachine):
     def projector_runs_once(self, limit: int) -> None:
         projection.project_step(self.tenant, now=self.now, limit=limit)
 
-    # --- what must hold
+    # --- what must be true
 
     @rule()
     def every_board_is_right_after_a_projection(self) -> None:
@@ -213,7 +213,7 @@ class Boards(RuleBasedStateMachine):
 
     # --- how
 
-    def look_if(self, wanted: bool) -> None:
+    def check_boards_if(self, wanted: bool) -> None:
         if wanted:
             self.every_board_is_right_after_a_projection()
 
@@ -282,16 +282,6 @@ def dying(where: str) -> Iterator[None]:
                 yield
 
 
-@contextmanager
-def no_redis() -> Iterator[None]:
-    guarded = tenants_redis.boards()
-    guarded._down_since, guarded._next_probe_at = 0.0, math.inf
-    try:
-        yield
-    finally:
-        guarded._down_since = None
-
-
 @pytest.mark.long
 def test_every_board_equals_the_model_whatever_happens(connected: None) -> None:
     rebuilding.rebuild_global(only_missing=False)
@@ -325,7 +315,7 @@ def test_what_a_dead_projector_wrote_and_is_true_no_more_is_written_over(connect
     machine.every_board_is_right_after_a_projection()
     machine.like("a", "v", liked=True)
     machine.put("a", "ops", public=True)
-    machine.projector_dies(where, 5_000, look=False)
+    machine.projector_dies(where, 5_000, check=False)
     machine.like("a", "v", liked=False)
     machine.put("a", "eng", public=True)
     machine.every_board_is_right_after_a_projection()
@@ -338,7 +328,7 @@ def test_a_redis_emptied_under_the_projector_never_leaves_a_board_of_a_few_rows(
     machine.like("b", "u", liked=True)
     machine.every_board_is_right_after_a_projection()
     machine.like("a", "v", liked=True)
-    machine.redis_is_emptied_under_the_projector(look=True)
+    machine.redis_is_emptied_under_the_projector(check=True)
 
 
 def test_what_moved_while_redis_was_away_is_where_it_belongs_when_it_is_back(connected: None) -> None:

@@ -3,8 +3,9 @@
 import pytest
 from sqlalchemy import text
 
+from analytics import outbox
 from analytics.boards import snapshots
-from tenants import redis as tenants_redis
+from analytics.outbox import Kind
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.boards.conftest import BOARD, MakeBoard, order, project, read
 from tests.people import Caller
@@ -14,12 +15,10 @@ BIGGEST = 2**53 - 1
 
 
 def test_without_redis_it_is_read_from_postgres_and_from_the_snapshot(
-    board: MakeBoard, app_client: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch
+    board: MakeBoard, app_client: Caller, tenant: str, request: pytest.FixtureRequest
 ) -> None:
     expected = order(board(a=1, b=3, c=3))
-    guarded = tenants_redis.boards()
-    monkeypatch.setattr(guarded, "_down_since", 0.0)
-    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
+    request.getfixturevalue("no_redis")
     eventually(lambda: read(app_client)["source"] == "postgres")
     assert order(read(app_client)) == expected
     snapshots.refresh(tenant, now=utcnow())
@@ -33,7 +32,7 @@ def test_without_redis_it_is_read_from_postgres_and_from_the_snapshot(
 
 
 def test_ties_go_by_the_id_as_text_descending_everywhere(
-    board: MakeBoard, app_client: Caller, monkeypatch: pytest.MonkeyPatch
+    board: MakeBoard, app_client: Caller, request: pytest.FixtureRequest
 ) -> None:
     answer = board(**{f"p{number}": 2 for number in range(12)})
     ids = [str(row["page"]["id"]) for row in answer["items"]]
@@ -48,9 +47,7 @@ def test_ties_go_by_the_id_as_text_descending_everywhere(
         path = f"{BOARD}&limit=5&cursor={page['next_cursor']}"
     assert [str(one) for one in walked] == sorted(map(str, walked), reverse=True)
     assert len(walked) == 12
-    guarded = tenants_redis.boards()
-    monkeypatch.setattr(guarded, "_down_since", 0.0)
-    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
+    request.getfixturevalue("no_redis")
     assert [row["page"]["id"] for row in read(app_client, f"{BOARD}&limit=100")["items"]] == walked
 
 
@@ -65,9 +62,7 @@ def test_values_are_exact_up_to_2_to_the_53(board: MakeBoard, app_client: Caller
                 """),
                 {"views": views, "name": name},
             )
-            tx.execute(
-                text("INSERT INTO outbox (tenant_id, kind, member) SELECT tenant_id, 'page', id::text FROM pages")
-            )
+        outbox.mark_selected_stale(tx, Kind.PAGE, "SELECT id::text FROM pages WHERE tenant_id = :tenant", {})
     project(tenant)
     answer = read(app_client)
     assert order(answer) == [(1, "a", BIGGEST), (2, "b", BIGGEST - 1)]

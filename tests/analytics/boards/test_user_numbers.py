@@ -6,7 +6,6 @@ import pytest
 from flask.testing import FlaskClient
 
 from analytics.boards import checking, projection
-from tenants import redis as tenants_redis
 from tenants.db import utcnow
 from tests.analytics.scores.conftest import UPDATE, claim_of, pay
 from tests.people import Caller, user_of
@@ -14,7 +13,7 @@ from tests.people import Caller, user_of
 
 @pytest.mark.parametrize("points", [1000, 2**53 - 1])
 def test_who_reached_it_first_is_above(
-    admin: Caller, client: FlaskClient, tenant: str, points: int, monkeypatch: pytest.MonkeyPatch
+    admin: Caller, client: FlaskClient, tenant: str, points: int, request: pytest.FixtureRequest
 ) -> None:
     players = [user_of(client, tenant) for _ in range(4)]
     now = utcnow()
@@ -39,9 +38,7 @@ def test_who_reached_it_first_is_above(
     assert [row["user"]["id"] for row in rank["around"]] == expected[1:4]
     report = checking.check(tenant, now=utcnow())
     assert report.differences == []
-    guarded = tenants_redis.boards()
-    monkeypatch.setattr(guarded, "_down_since", 0.0)
-    monkeypatch.setattr(guarded, "_next_probe_at", float("inf"))
+    request.getfixturevalue("no_redis")
     assert read("30d") == (expected, "postgres")
     walked: list[str] = []
     path = "/api/v1/leaderboards?scope=users&window=30d&limit=2"

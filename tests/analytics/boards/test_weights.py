@@ -10,7 +10,7 @@ from tests.people import Caller, client_of
 from tests.service import eventually
 
 
-def test_explain_says_how_a_score_came_about(board: MakeBoard, app_client: Caller, tenant: str) -> None:
+def test_explain_has_the_parts_of_a_score(board: MakeBoard, app_client: Caller, tenant: str) -> None:
     board(a=9)
     app_client("PUT", "/api/v1/pages/a/likes/u1")
     project(tenant)
@@ -45,7 +45,7 @@ def test_weights_are_previewed_then_versioned_then_applied(board: MakeBoard, app
     assert app_client("PUT", "/api/v1/settings/weights", json=later).get_json()["version"] == 1, "not yet"
 
 
-def test_explain_tells_of_the_weights_that_the_board_has_come_to(
+def test_explain_has_the_weights_with_which_the_board_was_projected(
     board: MakeBoard, app_client: Caller, client: FlaskClient, tenant: str
 ) -> None:
     board(a=3)

@@ -1,4 +1,4 @@
-"""`plaudit import`: streams, goes on after an interruption, and never counts twice."""
+"""`plaudit import`: streams, continues after an interruption, and counts no line twice."""
 
 import json
 import signal
@@ -41,9 +41,9 @@ def test_a_file_is_counted_once_and_its_bad_lines_are_kept(
     file = write(tmp_path / "history.ndjson", lines)
     done = plaudit("import", tenant, str(file), "--json", data_dir=tmp_path, env=env)
     assert done.returncode == 1, "some lines were refused"
-    told = json.loads(done.stdout)
-    assert (told["accepted"], told["rejected"], told["lines"]) == (2497, 2, 2500)
-    rejects = [json.loads(line) for line in Path(told["rejects"]).read_text().splitlines()]
+    report = json.loads(done.stdout)
+    assert (report["accepted"], report["rejected"], report["lines"]) == (2497, 2, 2500)
+    rejects = [json.loads(line) for line in Path(report["rejects"]).read_text().splitlines()]
     assert [(r["line"], r["code"]) for r in rejects] == [(8, "invalid"), (2000, "unknown_page")]
     assert rejects[0]["detail"].startswith("not JSON")
     assert views_of(tenant) == 2497
@@ -60,10 +60,10 @@ def test_a_file_is_counted_once_and_its_bad_lines_are_kept(
         )
         return found
 
-    early = retry(told["rejects"])
+    early = retry(report["rejects"])
     assert (early["accepted"], early["rejected"]) == (0, 2)
     make_page(sender, "nowhere")
-    second = retry(told["rejects"])
+    second = retry(report["rejects"])
     assert (second["accepted"], second["rejected"]) == (1, 1), "what counted nothing can be tried again"
     assert views_of(tenant, "nowhere") == 1
     (left,) = Path(str(second["rejects"])).read_text().splitlines()
@@ -87,10 +87,10 @@ def test_an_interrupted_import_goes_on_where_it_stopped(
         process.wait()
     assert interrupted >= 2
     done = plaudit("import", tenant, str(file), "--json", data_dir=tmp_path, env=env)
-    told = json.loads(done.stdout)
-    assert (told["accepted"], told["rejected"]) == (total - 1, 1)
+    report = json.loads(done.stdout)
+    assert (report["accepted"], report["rejected"]) == (total - 1, 1)
     assert views_of(tenant) == total - 1
-    assert len(Path(told["rejects"]).read_text().splitlines()) == 1
+    assert len(Path(report["rejects"]).read_text().splitlines()) == 1
 
 
 def test_two_imports_of_one_file_at_once_do_not_count_twice(

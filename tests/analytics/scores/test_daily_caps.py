@@ -206,10 +206,10 @@ def test_in_a_batch_each_item_is_paid_or_rejected_by_itself(admin: Caller) -> No
         {"type": "action", "action_type": kind, "user": user}
         for kind, user in [("capped", "ada")] * 3 + [("limited", "ada")] * 2 + [("capped", "bob"), ("limited", "bob")]
     ]
-    told = admin("POST", "/api/v1/events", json={"events": events}).get_json()
-    assert (told["accepted"], told["duplicates"]) == (5, 0)
-    assert [(item["index"], item["code"]) for item in told["rejected"]] == [(2, "limited"), (4, "limited")]
-    capped, limited = (item["detail"] for item in told["rejected"])
+    answer = admin("POST", "/api/v1/events", json={"events": events}).get_json()
+    assert (answer["accepted"], answer["duplicates"]) == (5, 0)
+    assert [(item["index"], item["code"]) for item in answer["rejected"]] == [(2, "limited"), (4, "limited")]
+    capped, limited = (item["detail"] for item in answer["rejected"])
     assert "25 points a day" in capped
     assert "1 times a day" in limited
     scores = [admin("GET", f"/api/v1/users/ext:{user}").get_json()["score"] for user in ("ada", "bob")]

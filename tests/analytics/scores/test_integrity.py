@@ -24,7 +24,7 @@ def user_token(player: Caller) -> Caller:
     return replace(player, token=log_in(player.http, player.tenant, str(username))["access_token"])
 
 
-def test_a_flag_is_raised_and_settled_by_an_admin(
+def test_a_flag_is_raised_and_resolved_by_an_admin(
     admin: Caller, client: FlaskClient, tenant: str, player: Caller
 ) -> None:
     admin("PATCH", "/api/v1/settings", json={"integrity": {"points_per_hour": 150}})
@@ -39,8 +39,8 @@ def test_a_flag_is_raised_and_settled_by_an_admin(
     assert player("POST", path, json={"action": "dismiss"}).status_code == 403
     assert admin("POST", path, json={"action": "suspend"}).get_json()["state"] == "suspended"
     assert player("POST", UPDATE, json=claim_of()).status_code == 401, "shut out"
-    settled = admin("POST", path, json={"action": "reverse", "note": "made up"}).get_json()
-    assert (settled["state"], settled["reversed_entries"]) == ("reversed", 3)
+    resolved = admin("POST", path, json={"action": "reverse", "note": "made up"}).get_json()
+    assert (resolved["state"], resolved["reversed_entries"]) == ("reversed", 3)
     assert admin("POST", path, json={"action": "dismiss"}).status_code == 409
     assert entries(tenant, player.id)[-1][2] == 0
     admin("PATCH", f"/api/v1/users/{player.id}", json={"suspended": False})

@@ -86,11 +86,11 @@ def test_a_breaker_counts_nothing_that_is_rolled_back() -> None:
 def test_a_batch_above_the_tenants_spike_is_cut(admin: Caller, tenant: str) -> None:
     admin("PATCH", "/api/v1/settings", json={"limits": {"score_spike_per_minute": 2}})
     actions = [{"type": "action", "user": f"u{n}", "action_type": "post"} for n in range(5)]
-    told = admin("POST", "/api/v1/events", json={"events": actions}).get_json()
-    assert (told["accepted"], [r["code"] for r in told["rejected"]]) == (2, ["limited"] * 3)
+    answer = admin("POST", "/api/v1/events", json={"events": actions}).get_json()
+    assert (answer["accepted"], [r["code"] for r in answer["rejected"]]) == (2, ["limited"] * 3)
 
 
-def test_a_spike_of_a_tenant_is_held_up_with_503(admin: Caller, player: Caller) -> None:
+def test_a_tenants_spike_is_refused_with_503(admin: Caller, player: Caller) -> None:
     admin("PATCH", "/api/v1/settings", json={"limits": {"score_spike_per_minute": 2}})
     statuses = [player("POST", UPDATE, json=claim_of()).status_code for _ in range(4)]
     assert statuses[0] == 200

@@ -161,7 +161,7 @@ def test_members_read_boards_and_a_client_without_the_scope_does_not(client: Fla
     assert client.get(BOARD).status_code == 401
 
 
-def test_a_cursor_counts_for_its_own_board_only(board: MakeBoard, app_client: Caller) -> None:
+def test_a_cursor_is_valid_for_its_own_board_only(board: MakeBoard, app_client: Caller) -> None:
     board(a=1, b=3, c=2)
     cursor = read(app_client, f"{BOARD}&limit=1")["next_cursor"]
     assert order(read(app_client, f"{BOARD}&limit=1&cursor={cursor}")) == [(2, "c", 2)]
@@ -169,7 +169,7 @@ def test_a_cursor_counts_for_its_own_board_only(board: MakeBoard, app_client: Ca
     assert (other.status_code, other.get_json()["code"]) == (422, "invalid_cursor")
 
 
-def test_a_page_that_turned_private_a_moment_ago_is_not_shown_by_its_new_title(
+def test_a_page_that_has_just_become_private_is_not_shown_with_its_new_title(
     app_client: Caller, client: FlaskClient, tenant: str
 ) -> None:
     """P5: a public board's row was read before the change, what it shows of the page after it."""

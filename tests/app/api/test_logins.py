@@ -99,7 +99,7 @@ class CountingHasher(PasswordHasher):
         return super().verify(hash, password)
 
 
-def test_unknown_tenant_unknown_user_and_wrong_password_look_the_same(
+def test_unknown_tenant_unknown_user_and_wrong_password_get_the_same_answer(
     client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(client, tenant)
@@ -239,7 +239,7 @@ def test_a_nonsense_refresh_or_reset_token_is_401(client: FlaskClient, token: st
     assert client.post("/api/v1/auth/reset", json=body).status_code == 401
 
 
-def test_a_role_counts_at_once(client: FlaskClient, tenant: str) -> None:
+def test_a_new_role_is_effective_at_once(client: FlaskClient, tenant: str) -> None:
     admin, user = user_of(client, tenant, role=Role.ADMIN), user_of(client, tenant)
     assert user("GET", "/api/v1/users").status_code == 403
     assert admin("PATCH", f"/api/v1/users/{user.id}", json={"role": "admin"}).status_code == 200

@@ -12,8 +12,8 @@ from tests.people import Caller
 def test_an_action_is_worth_what_the_catalog_says(player: Caller, tenant: str) -> None:
     first = player("POST", UPDATE, json=claim_of(userId=str(uuid4()), scoreDelta=3))
     assert first.status_code == 200, first.text
-    told = first.get_json()
-    assert (told["score"], told["delta"], told["rank"]) == (10, 10, 1)
+    answer = first.get_json()
+    assert (answer["score"], answer["delta"], answer["rank"]) == (10, 10, 1)
     assert first.headers["RateLimit"].startswith('"scores";r=9;')
     assert first.headers["RateLimit-Policy"] == '"scores";q=10;w=60'
     assert entries(tenant, player.id) == [(0, 10, 10)], "whatever userId says"

@@ -17,10 +17,10 @@ def test_every_command_has_help() -> None:
     for name, command in cli.commands.items():
         assert command.hidden or f"  {name} " in top
         inner = [[name, sub] for sub in command.commands] if isinstance(command, Group) else [[name]]
-        for words in [[name], *inner]:
-            told = CliRunner().invoke(cli, [*words, "--help"])
-            assert told.exit_code == 0
-            assert len(told.stdout.splitlines()) > 4
+        for arguments in [[name], *inner]:
+            result = CliRunner().invoke(cli, [*arguments, "--help"])
+            assert result.exit_code == 0
+            assert len(result.stdout.splitlines()) > 4
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["worker"], ["live"]])

@@ -26,7 +26,7 @@ def test_servers_are_started_for_the_moment_and_only_where_there_is_a_plaudit() 
         assert "from nothing to" in plaudit("migrate", data_dir=folder).stdout
         not_here = path / "not-this-one"
         listed = plaudit("tenant", "list", "--data-dir", str(folder), data_dir=not_here)
-        assert "no tenant yet" in listed.stdout, "--data-dir counts after the command too"
+        assert "no tenant yet" in listed.stdout, "--data-dir is also accepted after the command"
         assert not not_here.exists()
 
 

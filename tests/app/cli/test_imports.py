@@ -18,8 +18,8 @@ def test_odd_files(tenant: str, page: str, tmp_path: Path, on_ours: Run) -> None
     assert "0 accepted" in on_ours("import", tenant, str(empty)).stdout
     no_newline = tmp_path / "n.ndjson"
     no_newline.write_bytes(f"{VIEW}\r\n\n{VIEW}".encode())
-    told = json.loads(on_ours("import", tenant, str(no_newline), "--json").stdout)
-    assert (told["accepted"], told["rejected"], told["lines"]) == (2, 0, 3)
+    report = json.loads(on_ours("import", tenant, str(no_newline), "--json").stdout)
+    assert (report["accepted"], report["rejected"], report["lines"]) == (2, 0, 3)
     assert on_ours("import", "nobody", str(empty)).returncode == 1
     assert on_ours("import", tenant, str(tmp_path / "none")).returncode == 2
 

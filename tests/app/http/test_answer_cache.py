@@ -17,7 +17,7 @@ def listening_cache() -> BoardAnswerCache:
     return cache
 
 
-def test_made_up_spaces_do_not_empty_the_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_made_up_spaces_do_not_evict_other_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.http.answer_cache.MAX_AGE_S", 60)
     cache = listening_cache()
     one = names.Board("t", "tenant", Window.WEEK, VIEWS)
@@ -29,7 +29,7 @@ def test_made_up_spaces_do_not_empty_the_shelf(monkeypatch: pytest.MonkeyPatch) 
     assert made == [], "only the oldest made room"
 
 
-def test_the_shelf_is_bounded_in_bytes() -> None:
+def test_the_cache_is_bounded_in_bytes() -> None:
     cache = listening_cache()
     one = names.Board("t", "tenant", Window.WEEK, VIEWS)
     for number in range(400):

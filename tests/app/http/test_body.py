@@ -56,7 +56,7 @@ def test_a_bad_body_is_refused(client: FlaskClient, body: bytes, status: int, co
     assert_problem(client.post("/api/v1/echo", data=body, content_type="application/json"), status, code)
 
 
-def test_what_only_looks_bad_is_taken(client: FlaskClient) -> None:
+def test_unusual_but_valid_bodies_are_accepted(client: FlaskClient) -> None:
     for body in (b'{"name": "a\\\\u0000"}', b'{"name": "[[["}', deep(30), b'{"name": "\xf0\x9f\x91\x8f"}'):
         assert client.post("/api/v1/echo", data=body, content_type="application/json").status_code == 200, body
 
@@ -83,7 +83,7 @@ def test_few_bytes_that_would_cost_much_time_are_refused_before_they_are_parsed(
         assert_problem(answer, 413, "too_large")
 
 
-def test_who_is_nobody_sends_small_bodies(client: FlaskClient) -> None:
+def test_an_anonymous_caller_may_send_small_bodies_only(client: FlaskClient) -> None:
     login = {"tenant": "x", "username": "y", "password": "z" * 20_000}
     assert_problem(client.post("/api/v1/auth/login", json=login), 413, "too_large")
     assert_problem(client.post("/oauth/token", data={"scope": "a&" * 20_000}), 413, "too_large")

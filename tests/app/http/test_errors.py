@@ -26,7 +26,7 @@ def test_a_field_that_is_not_valid_is_named(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "BREW"])
-def test_a_wrong_method_is_405_and_says_which_are_right(client: FlaskClient, method: str) -> None:
+def test_a_wrong_method_is_405_and_names_the_allowed_ones(client: FlaskClient, method: str) -> None:
     answer = client.open("/api/v1/echo", method=method)
     assert_problem(answer, 405, "method_not_allowed")
     assert "POST" in answer.headers["Allow"]
@@ -41,7 +41,7 @@ def test_a_strange_address_is_4xx(client: FlaskClient, path: str) -> None:
     assert answer.content_type == "application/problem+json"
 
 
-def test_a_bug_is_a_500_that_tells_nothing(client: FlaskClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_a_500_without_details(client: FlaskClient, capsys: pytest.CaptureFixture[str]) -> None:
     body = assert_problem(client.get("/broken"), 500, "internal_error")
     assert "hunter2" not in str(body)
 
@@ -119,7 +119,7 @@ def test_an_outage_is_503_a_value_that_does_not_fit_422_and_a_wrong_statement_a_
     assert statement not in answer.get_data(as_text=True)
 
 
-def test_a_full_pool_of_connections_is_said(app: Flask) -> None:
+def test_a_full_pool_of_connections_is_503(app: Flask) -> None:
     with app.test_request_context():
         answer = errors.answer_pool_timeout(PoolTimeoutError())
     assert (answer.status_code, answer.get_json()["code"], answer.headers["Retry-After"]) == (503, "overloaded", "1")

@@ -44,7 +44,7 @@ def test_only_from_an_allowed_origin(
     assert views_of(tenant) == 0
 
 
-def test_the_tenants_own_origins_count_for_every_key(client: FlaskClient, admin: Caller, key: str) -> None:
+def test_the_tenants_own_origins_are_allowed_for_every_key(client: FlaskClient, admin: Caller, key: str) -> None:
     admin("PATCH", "/api/v1/settings", json={"allowed_origins": ["https://docs.example"]})
     assert send(client, key, headers={"Origin": "https://docs.example"}).status_code == 202
 

@@ -30,13 +30,13 @@ def test_a_ticket_is_for_one_use_and_half_a_minute(live: Live, wiki: Caller) -> 
 
 
 @pytest.mark.parametrize("ticket", ["", "x", "tkt_", "tkt_nobody_x", "tkt_A;B_x", "tkt_" + "x" * 3000])
-def test_no_ticket_no_socket(live: Live, ticket: str) -> None:
+def test_without_a_ticket_no_socket_opens(live: Live, ticket: str) -> None:
     for path in ("/ws/leaderboards", "/ws/scoreboard/top10"):
         assert live.refusal(f"{path}?ticket={ticket}")[0] == 401
     assert requests.get(f"{live.url}/api/v1/live/events?topic={TOPIC}&ticket={ticket}", timeout=5).status_code == 401
 
 
-def test_what_a_client_opened_ends_with_its_token(live: Live, wiki: Caller) -> None:
+def test_a_clients_connections_end_when_its_token_expires(live: Live, wiki: Caller) -> None:
     holder = tickets.consume(ticket_for(wiki), now=utcnow())
     assert holder.until is not None
     assert 3500 < holder.until - time.time() <= 3600
@@ -78,7 +78,7 @@ def test_a_foreign_origin_is_refused_before_the_upgrade(live: Live, wiki: Caller
     assert requests.get(address, headers={"Origin": origin}, timeout=5).status_code == 403
 
 
-def test_our_own_and_the_tenants_origins_may_come_in(live: Live, wiki: Caller) -> None:
+def test_our_own_and_the_tenants_origins_may_connect(live: Live, wiki: Caller) -> None:
     wiki("PATCH", "/api/v1/settings", json={"allowed_origins": ["https://wiki.example"]})
 
     def refusal(origin: str) -> tuple[int, str]:
@@ -105,7 +105,7 @@ def test_a_key_follows_public_boards_from_its_origins(live: Live, client: FlaskC
     socket.close()
 
 
-def test_a_handshake_that_is_none_is_a_problem_and_not_an_error_of_ours(live: Live, wiki: Caller) -> None:
+def test_a_malformed_handshake_is_a_problem_and_not_an_error_of_ours(live: Live, wiki: Caller) -> None:
     address = f"{live.url}/ws/leaderboards?ticket={ticket_for(wiki)}"
     plain = requests.get(address, timeout=5)
     assert plain.status_code == 400
@@ -126,7 +126,7 @@ def test_a_ticket_in_a_request_that_cannot_be_read_is_in_no_log(live: Live, wiki
     assert ticket not in live.log_text()
 
 
-def test_requests_sent_all_at_once_hold_up_nobody(live: Live, wiki: Caller) -> None:
+def test_a_burst_of_requests_delays_no_other_connection(live: Live, wiki: Caller) -> None:
     other = live.follow(wiki, **BOARD)
     other.read_until("subscribed")
     with socket.create_connection(("127.0.0.1", live.port), timeout=30) as raw:
@@ -153,7 +153,7 @@ def test_requests_sent_all_at_once_hold_up_nobody(live: Live, wiki: Caller) -> N
     other.close()
 
 
-def test_a_tenant_has_so_many_connections_and_no_more(live: Live, wiki: Caller) -> None:
+def test_a_tenants_connections_are_limited(live: Live, wiki: Caller) -> None:
     wiki("PATCH", "/api/v1/settings", json={"limits": {"live_connections": 2}})
     open_ones = [live.follow(wiki, **BOARD) for _ in range(2)]
     refused = live.refusal(f"/ws/leaderboards?ticket={ticket_for(wiki)}")
@@ -172,7 +172,7 @@ def test_a_tenant_cannot_allow_itself_more_connections_than_its_ceiling(live: Li
     first.close()
 
 
-def test_who_registered_alone_follows_public_boards_and_users_only(
+def test_a_self_registered_user_follows_public_boards_and_users_only(
     live: Live, client: FlaskClient, wiki: Caller
 ) -> None:
     stranger = user_of(client, wiki.tenant, sees_private=False)
@@ -214,7 +214,7 @@ def test_a_scoreboard_is_public_only_if_the_tenant_says_so(live: Live, client: F
     assert socket.close_code() == 4401, "and it ends as soon as it is public no more"
 
 
-def test_a_ticket_of_a_session_that_ended_is_void(live: Live, client: FlaskClient, tenant: str) -> None:
+def test_a_ticket_of_an_ended_session_is_refused(live: Live, client: FlaskClient, tenant: str) -> None:
     user = user_of(client, tenant)
     ticket = ticket_for(user)
     user("POST", "/api/v1/auth/logout")

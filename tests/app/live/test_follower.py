@@ -12,7 +12,7 @@ from app.live.follower import FIRST_RETRY_S, MAX_FOLLOWED_BOARDS, MAX_RETRY_S, F
 from app.live.hub import Hub
 from app.live.tops import Top
 from tenants.errors import Unavailable
-from tests.app.live.test_hub import BOARD, KEY, follower_of, hub, told
+from tests.app.live.test_hub import BOARD, KEY, follower_of, hub, sent_frames
 
 __all__ = ["hub"]
 
@@ -25,10 +25,10 @@ def test_the_first_frame_confirms_the_subscription_with_the_newest_version(hub: 
     follower = follower_of(hub)
     follower.follow(BOARD)
     follower.mark_due(KEY, 3, "invalidated")
-    assert told(follower) == [("subscribed", 3)]
+    assert sent_frames(follower) == [("subscribed", 3)]
     follower.mark_due(KEY, 4, "invalidated")
-    assert told(follower) == [("invalidated", 4)]
-    assert told(follower) == [], "each is sent once"
+    assert sent_frames(follower) == [("invalidated", 4)]
+    assert sent_frames(follower) == [], "each is sent once"
 
 
 def test_frames_are_numbered_one_after_the_other(hub: Hub) -> None:
@@ -97,7 +97,7 @@ def test_rows_that_cannot_be_read_are_tried_again_ever_later(hub: Hub, monkeypat
     sent = []
     for _ in range(2):
         follower.mark_due(KEY, 5, "invalidated")
-        sent += told(follower)
+        sent += sent_frames(follower)
     assert sent == [("top", 4), ("top", 5)], "rows that are not the newest are sent, and then read again"
     assert len(delays) == 9
     follower.mark_due(KEY, 5, "invalidated")

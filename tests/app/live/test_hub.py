@@ -1,4 +1,4 @@
-"""The Hub by itself: what a follower is told, whatever order things are heard in."""
+"""The Hub by itself: which frames a follower is sent, in whatever order messages arrive."""
 
 import orjson
 import pytest
@@ -18,7 +18,7 @@ KEY = (BOARD.tenant_id, BOARD.topic)
 @pytest.fixture
 def hub(connected: None, monkeypatch: pytest.MonkeyPatch) -> Hub:
     made = Hub()
-    monkeypatch.setattr(made, "start", lambda: None)  # nothing is listened to here
+    monkeypatch.setattr(made, "start", lambda: None)  # this Hub subscribes to nothing
     return made
 
 
@@ -30,37 +30,37 @@ def follower_of(hub: Hub) -> Follower:
     return made
 
 
-def told(follower: Follower) -> list[tuple[str, int]]:
+def sent_frames(follower: Follower) -> list[tuple[str, int]]:
     return [(one["type"], one["version"]) for one in map(orjson.loads, follower.frames())]
 
 
-def heard(hub: Hub, version: int) -> None:
+def publish(hub: Hub, version: int) -> None:
     hub.on_invalidation({"tenant": BOARD.tenant_id, "versions": {BOARD.topic: version, "tenant:1d:views": 99}})
 
 
-def test_many_changes_are_told_as_one_and_none_twice(hub: Hub) -> None:
+def test_many_changes_are_sent_as_one_frame_and_none_twice(hub: Hub) -> None:
     follower = follower_of(hub)
     for version in (1, 2, 3):
-        heard(hub, version)
-    assert told(follower) == [("invalidated", 3)]
-    heard(hub, 3)
-    heard(hub, 2)
-    assert told(follower) == []
+        publish(hub, version)
+    assert sent_frames(follower) == [("invalidated", 3)]
+    publish(hub, 3)
+    publish(hub, 2)
+    assert sent_frames(follower) == []
 
 
-def test_a_resync_never_tells_an_older_version_than_was_told(hub: Hub) -> None:
-    """PostgreSQL may be one behind what was published: a projection commits after it has told Redis."""
+def test_a_resync_never_sends_an_older_version_than_was_sent(hub: Hub) -> None:
+    """PostgreSQL may be one behind what was published: a projection commits after it has published."""
     follower = follower_of(hub)
-    heard(hub, 6)
-    assert told(follower) == [("invalidated", 6)]
+    publish(hub, 6)
+    assert sent_frames(follower) == [("invalidated", 6)]
     hub.notify_followers(KEY, 5, "resync")
-    assert told(follower) == [("resync", 6)]
+    assert sent_frames(follower) == [("resync", 6)]
     hub.notify_followers(KEY, 5, "resync")
-    heard(hub, 7)
-    assert told(follower) == [("resync", 7)]
+    publish(hub, 7)
+    assert sent_frames(follower) == [("resync", 7)]
 
 
-def test_who_comes_while_the_process_goes_is_sent_elsewhere(hub: Hub, tenant: str) -> None:
+def test_a_follower_that_joins_while_the_process_stops_is_refused(hub: Hub, tenant: str) -> None:
     follower = follower_of(hub)
     follower.reader = Reader(tenant, public_only=False, is_anonymous=False)
     before = open_sockets()

@@ -6,12 +6,14 @@ from typing import Any
 import orjson
 import pytest
 
-from analytics.boards import projection
+from analytics.boards import projection, reading
 from analytics.boards.names import Board, board_of
+from analytics.boards.reading import ShownBoard
+from analytics.boards.rows import Source
 from analytics.metrics import LIKES
 from analytics.windows import Window
 from app.live import tops as live_tops
-from app.live.tops import Top, Tops
+from app.live.tops import Tops
 from tenants.db import utcnow
 from tenants.errors import Unavailable
 from tests.app.live.conftest import like
@@ -19,15 +21,20 @@ from tests.app.live.test_hub import BOARD
 from tests.people import Caller
 
 
+def empty_board(board: Board) -> ShownBoard:
+    return ShownBoard(board, [], total=0, version=1, source=Source.REDIS, as_of=utcnow(), next=None)
+
+
 def test_rows_are_read_once_however_many_ask_also_where_they_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
-    answers: list[Top | None] = [Top(1, [], orjson.Fragment(b"[]")), None]
 
-    def read(*_args: Any, **_kwargs: Any) -> Top | None:
+    def read(board: Board, *_args: Any, **_options: Any) -> ShownBoard:
         reads.append(1)
-        return answers[min(len(reads), len(answers)) - 1]
+        if len(reads) > 1:
+            raise Unavailable
+        return empty_board(board)
 
-    monkeypatch.setattr(live_tops, "_read", read)
+    monkeypatch.setattr(reading, "read", read)
     tops = Tops()
     for _ in range(100):
         assert tops.get(BOARD, 10, 1, external_ids=True).version == 1
@@ -64,11 +71,11 @@ def test_rows_have_external_ids_only_for_who_may_see_them(wiki: Caller) -> None:
 def test_the_rows_of_made_up_boards_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
 
-    def read(board: Board, *_args: Any, **_options: Any) -> Top:
+    def read(board: Board, *_args: Any, **_options: Any) -> ShownBoard:
         reads.append(board.scope)
-        return Top(1, [], orjson.Fragment(b"[]"))
+        return empty_board(board)
 
-    monkeypatch.setattr(live_tops, "_read", read)
+    monkeypatch.setattr(reading, "read", read)
     monkeypatch.setattr(live_tops, "MAX_ENTRIES", 3)
     tops = Tops()
     for scope in ("a", "b", "c", "a", "d", "a"):

@@ -17,11 +17,11 @@ from tests.conftest import reachable_folder
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the servers as somebody else")
 
 
-Embedded = tuple[LocalServers, dict[str, "subprocess.Popen[bytes]"]]
+RunningServers = tuple[LocalServers, dict[str, "subprocess.Popen[bytes]"]]
 
 
 @contextlib.contextmanager
-def servers_of(folder: Path) -> Iterator[Embedded]:
+def servers_of(folder: Path) -> Iterator[RunningServers]:
     data = data_folder.prepare(folder)
     with data_folder.lock_servers(data, "up") as lock:
         servers = LocalServers(data, lock, durable=False)
@@ -31,7 +31,7 @@ def servers_of(folder: Path) -> Iterator[Embedded]:
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[Embedded]:
+def running_servers() -> Iterator[RunningServers]:
     """The servers of a new data folder, migrated."""
     with reachable_folder() as folder, servers_of(folder / "data") as running:
         migrate_as_owner(running[0])

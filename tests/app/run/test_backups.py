@@ -1,4 +1,4 @@
-"""Backups hold everything, are restored whole or not at all, and run nothing but their SQL."""
+"""Backups contain everything, are restored whole or not at all, and run nothing but their SQL."""
 
 import os
 import re
@@ -182,7 +182,7 @@ def test_strange_objects_are_found_in_a_list(entry: str) -> None:
 
 
 def test_a_backup_runs_no_program_of_the_machine(folder: Path, tmp_path: Path) -> None:
-    """psql runs what follows \\! in a script, and a forged backup can hold any text."""
+    """psql runs what follows \\! in a script, and a forged backup can contain any text."""
     file, ran = tmp_path / "b", Path("/tmp") / f"ran{secrets.token_hex(4)}"
     assert plaudit("tenant", "create", "whole", "--name", "Whole", data_dir=folder).returncode == 0
     assert plaudit("backup", str(file), data_dir=folder).returncode == 0

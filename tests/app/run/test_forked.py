@@ -80,7 +80,7 @@ def test_a_signal_ends_it(start: Start) -> None:
     process.stdout.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a parent's death to its children")
 def test_it_dies_with_its_parent(start: Start, tmp_path: Path) -> None:
     code = """
 import os, time

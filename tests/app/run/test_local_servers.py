@@ -5,17 +5,20 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from app.run import data_folder
-from tests.app.run.conftest import Embedded, servers_of
+from tests.app.run.conftest import RunningServers, servers_of
 from tests.conftest import reachable_folder
 
 
-def test_valkey_takes_no_debug_command(embedded: Embedded) -> None:
-    with Redis.from_url(embedded[0].addresses.redis_url) as redis, pytest.raises(ResponseError, match="not allowed"):
+def test_valkey_takes_no_debug_command(running_servers: RunningServers) -> None:
+    with (
+        Redis.from_url(running_servers[0].addresses.redis_url) as redis,
+        pytest.raises(ResponseError, match="not allowed"),
+    ):
         redis.execute_command("DEBUG", "SLEEP", "0")
 
 
-def test_the_superusers_password_is_told_to_no_other_process(embedded: Embedded) -> None:
-    servers, _ = embedded
+def test_no_other_process_is_given_the_superusers_password(running_servers: RunningServers) -> None:
+    servers, _ = running_servers
     state = (servers.data_dir / "servers.json").read_text()
     assert servers.logins.superuser_password not in state
     assert servers.logins.owner_password in state

@@ -8,13 +8,13 @@ import pytest
 
 from app.run import data_folder, server_roles
 from app.run.local_servers import LocalServers
-from tests.app.run.conftest import Embedded, migrate_as_owner, servers_of
+from tests.app.run.conftest import RunningServers, migrate_as_owner, servers_of
 from tests.conftest import reachable_folder
 from tests.service import plaudit
 
 
-def test_the_owner_of_the_database_is_an_ordinary_role(embedded: Embedded) -> None:
-    with psycopg.connect(embedded[0].addresses.database_url, autocommit=True) as owner:
+def test_the_owner_of_the_database_is_an_ordinary_role(running_servers: RunningServers) -> None:
+    with psycopg.connect(running_servers[0].addresses.database_url, autocommit=True) as owner:
         rights = owner.execute(
             "SELECT rolsuper, rolbypassrls, rolreplication, rolcreatedb FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
@@ -42,7 +42,7 @@ def rights_in(url: str) -> dict[str, list[tuple[object, ...]]]:
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_an_owner_that_was_a_superuser_becomes_an_ordinary_one(
-    restored: bool, embedded: Embedded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    restored: bool, running_servers: RunningServers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Data folders of earlier releases: their owner was the role that initdb made."""
     with reachable_folder() as path:
@@ -68,7 +68,10 @@ def test_an_owner_that_was_a_superuser_becomes_an_ordinary_one(
                 assert not is_superuser(servers)
                 assert '"kept"' in plaudit("tenant", "list", "--json", data_dir=folder).stdout
                 migrate_as_owner(servers)
-                found, fresh = rights_in(servers.addresses.database_url), rights_in(embedded[0].addresses.database_url)
+                found, fresh = (
+                    rights_in(servers.addresses.database_url),
+                    rights_in(running_servers[0].addresses.database_url),
+                )
                 assert found == fresh, "as if it had been made so"
                 assert plaudit("check", data_dir=folder).returncode == 0
         file = tmp_path / "after"
@@ -89,8 +92,8 @@ def test_a_server_that_is_not_up_yet_is_no_error() -> None:
     assert not server_roles.ensure(server_roles.Logins(1, "a", "b", "c"))
 
 
-def test_a_server_with_other_passwords_is_left_as_it_is(embedded: Embedded) -> None:
-    logins = embedded[0].logins
+def test_a_server_with_other_passwords_is_left_as_it_is(running_servers: RunningServers) -> None:
+    logins = running_servers[0].logins
     with pytest.raises(data_folder.LocalServersError, match=r"passwords in secrets\.json.*nothing was changed"):
         server_roles.ensure(server_roles.Logins(logins.port, "wrong", "wrong", "wrong"))
     assert server_roles.ensure(logins)

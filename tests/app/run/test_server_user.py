@@ -9,13 +9,13 @@ import pytest
 from app.run import server_user
 from app.run.data_folder import LocalServersError
 from app.run.server_user import User
-from tests.app.run.conftest import Embedded, as_root, servers_of
+from tests.app.run.conftest import RunningServers, as_root, servers_of
 from tests.conftest import reachable_folder
 
 
 @as_root
-def test_the_servers_run_as_a_user_that_no_other_program_has(embedded: Embedded) -> None:
-    servers, processes = embedded
+def test_the_servers_run_as_a_user_that_no_other_program_has(running_servers: RunningServers) -> None:
+    servers, processes = running_servers
     for process in processes.values():
         uid = Path(f"/proc/{process.pid}").stat().st_uid
         name = next((entry.pw_name for entry in pwd.getpwall() if entry.pw_uid == uid), None)

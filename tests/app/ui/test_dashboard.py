@@ -1,4 +1,4 @@
-"""The dashboard's page, files and cookie, as HTTP. What it looks like and does is tests/browser."""
+"""The dashboard's page, files and cookie, as HTTP. What it shows and does is tested in tests/browser."""
 
 import re
 from dataclasses import replace
@@ -135,7 +135,7 @@ def test_signing_out_ends_the_session_at_once(browser: FlaskClient) -> None:
     assert browser.get("/api/v1/me").status_code == 401
 
 
-def test_a_session_that_has_run_out_does_not_count(browser: FlaskClient, tenant: str) -> None:
+def test_an_expired_session_is_not_valid(browser: FlaskClient, tenant: str) -> None:
     with owner_tx() as tx:
         tx.execute(
             text("UPDATE sessions SET expires_at = now() - interval '1 second' WHERE tenant_id = :t"), {"t": tenant}
@@ -143,7 +143,7 @@ def test_a_session_that_has_run_out_does_not_count(browser: FlaskClient, tenant:
     assert browser.get("/api/v1/me").status_code == 401
 
 
-def test_a_cookie_is_no_other_token_and_none_is_a_cookie(
+def test_a_cookie_is_not_accepted_as_a_token_nor_a_token_as_a_cookie(
     browser: FlaskClient, client: FlaskClient, tenant: str
 ) -> None:
     cookie = browser.get_cookie("plaudit_session")
@@ -166,7 +166,7 @@ def test_a_cookie_is_no_other_token_and_none_is_a_cookie(
         assert browser.get("/api/v1/me").status_code == 401, wrong
 
 
-def test_a_member_sees_boards_and_not_the_admins_corner(app: Flask, client: FlaskClient, tenant: str) -> None:
+def test_a_member_sees_boards_and_no_admin_pages(app: Flask, client: FlaskClient, tenant: str) -> None:
     fresh = app.test_client()
     sign_in(fresh, user_of(client, tenant))
     assert fresh.get("/api/v1/leaderboards").status_code == 200

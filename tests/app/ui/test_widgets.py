@@ -87,7 +87,7 @@ def test_an_empty_list_says_so(client: FlaskClient, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_titles_are_words_wherever_they_stand(client: FlaskClient, wiki: Caller, key: str, name: str) -> None:
+def test_titles_are_escaped_everywhere(client: FlaskClient, wiki: Caller, key: str, name: str) -> None:
     put(wiki, "p", title=NASTY[name])
     shown = Tags(client.get(f"/embed/popular?key={key}&title={NASTY['script']}").text)
     assert NASTY[name] in shown.text
@@ -128,7 +128,7 @@ def test_only_http_addresses_are_links(client: FlaskClient, wiki: Caller, key: s
     assert Tags(answer.text).links() == []
 
 
-def test_relative_links_go_to_the_page_around(client: FlaskClient, wiki: Caller, key: str) -> None:
+def test_relative_links_are_resolved_against_the_embedding_page(client: FlaskClient, wiki: Caller, key: str) -> None:
     wiki("PUT", "/api/v1/pages/r", json={"space": "docs", "title": "R", "url": "/r", "visibility": "public"})
     wiki("PUT", "/api/v1/pages/r/likes/ann")
     projection.project_all(wiki.tenant, now=utcnow)
@@ -163,7 +163,7 @@ def test_another_tenants_key_shows_nothing_of_this_one(client: FlaskClient, wiki
     assert client.get(f"/embed/badge/open.svg?key={theirs}").status_code == 404
 
 
-def test_only_the_key_in_the_address_counts_since_caches_go_by_it(
+def test_only_the_key_in_the_address_is_used_since_caches_key_by_it(
     client: FlaskClient, wiki: Caller, key: str, other_tenant: str
 ) -> None:
     put(wiki, "open", title="Open page")
@@ -177,7 +177,7 @@ def test_only_the_key_in_the_address_counts_since_caches_go_by_it(
 @pytest.mark.parametrize(
     "query", ["", "key=pk_nobody_xxxxxxxxxxxx", "key=KEY&window=2d", "key=KEY&metric=points", "key=KEY&nonsense=1"]
 )
-def test_what_is_wrong_is_said_where_it_is_looked_at(client: FlaskClient, key: str, path: str, query: str) -> None:
+def test_an_error_has_the_content_type_of_the_widget(client: FlaskClient, key: str, path: str, query: str) -> None:
     answer = client.get(f"{path}?{query.replace('KEY', key)}")
     assert answer.status_code in {401, 422}
     assert answer.headers["Cache-Control"] == "no-store"
@@ -185,7 +185,7 @@ def test_what_is_wrong_is_said_where_it_is_looked_at(client: FlaskClient, key: s
     assert answer.content_type.startswith(expected)
 
 
-def test_the_script_is_a_file_that_may_be_kept(client: FlaskClient) -> None:
+def test_the_script_may_be_cached(client: FlaskClient) -> None:
     answer = client.get("/embed/popular.js")
     assert answer.content_type.startswith("text/javascript")
     assert "max-age" in answer.headers["Cache-Control"]
