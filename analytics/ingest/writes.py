@@ -33,6 +33,9 @@ from tenants.signing import BadToken
 
 log = structlog.get_logger()
 
+# How many times as long as a view a claim of an action takes to write.
+CLAIM_WEIGHT = 20
+
 
 class EventKind(Enum):
     VIEW = "view"
@@ -85,8 +88,8 @@ class WriteRequest:
     claims: Sequence[ActionClaim] = ()
     # The tenant's, by which claims are decided.
     settings: TenantSettings | None = None
-    # How many users may be created on first sight.
-    room: int = 0
+    # How many users may be created on first sight; None: the request names no users of the tenant's own.
+    room: int | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     payments: list[Payment | DomainError] = field(default_factory=list)
     error: BaseException | None = None
@@ -95,7 +98,7 @@ class WriteRequest:
 
     @property
     def weight(self) -> int:
-        return len(self.items) + len(self.claims) or 1
+        return len(self.items) + CLAIM_WEIGHT * len(self.claims) or 1
 
     def prepare(self) -> None:
         """Find out how many users may be created. For the request's own thread: it may have to count them."""
@@ -175,7 +178,7 @@ class _TenantWrite:
         self.tenant_id = tenant_id
         self.requests = requests
         self.now = requests[0].now
-        self.room = min(request.room for request in requests)
+        self.room = min((request.room for request in requests if request.room is not None), default=0)
         self.items = [item for request in requests for item in request.items]
         self.claims = [claim for request in requests for claim in request.claims]
         # External id of each page → its position among them.

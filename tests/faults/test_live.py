@@ -90,7 +90,8 @@ def test_a_thousand_clients_receive_changes_and_one_that_never_reads_delays_nobo
         for number in range(2, 8):
             like(wiki, f"u{number}")
             assert watchers.wait_for(number, within_s=4), "the others do not wait for who does not read"
-        versions = {tuple(message["version"] for message in watcher.messages()) for watcher in watchers.all}
+        # Each once: after a long silence, as on a busy machine, the newest is sent again.
+        versions = {tuple(dict.fromkeys(one["version"] for one in watcher.messages())) for watcher in watchers.all}
         assert len(versions) == 1
         while connections(live) > CLIENTS:
             assert time.monotonic() - began < 12, "who does not read is dropped within ten seconds"
