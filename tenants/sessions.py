@@ -212,22 +212,23 @@ def rights_of(tenant_id: str, session_id: str) -> Rights | None:
             ).one_or_none()
         if row is None:
             return None, [name]
-        role = Role(row.role)
-        is_restricted = role is not Role.ADMIN and not row.sees_private
-        return _ValidSession(role, is_restricted, row.expires_at.timestamp()), [name, _user_name(row.id)]
+        is_restricted = row.role != Role.ADMIN and not row.sees_private
+        rights = Rights(Role(row.role), public_only=False)
+        return _ValidSession(rights, is_restricted, row.expires_at.timestamp()), [name, _user_name(row.id)]
 
     found = liveness.look_up(tenant_id, name, read)
     if found is None or found.expires_at <= time.time():
         return None
-    public_only = found.is_restricted and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL
-    return Rights(found.role, public_only)
+    if found.is_restricted and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL:
+        return Rights(found.rights.role, public_only=True)
+    return found.rights
 
 
 @dataclass(frozen=True, slots=True)
 class _ValidSession:
     """What is kept of a session. A restricted user sees what the tenant's settings say, which may change."""
 
-    role: Role
+    rights: Rights
     is_restricted: bool
     expires_at: float
 
