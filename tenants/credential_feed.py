@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, TEXT
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, TenantOwned, Tx, array
-from tenants.platform_calls import CallFailed, PlatformCalls
+from tenants.platform_calls import CallFailed, ConnectionLost, PlatformCalls
 
 POLL_EVERY_S = 0.1
 # When asked to read at once, not more often than this.
@@ -130,11 +130,15 @@ class Feed:
 
     def _reset(self) -> None:
         self.id = uuid4()
+        self._is_failing = False
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Forget what was read and written: a restored database may use ids again, and not know this process."""
         self._trusted_until = -inf
         self._read_at = self._heartbeat_at = -inf
         self._registered_at = inf
         self._applied: dict[int, float] = {}
-        self._is_failing = False
 
     def is_trusted(self, now: float) -> bool:
         """Whether this process has applied every change that somebody may have stopped waiting for."""
@@ -194,6 +198,9 @@ class Feed:
         while not self._stop.is_set():
             try:
                 self.poll()
+            except ConnectionLost as error:
+                self._failed(error)
+                self._begin_again()
             except Exception as error:  # noqa: BLE001  whatever it is, the next read may succeed
                 self._failed(error)
             else:

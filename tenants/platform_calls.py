@@ -25,6 +25,10 @@ class CallFailed(Exception):
     """PostgreSQL could not be reached, or refused the statement. The message names no values."""
 
 
+class ConnectionLost(CallFailed):
+    """There is no connection, or there was one until now: the next may lead to another server, or a restored one."""
+
+
 class PlatformCalls:
     """Up to `max_connections` connections of this process, opened when they are needed."""
 
@@ -41,16 +45,18 @@ class PlatformCalls:
         try:
             pooled = self._connected_engine().raw_connection()
         except (psycopg.Error, SQLAlchemyError) as error:
-            raise CallFailed(type(error).__name__) from None
+            raise ConnectionLost(type(error).__name__) from None
         driver: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
         try:
             cursor = ClientCursor(driver)
             cursor.execute(f"{opening} {statement}", values)
             return [row for result in cursor.results() if result.description for row in result.fetchall()]
         except psycopg.Error as error:
+            message = f"{type(error).__name__} {error.sqlstate or ''}".strip()
             if driver.closed:
                 pooled.invalidate(error)
-            raise CallFailed(f"{type(error).__name__} {error.sqlstate or ''}".strip()) from None
+                raise ConnectionLost(message) from None
+            raise CallFailed(message) from None
         finally:
             pooled.close()
 

@@ -22,7 +22,7 @@ from tenants.credential_feed import (
     boottime,
 )
 from tenants.db import owner_tx, tenant_tx
-from tenants.platform_calls import CallFailed
+from tenants.platform_calls import STATEMENT_TIMEOUT_MS, CallFailed
 from tests.service import eventually
 
 
@@ -202,6 +202,32 @@ def test_a_refused_read_ends_the_trust_and_the_next_good_one_restores_it(
         eventually(lambda: feed.is_trusted(boottime()))
     finally:
         feed.stop()
+
+
+def test_after_a_lost_connection_it_registers_again_and_drops_everything(connected: None) -> None:
+    """The database may have been restored from a backup, which uses the ids of changes again."""
+    drops: list[None] = []
+    applied: list[Change] = []
+    feed = Feed(applied.append, lambda: drops.append(None))
+    feed.start()
+    try:
+        eventually(lambda: feed.is_trusted(boottime()))
+        before = len(drops)
+        feed.mark_applied([Change(10**15, "acme", ())])
+        with owner_tx() as tx:
+            tx.run(text("DELETE FROM processes WHERE id = :id"), {"id": feed.id})
+            tx.run(_DISCONNECT, {"calls": f"%statement_timeout = {STATEMENT_TIMEOUT_MS};%"})
+        eventually(lambda: len(drops) > before)
+        eventually(lambda: feed.is_trusted(boottime()))
+        assert is_listed(feed)
+        assert 10**15 not in feed._applied
+    finally:
+        feed.stop()
+
+
+_DISCONNECT = text("""
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE :calls AND pid <> pg_backend_pid()
+""")
 
 
 def wait(feed: Feed, change: Change, **options: Callable[[], None]) -> tuple[bool, float]:

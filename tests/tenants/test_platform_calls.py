@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tenants.db import PLATFORM_ROLE, owner_tx
-from tenants.platform_calls import STATEMENT_TIMEOUT_MS, CallFailed, PlatformCalls
+from tenants.platform_calls import STATEMENT_TIMEOUT_MS, CallFailed, ConnectionLost, PlatformCalls
 
 
 @pytest.fixture
@@ -45,6 +45,6 @@ def test_a_lost_connection_fails_one_call_and_is_replaced(calls: PlatformCalls) 
     ((backend,),) = calls.run("SELECT pg_backend_pid()")
     with owner_tx() as tx:
         tx.raw.exec_driver_sql(f"SELECT pg_terminate_backend({backend})")
-    with pytest.raises(CallFailed):
+    with pytest.raises(ConnectionLost):
         run_for_a_minute(calls)
     assert calls.run("SELECT 1") == [(1,)]
