@@ -5,7 +5,6 @@ anybody, so that it still adds up. Answers stored for `Idempotency-Key` are reda
 `analytics.redaction`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -49,8 +48,6 @@ class Erased:
     sessions: int
     pages_owned: int
     audit_rows: int
-    # Announces the ended sessions; to be called after the commit.
-    announce: Callable[[], None]
 
 
 def export(tx: Tx, user: User) -> dict[str, Any]:
@@ -90,7 +87,7 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
         raise Forbidden("Only an admin may erase an admin")
     removed_likes = likes.remove_all(tx, user.id)
     owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
-    ended = list(tx.scalars(delete(Session).where(Session.user_id == user.id).returning(Session.id)))
+    ended = sessions.delete_all(tx, user.id)
     tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user.id))
     redaction.mark(tx, user.id, now=now)
     dismissed = {"state": State.DISMISSED.value, "resolved_at": now, "resolved_by": "erasure"}
@@ -100,15 +97,13 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     tx.execute(update(User).where(User.id == user.id).values(**blank, erased_at=now, updated_at=now))
     blanked = tx.scalar(text("SELECT blank_audit(:user)"), {"user": user.id})
     outbox.mark_stale(tx, Kind.USER, [str(user.id)])
-    tenant_id = tx.tenant
     return Erased(
         user.id,
         now,
         likes=removed_likes,
-        sessions=len(ended),
+        sessions=ended,
         pages_owned=len(owned),
         audit_rows=int(blanked or 0),
-        announce=lambda: sessions.announce(tenant_id, ended),
     )
 
 

@@ -15,9 +15,8 @@ SHOWN_ON_BOARDS = frozenset({"segment", "suspended"})
 
 
 def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> User:
-    """Change a user; ended sessions are announced and boards brought up to date after the commit."""
-    changed, announce = sessions.change_user(tx, user, dict(changes), now=now)
-    tx.after_commit(announce)
+    """Change a user; sessions and boards follow."""
+    changed = sessions.change_user(tx, user, dict(changes), now=now)
     if SHOWN_ON_BOARDS & changes.keys():
         outbox.mark_stale(tx, Kind.USER, [str(user.id)])
     return changed

@@ -7,12 +7,11 @@ secret is random and long, shown once, and stored as a hash. After a rotation th
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-import orjson
 from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT, insert
 from sqlalchemy.orm import Mapped, mapped_column
@@ -128,12 +127,9 @@ def rotate_client(tx: Tx, client_id: str, *, now: datetime) -> NewSecret:
 
 
 def revoke_client(tx: Tx, client_id: str, *, now: datetime) -> None:
-    """From the commit on its secrets and tokens are not valid. Then call `announce_client`."""
+    """From the commit on its secrets and tokens are not valid."""
     _revoke(tx, Client, client_id, now)
-
-
-def announce_client(tenant_id: str, client_id: str) -> None:
-    liveness.announce_revoked(tenant_id, [f"client:{client_id}"])
+    liveness.record(tx, [f"client:{client_id}"])
 
 
 def find_client(client_id: str) -> Client | None:
@@ -184,13 +180,14 @@ def token_is_valid(tx: Tx, token: ClientToken) -> bool:
 
 
 def client_token_is_valid(tenant_id: str, client_id: str, jti: str) -> bool:
-    """The same, from Redis if the answer is cached there."""
+    """The same, from memory if the answer is known there."""
+    names = f"client:{client_id}", f"token:{jti}"
 
-    def read() -> str | None:
+    def read() -> tuple[bool, Sequence[str]]:
         with tenant_tx(tenant_id) as tx:
-            return client_id if token_is_valid(tx, ClientToken(client_id, jti)) else None
+            return token_is_valid(tx, ClientToken(client_id, jti)), names
 
-    return liveness.look_up(tenant_id, [f"client:{client_id}", f"token:{jti}"], read) is not None
+    return liveness.look_up(tenant_id, " ".join(names), read)
 
 
 def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:
@@ -199,7 +196,7 @@ def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:
         tx.execute(
             insert(RevokedToken).values(tenant_id=tenant_id, jti=jti, expires_at=expires_at).on_conflict_do_nothing()
         )
-    liveness.announce_revoked(tenant_id, [f"token:{jti}"])
+        liveness.record(tx, [f"token:{jti}"])
 
 
 def create_key(tx: Tx, *, name: str, origins: Iterable[str], now: datetime) -> PublishableKey:
@@ -224,12 +221,9 @@ def list_keys(tx: Tx, *, after: str | None = None, limit: int = 1000) -> list[Pu
 
 
 def revoke_key(tx: Tx, key_id: str, *, now: datetime) -> None:
-    """From the commit on it is not valid. Then call `announce_key`."""
+    """From the commit on it is not valid."""
     _revoke(tx, PublishableKey, key_id, now)
-
-
-def announce_key(tenant_id: str, key_id: str) -> None:
-    liveness.announce_revoked(tenant_id, [f"key:{key_id}"])
+    liveness.record(tx, [f"key:{key_id}"])
 
 
 @dataclass(frozen=True)
@@ -244,9 +238,9 @@ def find_key(key_id: str) -> ValidKey | None:
     match = re.fullmatch(r"pk_([a-z][a-z0-9-]{1,62})_[A-Za-z0-9-]{8,64}", key_id)
     if match is None:
         return None
-    tenant_id = match[1]
+    tenant_id, name = match[1], f"key:{key_id}"
 
-    def read() -> str | None:
+    def read() -> tuple[ValidKey | None, Sequence[str]]:
         with tenant_tx(tenant_id) as tx:
             origins = tx.scalar(
                 select(PublishableKey.origins)
@@ -258,11 +252,11 @@ def find_key(key_id: str) -> ValidKey | None:
                 )
             )
             if origins is None:
-                return None
-            return orjson.dumps([*origins, *tenant_settings.read(tx)[0].allowed_origins]).decode()
+                return None, [name]
+            every_origin = frozenset([*origins, *tenant_settings.read(tx)[0].allowed_origins])
+            return ValidKey(tenant_id, key_id, every_origin), [name, liveness.SETTINGS]
 
-    known = liveness.look_up(tenant_id, [f"key:{key_id}"], read)
-    return None if known is None else ValidKey(tenant_id, key_id, frozenset(orjson.loads(known)))
+    return liveness.look_up(tenant_id, name, read)
 
 
 def check_origins(origins: Iterable[str]) -> list[str]:

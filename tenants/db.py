@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Literal
 import psycopg
 import structlog
 from sqlalchemy import (
+    URL,
     CursorResult,
     DateTime,
     Engine,
@@ -40,14 +41,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import (
-    DeclarativeBase,
-    Mapped,
-    ORMExecuteState,
-    Session,
-    mapped_column,
-    with_loader_criteria,
-)
+from sqlalchemy.orm import DeclarativeBase, Mapped, ORMExecuteState, Session, mapped_column, with_loader_criteria
 
 from tenants.errors import NotFound, Unavailable
 from tenants.shares import TenantShare, share_of
@@ -243,6 +237,11 @@ def owner_engine() -> Engine:
     if owner is None:
         raise Unavailable("This needs the owner's login: set DATABASE_URL")
     return owner
+
+
+def service_url() -> URL:
+    """The service's address: for `tenants.platform_calls`, which has connections of its own."""
+    return _configured().service.url
 
 
 def set_role(role: str, *, shared: bool = False) -> str:

@@ -1,141 +1,202 @@
-"""Whether a credential is still valid: read from Redis first, then from PostgreSQL.
+"""Whether a credential is still valid, and with which rights: answered from this process's memory.
 
-A revocation is committed in PostgreSQL, and then written to Redis as a tombstone, so it is effective on the next call
-in every process. A positive answer is cached for a few seconds only, and never replaces a tombstone: neither a look-up
-that runs during the revocation nor a change that is announced late can make the credential valid again. Without Redis
-every look-up reads PostgreSQL. A tombstone is written even while the breaker is open; one that could not be written is
-kept in memory and written before this process reads from Redis again. So only if Redis hangs during a revocation and
-recovers with old answers can another process read one of those, for at most ANSWER_TTL_S.
+What was read from PostgreSQL is kept, and dropped when one of the names it depends on changes. Whoever changes
+something calls `record` in the transaction of the change: after the commit it is dropped here, and the caller waits
+until every other process has dropped it too (`tenants.credential_feed`). While the feed is not trusted, each look-up
+reads PostgreSQL and keeps nothing. A look-up that began before a change was applied is never used after it.
+
+Redis only makes it quicker: a message on `CHANNEL` has other processes read the feed at once.
 """
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import ceil
-from typing import cast
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import orjson
-from redis import Redis
-from redis.exceptions import RedisError
+import structlog
 
-from tenants.redis import RedisUnavailable, boards, key
+from tenants import credential_feed, redis
+from tenants.credential_feed import MAX_UNCOMMITTED_S, Change, Feed, boottime
+from tenants.db import Tx, current_tx, tenant_tx
+from tenants.redis import RedisUnavailable
 
-ANSWER_TTL_S = 5
-# Longer than any access token lives.
-TOMBSTONE_TTL_S = 2 * 3600
-MAX_UNWRITTEN = 100_000
-# Where revocations are announced to processes that keep connections open: {"tenant", "names"}.
+# Where changes are announced, so that others need not wait for their next read: {"tenant", "names"}.
 CHANNEL = "cred-revoked"
-# The names of the tenant itself, and of its settings (which are changed, never revoked).
+# The names of the tenant itself, and of its settings.
 TENANT = "tenant"
 SETTINGS = "settings"
-_REVOKED = b"-"
+
+MAX_ANSWERS = 20_000
+MAX_CHANGED_NAMES = 50_000
+# A bound for whatever is changed without `record`, such as by hand.
+MAX_AGE_S = 60.0
+
+Value = TypeVar("Value")
+# Reads from PostgreSQL: the answer, and the names whose changes end it (besides the tenant's).
+Read = Callable[[], tuple[Value, Sequence[str]]]
+
+log = structlog.get_logger()
 
 
-def look_up(tenant_id: str, names: Sequence[str], read: Callable[[], str | None]) -> str | None:
-    """What `read` (from PostgreSQL) returns for this credential, from Redis if it is cached there. None: not valid.
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    value: Any
+    names: tuple[str, ...]
+    # How many changes were applied before it was read.
+    sequence: int
+    expires_at: float
 
-    `names` are everything that must not be revoked (besides the tenant); the first one's key also has the answer.
+
+class KeptAnswers:
+    """Answers by tenant and name. Of those that depend on a changed name, only later ones are used."""
+
+    def __init__(self, is_trusted: Callable[[float], bool], *, clock: Callable[[], float] = boottime) -> None:
+        self._is_trusted, self._clock = is_trusted, clock
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+        # tenant → name → the sequence number of its last change
+        self._changed: dict[str, dict[str, int]] = {}
+        self._changed_names = 0
+        self._sequence = 0
+        self._all_dropped_at = 0
+
+    def look_up(self, tenant_id: str, name: str, read: Read[Value]) -> Value:
+        """The answer under this name; what `read` returns, if none is kept or memory is not trusted."""
+        now = self._clock()
+        if not self._is_trusted(now):
+            return read()[0]
+        kept = self._answers.get((tenant_id, name))
+        if kept is not None and kept.expires_at > now and self._is_current(tenant_id, kept):
+            value: Value = kept.value
+            return value
+        sequence = self._sequence
+        value, names = read()
+        if current_tx() is None:  # an open transaction may see what it has not committed
+            self._keep((tenant_id, name), _Answer(value, (*names, TENANT), sequence, now + MAX_AGE_S))
+        return value
+
+    def apply(self, change: Change) -> None:
+        """What depends on the changed names is not used any more."""
+        with self._lock:
+            self._sequence += 1
+            of_tenant = self._changed.setdefault(change.tenant_id, {})
+            before = len(of_tenant)
+            of_tenant.update(dict.fromkeys(change.names, self._sequence))
+            self._changed_names += len(of_tenant) - before
+            is_full = self._changed_names > MAX_CHANGED_NAMES
+        if is_full:
+            self.drop_all()
+
+    def drop_all(self) -> None:
+        with self._lock:
+            self._sequence += 1
+            self._all_dropped_at = self._sequence
+            self._changed, self._changed_names = {}, 0
+            self._answers.clear()
+
+    def _is_current(self, tenant_id: str, kept: _Answer) -> bool:
+        if kept.sequence < self._all_dropped_at:
+            return False
+        changed = self._changed.get(tenant_id)
+        if changed is not None:
+            for name in kept.names:
+                if changed.get(name, 0) > kept.sequence:
+                    return False
+        return True
+
+    def _keep(self, key: tuple[str, str], answer: _Answer) -> None:
+        with self._lock:
+            self._answers[key] = answer
+            self._answers.move_to_end(key)
+            if len(self._answers) > MAX_ANSWERS:
+                self._answers.popitem(last=False)
+
+
+def look_up(tenant_id: str, name: str, read: Read[Value]) -> Value:
+    """What `read` returns for this name of the tenant, from memory if it is known there."""
+    return _answers.look_up(tenant_id, name, read)
+
+
+def record(tx: Tx, names: Iterable[str], *, tenant_id: str | None = None) -> None:
+    """What is known under these names changes with this transaction: nobody answers from memory after its commit.
+
+    The commit's caller waits for the other processes. All changes of a transaction are announced together.
     """
-    keys = [key("cred", tenant_id, name) for name in (*names, TENANT)]
-    try:
-        with boards().client() as redis:
-            _write_unwritten(redis)
-            cached = redis.mget(keys)
-    except RedisUnavailable:
-        return read()
-    if _REVOKED in cached:
-        return None
-    if None not in cached:
-        return cast("bytes", cached[0]).decode()
-    answer = read()
-    if answer is not None:
-        try:
-            with boards().client() as redis, redis.pipeline(transaction=False) as pipe:
-                for name in keys:
-                    pipe.set(name, answer, ex=ANSWER_TTL_S, nx=True)
-                pipe.execute()
-        except RedisUnavailable:
-            pass
-    return answer
-
-
-def announce_revoked(tenant_id: str, names: Iterable[str]) -> None:
-    """Make a committed revocation effective in every process."""
-    names = list(names)
-    if names and _write({key("cred", tenant_id, name): (_REVOKED, TOMBSTONE_TTL_S) for name in names}):
-        announce(tenant_id, names)
-
-
-def announce(tenant_id: str, names: Iterable[str]) -> None:
-    """Publish that open connections of these names must be checked again (`user:<id>`: the user's rights changed)."""
-    with contextlib.suppress(RedisError, OSError):
-        boards().redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "names": list(names)}))
-
-
-def store_answers(tenant_id: str, answers: Mapping[str, str]) -> None:
-    """Store new answers for every process, after a change that revokes nothing was committed.
-
-    What has been revoked since stays revoked.
-    """
-    _write({key("cred", tenant_id, name): (answer.encode(), ANSWER_TTL_S) for name, answer in answers.items()})
-
-
-def forget(tenant_id: str, names: Iterable[str]) -> None:
-    """Delete answers and tombstones, so that PostgreSQL is read again: a tenant with this id was created again."""
-    keys = [key("cred", tenant_id, name) for name in names]
-    with _lock:
-        for name in keys:
-            _unwritten.pop(name, None)
-    with contextlib.suppress(RedisError, OSError):
-        boards().redis.delete(*keys)
-
-
-# Set an answer unless there is a tombstone.
-_CHANGE = """
-    if redis.call('GET', KEYS[1]) == ARGV[1] then return 0 end
-    redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
-    return 1
-"""
-# What could not be written to Redis yet: key → the value, and until when (monotonic) it may be written. After that,
-# answers older than the change have expired in Redis, and there may be newer ones.
-_unwritten: dict[str, tuple[bytes, float]] = {}
-_lock = threading.Lock()
-
-
-def _write(values: dict[str, tuple[bytes, int]]) -> bool:
-    now = time.monotonic()
-    with _lock:
-        if len(_unwritten) < MAX_UNWRITTEN:  # beyond that, old answers expire after ANSWER_TTL_S
-            for name, (value, seconds) in values.items():
-                if value == _REVOKED or _unwritten.get(name, (b"", 0.0))[0] != _REVOKED:
-                    _unwritten[name] = (value, now + seconds)
-    # Without the breaker: a revocation is worth a try of half a second.
-    try:
-        _write_unwritten(boards().redis)
-    except (RedisError, OSError):
-        return False
-    return True
-
-
-def _write_unwritten(redis: "Redis") -> None:
-    if not _unwritten:
+    changed = sorted(set(names))
+    if not changed:
         return
-    with _lock:
-        pending = dict(_unwritten)
-    now = time.monotonic()
-    with redis.pipeline(transaction=False) as pipe:
-        for name, (value, until) in pending.items():
-            seconds = ceil(until - now)
-            if seconds <= 0:
-                continue
-            if value == _REVOKED:
-                pipe.set(name, value, ex=seconds)
-            else:
-                pipe.eval(_CHANGE, 1, name, _REVOKED, value, seconds)
-        pipe.execute()
-    with _lock:
-        for name, written in pending.items():
-            if _unwritten.get(name) == written:
-                del _unwritten[name]
+    recorded: list[Change] | None = tx.info.get("credential_changes")
+    if recorded is None:
+        recorded = tx.info["credential_changes"] = []
+        written_at, to_announce = boottime(), recorded
+        tx.after_commit(lambda: _announce(to_announce, written_at=written_at))
+    recorded.append(credential_feed.insert(tx, tenant_id or tx.tenant, changed))
+
+
+def watch(call: Callable[[Change], None]) -> None:
+    """Call this with every change that this process applies, its own included."""
+    _feed.start()
+    _watchers.append(call)
+
+
+def poll_soon() -> None:
+    """Read the feed at once, as a message on `CHANNEL` asks."""
+    _feed.poll_soon()
+
+
+def name_process(kind: str) -> None:
+    """What this process is listed as."""
+    _feed.kind = kind
+
+
+def _announce(changes: list[Change], *, written_at: float) -> None:
+    committed_at = boottime()
+    if committed_at - written_at > MAX_UNCOMMITTED_S:
+        changes = [_write_again(change) for change in changes]
+        committed_at = boottime()
+    for change in changes:
+        _apply(change)
+    _feed.mark_applied(changes)
+    # In a thread, since Redis may hang.
+    publishing = threading.Thread(target=_publish, args=(changes,), name="announce", daemon=True)
+    _feed.wait_for_others(changes, committed_at=committed_at, hasten=publishing.start)
+
+
+def _write_again(change: Change) -> Change:
+    """Write it with the present time: its transaction was so long that others may not read the first row."""
+    with tenant_tx(change.tenant_id, separate=True) as tx:
+        return credential_feed.insert(tx, change.tenant_id, change.names)
+
+
+def _publish(changes: Iterable[Change]) -> None:
+    if not redis.is_configured():
+        return
+    with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
+        for change in changes:
+            client.publish(CHANNEL, orjson.dumps({"tenant": change.tenant_id, "names": change.names}))
+
+
+def _apply(change: Change) -> None:
+    _answers.apply(change)
+    for call in _watchers:
+        try:
+            call(change)
+        except Exception:
+            log.exception("a watcher of credential changes failed", action="credentials.watcher")
+
+
+_watchers: list[Callable[[Change], None]] = []
+
+
+def _is_trusted(now: float) -> bool:
+    if _feed.is_trusted(now):
+        return True
+    _feed.start()
+    return False
+
+
+_answers = KeptAnswers(_is_trusted)
+_feed = Feed(_apply, _answers.drop_all)

@@ -117,6 +117,10 @@ def configure(*, boards_url: str, queue_url: str, boards_timeout_s: float = TIME
     )
 
 
+def is_configured() -> bool:
+    return _clients is not None
+
+
 def boards() -> Guarded:
     return _configured().boards
 

@@ -13,6 +13,7 @@ from sqlalchemy import CheckConstraint, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
+from tenants import liveness
 from tenants.db import TENANT_ID, Base, Tx
 from tenants.errors import Conflict, Invalid, NotFound
 
@@ -64,6 +65,7 @@ def ensure(tx: Tx, tenant_id: str, *, name: str, now: datetime) -> Created:
         insert(Tenant).values(id=tenant_id, name=name, created_at=now).on_conflict_do_nothing().returning(Tenant)
     )
     if row is not None:
+        liveness.record(tx, [liveness.TENANT], tenant_id=tenant_id)  # an earlier tenant may have had this id
         return Created(row, is_new=True)
     return Created(tx.scalars(select(Tenant).where(Tenant.id == tenant_id)).one(), is_new=False)
 
@@ -95,6 +97,7 @@ def mark_deleted(tx: Tx, tenant_id: str, *, now: datetime) -> None:
     )
     if marked is None:
         raise TenantNotFound(f"There is no tenant {tenant_id!r}")
+    liveness.record(tx, [liveness.TENANT], tenant_id=tenant_id)
 
 
 def deleted(tx: Tx) -> list[str]:
@@ -114,10 +117,11 @@ def purge(tx: Tx, tenant_id: str) -> None:
         tx.execute(text(f"DELETE FROM {table} WHERE tenant_id = :tenant"), {"tenant": purged})  # noqa: S608  quoted
 
 
+# Changes of credentials stay for their own retention: a process that was stopped meanwhile must still read them.
 _TENANT_TABLES = text("""
     SELECT quote_ident(c.relname) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
     WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-      AND a.attname = 'tenant_id' ORDER BY 1
+      AND a.attname = 'tenant_id' AND c.relname <> 'credential_changes' ORDER BY 1
 """)
 
 

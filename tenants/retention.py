@@ -16,6 +16,8 @@ RETENTION: dict[str, tuple[str, timedelta]] = {
     "live_tickets": ("expires_at", timedelta(hours=1)),
     "idempotency_keys": ("created_at", timedelta(hours=24)),
     "ingest_rejections_hour": ("bucket_hour", timedelta(days=31)),
+    "credential_changes": ("at", timedelta(hours=1)),
+    "processes": ("seen_at", timedelta(hours=1)),
 }
 MAX_ROWS_PER_CHUNK = 10_000
 

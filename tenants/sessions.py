@@ -1,8 +1,7 @@
 """Logins: a session row for each, short access tokens, and refresh tokens that are used once.
 
 A refresh token is `rt_<tenant>_<session>_<random>_<mac>`; only its hash is stored. If one that was already
-replaced is used, somebody has a copy, so the session ends. Whether a session is valid is read from Redis, then from
-PostgreSQL.
+replaced is used, somebody has a copy, so the session ends. Whether a session is valid is kept in memory (`liveness`).
 
 A browser that signs in to the dashboard has a cookie instead, `ds_<tenant>_<session>_<user>_<random>_<mac>`: it does
 not change while its session is valid.
@@ -10,13 +9,14 @@ not change while its session is valid.
 
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import ForeignKeyConstraint, Index, Uuid, cast, func, select, update
+from sqlalchemy import ForeignKeyConstraint, Index, Uuid, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -179,7 +179,6 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
         is_newest = select(Session.id).where(Session.id == session_id, Session.refresh_hash == hash_token(token))
         reused = tx.scalar(is_newest) is None and revoke(tx, session_id, now=now)
     if reused:
-        announce(tenant_id, [session_id])
         logs.bind(tenant_id=tenant_id)
         logs.audit("session.ended", session=str(session_id), why="a refresh token was used twice")
         raise BadRefreshToken("This refresh token was used before, so its session has ended: log in again")
@@ -189,47 +188,54 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
 def rights_of(tenant_id: str, session_id: str) -> Rights | None:
     """The rights of the session's user, if the session is valid. The one place that decides who sees private pages.
 
-    Opens a transaction if the answer is not in Redis, or if the tenant's settings are not in memory.
+    Opens a transaction if the answer, or the tenant's settings, are not in memory.
     """
-    try:
-        UUID(session_id)
-    except ValueError:
-        return None
+    name = f"session:{session_id}"
 
-    def read() -> str | None:
+    def read() -> tuple[_ValidSession | None, Sequence[str]]:
+        try:
+            wanted = UUID(session_id)
+        except ValueError:
+            return None, [name]
         with tenant_tx(tenant_id) as tx:
             row = tx.execute(
-                select(User.role, User.sees_private)
+                select(User.id, User.role, User.sees_private, Session.expires_at)
                 .join(Session, (Session.tenant_id == User.tenant_id) & (Session.user_id == User.id))
                 .join(registry.Tenant, registry.Tenant.id == User.tenant_id)
                 .where(
-                    Session.id == UUID(session_id),
+                    Session.id == wanted,
                     Session.revoked_at.is_(None),
                     Session.expires_at > func.now(),
                     User.suspended_at.is_(None),
                     registry.Tenant.deleted_at.is_(None),
                 )
             ).one_or_none()
-        return _answer(row.role, sees_private=row.sees_private) if row is not None else None
+        if row is None:
+            return None, [name]
+        is_restricted = row.role != Role.ADMIN and not row.sees_private
+        rights = Rights(Role(row.role), public_only=False)
+        return _ValidSession(rights, is_restricted, row.expires_at.timestamp()), [name, _user_name(row.id)]
 
-    answer = liveness.look_up(tenant_id, [f"session:{session_id}"], read)
-    if not answer:
+    found = liveness.look_up(tenant_id, name, read)
+    if found is None or found.expires_at <= time.time():
         return None
-    role, _, restricted = answer.partition(" ")
-    public_only = (
-        bool(restricted)
-        and role != Role.ADMIN
-        and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL
-    )
-    return Rights(Role(role), public_only)
+    if found.is_restricted and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL:
+        return Rights(found.rights.role, public_only=True)
+    return found.rights
 
 
-def _answer(role: str, *, sees_private: bool) -> str:
-    """What `liveness` caches for a session. For users who see private pages the role alone, as older releases do."""
-    return role if sees_private else f"{role} {_RESTRICTED}"
+@dataclass(frozen=True, slots=True)
+class _ValidSession:
+    """What is kept of a session. A restricted user sees what the tenant's settings say, which may change."""
+
+    rights: Rights
+    is_restricted: bool
+    expires_at: float
 
 
-_RESTRICTED = "restricted"
+def _user_name(user_id: UUID) -> str:
+    """The name under which `liveness` has all sessions of a user, those that are just being started too."""
+    return f"user:{user_id}"
 
 
 def list_for(tx: Tx, user_id: UUID, *, now: datetime) -> list[Session]:
@@ -245,7 +251,7 @@ def list_for(tx: Tx, user_id: UUID, *, now: datetime) -> list[Session]:
 
 
 def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = None) -> bool:
-    """End a session (of this user, if given). After the commit, call `announce`."""
+    """End a session (of this user, if given)."""
     ended = (
         update(Session)
         .where(Session.id == session_id, Session.revoked_at.is_(None))
@@ -254,54 +260,44 @@ def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = No
     )
     if user_id is not None:
         ended = ended.where(Session.user_id == user_id)
-    return tx.scalar(ended) is not None
+    if tx.scalar(ended) is None:
+        return False
+    liveness.record(tx, [f"session:{session_id}"])
+    return True
 
 
-def revoke_all(tx: Tx, user_id: UUID, *, now: datetime) -> list[UUID]:
-    """End every session of a user. After the commit, call `announce`."""
-    return list(
-        tx.scalars(
-            update(Session)
-            .where(Session.user_id == user_id, Session.revoked_at.is_(None))
-            .values(revoked_at=now)
-            .returning(Session.id)
-        )
-    )
+def revoke_all(tx: Tx, user_id: UUID, *, now: datetime) -> int:
+    """End every session of a user. Returns how many they were."""
+    ended = update(Session).where(Session.user_id == user_id, Session.revoked_at.is_(None)).values(revoked_at=now)
+    liveness.record(tx, [_user_name(user_id)])
+    return len(tx.scalars(ended.returning(Session.id)).all())
 
 
-def reset_password(tx: Tx, token: str, password_hash: str, *, now: datetime) -> tuple[UUID, list[UUID]]:
-    """Set the new password and end every session. Returns the user, and the sessions to announce after the commit."""
+def delete_all(tx: Tx, user_id: UUID) -> int:
+    """End every session of a user, and delete what is stored of them. Returns how many they were."""
+    liveness.record(tx, [_user_name(user_id)])
+    return len(tx.scalars(delete(Session).where(Session.user_id == user_id).returning(Session.id)).all())
+
+
+def reset_password(tx: Tx, token: str, password_hash: str, *, now: datetime) -> tuple[UUID, int]:
+    """Set the new password and end every session. Returns the user, and how many sessions have ended."""
     user_id = resets.consume(tx, token, password_hash, now=now)
     return user_id, revoke_all(tx, user_id, now=now)
 
 
-def announce(tenant_id: str, session_ids: list[UUID]) -> None:
-    """Announce to every process that these sessions have ended."""
-    liveness.announce_revoked(tenant_id, [f"session:{session_id}" for session_id in session_ids])
-
-
-def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> tuple[User, Callable[[], None]]:
-    """Change a user. Returns also what to call after the commit, so that new rights or a suspension take effect.
+def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> User:
+    """Change a user. New rights and a suspension are effective from the commit on.
 
     A new role deletes open resets: their creator may not be allowed to reset the password of a user with that role.
     """
     changed = users.change(tx, user, changes, now=now)
     if "role" in changes:
         resets.delete_for(tx, user.id)
-    ended = revoke_all(tx, user.id, now=now) if changes.get("suspended") else []
-    valid = select(Session.id).where(Session.user_id == user.id, Session.revoked_at.is_(None), Session.expires_at > now)
-    answer = _answer(changed.role, sees_private=changed.sees_private)
-    has_new_rights = bool({"role", "sees_private"} & changes.keys())
-    answers = {f"session:{session_id}": answer for session_id in tx.scalars(valid)} if has_new_rights else {}
-    tenant_id, user_name = tx.tenant, f"user:{user.id}"
-
-    def announce_change() -> None:
-        announce(tenant_id, ended)
-        liveness.store_answers(tenant_id, answers)
-        if answers:
-            liveness.announce(tenant_id, [user_name])  # open connections are checked again
-
-    return changed, announce_change
+    if changes.get("suspended"):
+        revoke_all(tx, user.id, now=now)
+    if {"role", "sees_private"} & changes.keys():
+        liveness.record(tx, [_user_name(user.id)])
+    return changed
 
 
 def get_own(tx: Tx, session_id: UUID, user_id: UUID) -> Session:

@@ -4,8 +4,7 @@ A value is stored even if it equals the default: a later release may have anothe
 """
 
 import re
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -16,6 +15,7 @@ from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
+from tenants import liveness
 from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Invalid, Stale
 
@@ -82,9 +82,6 @@ RANGES: dict[str, tuple[int, int]] = {
 
 
 MAX_ORIGINS = 50
-RECENT_S = 3.0
-MAX_CACHED = 10_000
-_recent: dict[str, tuple[float, TenantSettings]] = {}
 
 
 class TenantSettingsRow(DeletedWithTenant, Base):
@@ -105,25 +102,20 @@ def read(tx: Tx) -> tuple[TenantSettings, int]:
 
 
 def recent(tenant_id: str) -> TenantSettings:
-    """The settings as of a few seconds ago at most: for busy routes that only read them."""
-    now = time.monotonic()
-    cached = _recent.get(tenant_id)
-    if cached is None or cached[0] < now:
+    """The settings, from memory if they are known there: for busy routes that only read them."""
+
+    def read_now() -> tuple[TenantSettings, Sequence[str]]:
         with tenant_tx(tenant_id) as tx:
-            cached = (now + RECENT_S, read(tx)[0])
-        if len(_recent) > MAX_CACHED:
-            _recent.clear()
-        _recent[tenant_id] = cached
-    return cached[1]
+            return read(tx)[0], [liveness.SETTINGS]
 
-
-def forget(tenant_id: str) -> None:
-    """Drop this process's cached settings of the tenant: they were changed."""
-    _recent.pop(tenant_id, None)
+    return liveness.look_up(tenant_id, liveness.SETTINGS, read_now)
 
 
 def change(tx: Tx, changes: Mapping[str, Any], *, now: datetime, expected_version: int | None = None) -> "Change":
-    """Set some settings; the others stay. With an expected version, only if that is the current one."""
+    """Set some settings; the others stay. With an expected version, only if that is the current one.
+
+    Every process uses them when the commit's caller goes on.
+    """
     tx.execute(text("SELECT pg_advisory_xact_lock(hashtextextended('settings:' || :tenant, 0))"), {"tenant": tx.tenant})
     current, version = read(tx)
     if expected_version is not None and expected_version != version:
@@ -136,6 +128,7 @@ def change(tx: Tx, changes: Mapping[str, Any], *, now: datetime, expected_versio
         .values(tenant_id=tx.tenant, **values)
         .on_conflict_do_update(index_elements=["tenant_id"], set_=values)
     )
+    liveness.record(tx, [liveness.SETTINGS])
     return Change(current, changed, version + 1)
 
 

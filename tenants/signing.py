@@ -64,7 +64,16 @@ class _Loaded:
     signer: ECKey
     verifiers: KeySet
     published: list[dict[str, Any]]
+    kids: frozenset[str]
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A token whose signature and claims were checked. Only its key and the time can change that."""
+
+    claims: dict[str, Any]
+    kid: str
 
 
 class Signer:
@@ -76,7 +85,8 @@ class Signer:
         self._mac_key = hashlib.sha256(b"mac:" + secret_key.encode()).digest()
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
-        self._verified: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        # By the token's hash: a token in memory for an hour could be read from a core dump.
+        self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
         self._claims = jwt.JWTClaimsRegistry(
             leeway=CLOCK_LEEWAY_S,
             iss={"essential": True, "value": issuer},
@@ -106,17 +116,18 @@ class Signer:
 
     def verify(self, token: str) -> dict[str, Any]:
         """The claims of a token of ours that has not expired. Does not check whether it was revoked."""
-        cached = self._verified.get(token)
-        if cached is not None:
-            if cached["exp"] > time.time():  # nothing else can change
-                return cached
-            self._verified.pop(token, None)
-        claims = self._decode(token)
+        digest = hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+        known = self._verified.get(digest)
+        if known is not None:
+            if known.claims["exp"] > time.time() and known.kid in self._keys().kids:
+                return known.claims
+            self._verified.pop(digest, None)
+        kid, claims = self._decode(token)
         try:
             self._claims.validate(claims)
         except (JoseError, ValueError, TypeError) as error:
             raise BadToken(f"The access token is not valid: {getattr(error, 'error', 'malformed')}") from None
-        self._verified[token] = claims
+        self._verified[digest] = _Verified(claims, kid)
         while len(self._verified) > _MAX_CACHED_TOKENS:
             with contextlib.suppress(KeyError):  # another thread removed it
                 self._verified.popitem(last=False)
@@ -144,13 +155,14 @@ class Signer:
         self._loaded = None
         return created.kid
 
-    def _decode(self, token: str) -> dict[str, Any]:
+    def _decode(self, token: str) -> tuple[str, dict[str, Any]]:
+        """The id of the key that signed it, and its claims."""
         try:
             kid = _kid_of(token)
-            verifiers = self._keys().verifiers
-            if kid not in {key.kid for key in verifiers.keys}:
-                verifiers = self._keys(max_age_s=RELOAD_UNKNOWN_AFTER_S).verifiers
-            return dict(jwt.decode(token, verifiers, algorithms=[ALGORITHM]).claims)
+            keys = self._keys()
+            if kid not in keys.kids:
+                keys = self._keys(max_age_s=RELOAD_UNKNOWN_AFTER_S)
+            return kid, dict(jwt.decode(token, keys.verifiers, algorithms=[ALGORITHM]).claims)
         except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise BadToken from None
 
@@ -177,6 +189,7 @@ class Signer:
             signer=max(signers, key=lambda pair: pair[0])[1],
             verifiers=KeySet([ECKey.import_key(row.public_jwk) for row in rows]),
             published=[row.public_jwk for row in rows],
+            kids=frozenset(row.kid for row in rows),
             at=time.monotonic(),
         )
 
@@ -217,8 +230,7 @@ def rotate_if_due(signer: Signer, *, now: datetime) -> str | None:
     return signer.rotate(now=now)
 
 
-def _kid_of(token: str) -> str | None:
+def _kid_of(token: str) -> str:
     head = token.split(".", 1)[0]
     header = orjson.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
-    kid = header["kid"]
-    return kid if isinstance(kid, str) else None
+    return str(header["kid"])

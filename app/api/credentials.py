@@ -6,9 +6,8 @@ import marshmallow as ma
 
 from app.api.blueprint import Blueprint, Schema, SliceIn
 from app.http import paging
-from app.http.auth import current_actor
 from app.http.rights import May, requires
-from app.http.transactions import actor_tx, after_commit, audit, idempotent
+from app.http.transactions import actor_tx, audit, idempotent
 from tenants import credentials, logs
 from tenants.credentials import NewSecret, Scope
 from tenants.db import utcnow
@@ -101,7 +100,6 @@ def revoke_client(client_id: str) -> None:
     """Revoke a client: its secret and its tokens are no longer valid."""
     with actor_tx() as tx:
         credentials.revoke_client(tx, client_id, now=utcnow())
-    after_commit(lambda: credentials.announce_client(current_actor().tenant_id, client_id))
     audit("client.revoked", client=client_id)
 
 
@@ -137,7 +135,6 @@ def revoke_key(key_id: str) -> None:
     """Revoke a key: it is no longer valid."""
     with actor_tx() as tx:
         credentials.revoke_key(tx, key_id, now=utcnow())
-    after_commit(lambda: credentials.announce_key(current_actor().tenant_id, key_id))
     audit("key.revoked", key=key_id[-6:])
 
 

@@ -13,7 +13,7 @@ from app.api.users import UserOut
 from app.http.auth import caller_address, caller_network, current_actor
 from app.http.rights import May, public, requires
 from app.http.services import services
-from app.http.transactions import actor_tx, after_commit, audit, idempotent
+from app.http.transactions import actor_tx, audit, idempotent
 from tenants import logs, passwords, registry, resets, sessions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
@@ -169,7 +169,6 @@ def end_own_session() -> None:
     assert actor.session_id is not None  # noqa: S101
     with actor_tx() as tx:
         sessions.revoke(tx, actor.session_id, now=utcnow())
-    sessions.announce(actor.tenant_id, [actor.session_id])
     logs.audit("session.ended", session=str(actor.session_id))
 
 
@@ -201,7 +200,6 @@ def end_session(session_id: UUID) -> None:
     with actor_tx() as tx:
         sessions.get_own(tx, session_id, actor.user_id)
         sessions.revoke(tx, session_id, now=utcnow(), user_id=actor.user_id)
-    after_commit(lambda: sessions.announce(actor.tenant_id, [session_id]))
     audit("session.ended", session=str(session_id))
 
 
@@ -219,9 +217,8 @@ def reset(body: dict[str, str]) -> ResponseReturnValue:
     hashed = passwords.hash_password(body["password"])  # outside of any transaction
     with tenant_tx(tenant_id) as tx:
         user_id, ended = sessions.reset_password(tx, body["reset_token"], hashed, now=utcnow())
-    sessions.announce(tenant_id, ended)
     logs.bind(tenant_id=tenant_id, user_id=str(user_id))
-    logs.audit("password.reset", user=str(user_id), sessions_ended=len(ended))
+    logs.audit("password.reset", user=str(user_id), sessions_ended=ended)
     return ""
 
 

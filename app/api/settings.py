@@ -7,11 +7,9 @@ import marshmallow as ma
 
 from analytics import outbox
 from app.api.blueprint import Blueprint, Schema
-from app.http.auth import current_actor
 from app.http.conditional import expected_version
 from app.http.rights import May, requires
-from app.http.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import liveness
+from app.http.transactions import actor_tx, audit, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
 from tenants.settings import TenantSettings, VisiblePages
@@ -87,8 +85,6 @@ def change_settings(changes: dict[str, Any]) -> Any:
         changed = tenant_settings.change(tx, changes, now=utcnow(), expected_version=expected_version())
         if changed.after.share_public_pages != changed.before.share_public_pages:
             outbox.mark_sharing_stale(tx)
-    tenant_id = current_actor().tenant_id
-    after_commit(lambda: liveness.announce(tenant_id, [liveness.SETTINGS]))
     audit("settings.changed", changed=changes)
     return _answer(changed.after, changed.version)
 

@@ -290,7 +290,6 @@ def erase_user(user: str) -> Any:
     actor = current_actor()
     with actor_tx() as tx:
         erased = privacy.erase(tx, resolve_permitted(tx, user), by_admin=actor.is_admin, now=utcnow())
-    after_commit(erased.announce)
     after_commit(lambda: redaction.begin(actor.tenant_id, erased.user_id))
     audit("user.erased", user=str(erased.user_id))
     return {

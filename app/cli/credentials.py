@@ -1,6 +1,6 @@
 """`plaudit client …`, `plaudit key …`, `plaudit user …`, `plaudit signing-key …`"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,10 @@ def register(cli: click.Group) -> None:
 
 
 @contextmanager
-def inside(data_dir: Path, tenant_id: str) -> Iterator[tuple[Any, Callable[[Callable[[], None]], None]]]:
-    """A transaction of an existing tenant, and a function that registers calls for after its commit."""
-    afterwards: list[Callable[[], None]] = []
-    with inside_tenant(data_dir, tenant_id) as open_tx:
-        with open_tx() as tx:
-            yield tx, afterwards.append
-        for action in afterwards:
-            action()
+def inside(data_dir: Path, tenant_id: str) -> Iterator[Any]:
+    """A transaction of an existing tenant."""
+    with inside_tenant(data_dir, tenant_id) as open_tx, open_tx() as tx:
+        yield tx
 
 
 @click.group()
@@ -45,7 +41,7 @@ def client_create(data_dir: Path, tenant_id: str, scopes: str, name: str, as_jso
     from tenants.db import utcnow
 
     wanted = scopes.replace(",", " ").split()
-    with inside(data_dir, tenant_id) as (tx, _):
+    with inside(data_dir, tenant_id) as tx:
         created = credentials.create_client(tx, name=name, scopes=wanted, now=utcnow())
     audit("client.created", tenant_id, client=created.client.id)
     show_secret(created, as_json=as_json)
@@ -59,7 +55,7 @@ def client_list(data_dir: Path, tenant_id: str, as_json: bool) -> None:
     """List the clients of TENANT."""
     from tenants import credentials
 
-    with inside(data_dir, tenant_id) as (tx, _):
+    with inside(data_dir, tenant_id) as tx:
         rows = [
             {
                 "client_id": row.id,
@@ -84,7 +80,7 @@ def client_rotate(data_dir: Path, tenant_id: str, client_id: str, as_json: bool)
     from tenants import credentials
     from tenants.db import utcnow
 
-    with inside(data_dir, tenant_id) as (tx, _):
+    with inside(data_dir, tenant_id) as tx:
         created = credentials.rotate_client(tx, client_id, now=utcnow())
     audit("client.rotated", tenant_id, client=client_id)
     show_secret(created, as_json=as_json)
@@ -100,9 +96,8 @@ def client_revoke(data_dir: Path, tenant_id: str, client_id: str, as_json: bool)
     from tenants import credentials
     from tenants.db import utcnow
 
-    with inside(data_dir, tenant_id) as (tx, after):
+    with inside(data_dir, tenant_id) as tx:
         credentials.revoke_client(tx, client_id, now=utcnow())
-        after(lambda: credentials.announce_client(tenant_id, client_id))
     audit("client.revoked", tenant_id, client=client_id)
     show({"client_id": client_id, "revoked": True}, as_json=as_json, text=f"Revoked client {client_id}.")
 
@@ -125,7 +120,7 @@ def key_create(data_dir: Path, tenant_id: str, origins: tuple[str, ...], name: s
     from tenants import credentials
     from tenants.db import utcnow
 
-    with inside(data_dir, tenant_id) as (tx, _):
+    with inside(data_dir, tenant_id) as tx:
         created = credentials.create_key(tx, name=name, origins=origins, now=utcnow())
     audit("key.created", tenant_id, origins=list(origins))
     show({"key": created.id, "origins": created.origins}, as_json=as_json, text=created.id)
@@ -139,7 +134,7 @@ def key_list(data_dir: Path, tenant_id: str, as_json: bool) -> None:
     """List the publishable keys of TENANT."""
     from tenants import credentials
 
-    with inside(data_dir, tenant_id) as (tx, _):
+    with inside(data_dir, tenant_id) as tx:
         rows = [
             {"key": row.id, "name": row.name, "origins": " ".join(row.origins)} for row in credentials.list_keys(tx)
         ]
@@ -156,9 +151,8 @@ def key_revoke(data_dir: Path, tenant_id: str, key_id: str, as_json: bool) -> No
     from tenants import credentials
     from tenants.db import utcnow
 
-    with inside(data_dir, tenant_id) as (tx, after):
+    with inside(data_dir, tenant_id) as tx:
         credentials.revoke_key(tx, key_id, now=utcnow())
-        after(lambda: credentials.announce_key(tenant_id, key_id))
     audit("key.revoked", tenant_id)
     show({"key": key_id, "revoked": True}, as_json=as_json, text="Revoked the key.")
 
@@ -189,7 +183,7 @@ def user_create(
 
     password = sys.stdin.readline().rstrip("\n") if password_stdin else secrets.token_urlsafe(12)
     hashed = passwords.hash_password(password)
-    with inside(data_dir, tenant_id) as (tx, _):
+    with inside(data_dir, tenant_id) as tx:
         created = users.register(
             tx, username=username, email=email, password_hash=hashed, role=Role(role), now=utcnow()
         )
@@ -212,7 +206,7 @@ def user_list(data_dir: Path, tenant_id: str, q: str | None, limit: int, as_json
     """List the users of TENANT, newest first."""
     from tenants import users
 
-    with inside(data_dir, tenant_id) as (tx, _):
+    with inside(data_dir, tenant_id) as tx:
         rows = [
             {
                 "id": str(row.id),
@@ -258,7 +252,7 @@ def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str
     from tenants import users
     from tenants.db import utcnow
 
-    with inside(data_dir, tenant_id) as (tx, _after):
+    with inside(data_dir, tenant_id) as tx:
         before = users.by_username(tx, username)
         if before is None:
             raise users.UserNotFound(f"There is no user {username!r} in {tenant_id}")

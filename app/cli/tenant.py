@@ -27,14 +27,13 @@ def tenant() -> None:
 @click.pass_obj
 def create(data_dir: Path, tenant_id: str, name: str, as_json: bool) -> None:
     """Create a tenant. ID is 2 to 63 of a-z, 0-9 and -, starting with a letter."""
-    from tenants import liveness, registry
+    from tenants import registry
     from tenants.db import owner_tx, utcnow
 
     with migrated_database(data_dir, create=True) as settings:
+        connect_redis(settings)
         with owner_tx() as tx:
             created = registry.create(tx, tenant_id, name=name, now=utcnow())
-        connect_redis(settings)
-        liveness.forget(tenant_id, [liveness.TENANT])
     audit("tenant.created", tenant_id)
     show(
         {"id": created.id, "name": created.name, "created_at": created.created_at.isoformat()},
@@ -117,7 +116,7 @@ def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
     """Delete the tenant ID and all its data. Its access ends at once; its rows are deleted within minutes."""
     from analytics.boards import projection
     from analytics.locks import Busy
-    from tenants import liveness, registry
+    from tenants import registry
     from tenants.db import owner_tx, utcnow
     from tenants.redis import RedisUnavailable
 
@@ -126,10 +125,9 @@ def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
             existing = registry.get(tx, tenant_id)
         if not yes:
             click.confirm(f"Delete {existing.id} ({existing.name}) and all its data?", abort=True)
+        connect_redis(settings)
         with owner_tx() as tx:
             registry.mark_deleted(tx, tenant_id, now=utcnow())
-        connect_redis(settings)
-        liveness.announce_revoked(tenant_id, [liveness.TENANT])
         with contextlib.suppress(RedisUnavailable, Busy):  # otherwise the purge does it, within minutes
             projection.retire(tenant_id, now=utcnow())
     audit("tenant.deleted", tenant_id)

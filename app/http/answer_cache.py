@@ -10,6 +10,7 @@ from typing import Any
 from analytics.boards.listener import Listener
 from analytics.boards.names import Board
 from analytics.boards.redis_store import CHANNEL
+from tenants import liveness
 
 MAX_AGE_S = 1.0
 # The version of an answer that is cached for `MAX_AGE_S` even if the board changes.
@@ -46,7 +47,8 @@ class BoardAnswerCache:
         self._cached: dict[tuple[str, str], dict[Hashable, _CachedAnswer]] = {}
         self._bytes = 0
         self._newest_versions: dict[tuple[str, str], int] = {}
-        self._listener = Listener({CHANNEL: self._on_change}, self._on_gap)
+        handlers = {CHANNEL: self._on_change, liveness.CHANNEL: lambda _: liveness.poll_soon()}
+        self._listener = Listener(handlers, self._on_gap)
 
     def get(self, board: Board, question: Hashable, compute: Callable[[], Answer]) -> Answer:
         """The answer to this question about the board, cached or new."""

@@ -162,7 +162,7 @@ def _parse_address(text: str) -> str | None:
 
 
 def authenticate(*, check_token: bool = True) -> Actor:
-    """The caller, from their token or cookie. Nothing is cached: a revocation is effective on the next call."""
+    """The caller, from their token or cookie. A revocation is effective on the next call (`tenants.liveness`)."""
     authorization = request.environ.get("HTTP_AUTHORIZATION", "")
     cookie = request.cookies.get(cookie_name()) if not authorization and "HTTP_COOKIE" in request.environ else None
     if cookie is not None:

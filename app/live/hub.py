@@ -26,6 +26,7 @@ from app.live.tops import Tops
 from tenants import ceilings, liveness, redis
 from tenants import settings as tenant_settings
 from tenants.ceilings import Ceiling, CeilingReached
+from tenants.credential_feed import Change
 from tenants.db import utcnow
 from tenants.errors import Limited, Unavailable
 from tenants.redis import RedisUnavailable
@@ -76,7 +77,7 @@ class Hub:
         self._newest: dict[Key, int] = {}
         self.tops = Tops()
         self._retries: list[tuple[float, Follower, Key, int]] = []
-        handlers = {redis_store.CHANNEL: self.on_invalidation, liveness.CHANNEL: self._on_revocation}
+        handlers = {redis_store.CHANNEL: self.on_invalidation, liveness.CHANNEL: lambda _: liveness.poll_soon()}
         self._listener = Listener(handlers, self._on_missed)
         self._poll_now = threading.Event()
         self._resync = False
@@ -93,6 +94,7 @@ class Hub:
                 "hub-check": self._check_credentials,
             }
             self._threads = [threading.Thread(target=run, name=name, daemon=True) for name, run in work.items()]
+        liveness.watch(self._on_credential_change)
         self._listener.start()
         for thread in self._threads:
             thread.start()
@@ -193,11 +195,9 @@ class Hub:
         self._resync = True
         self._poll_now.set()
 
-    def _on_revocation(self, message: dict[str, Any]) -> None:
-        tenant_id, names = message["tenant"], set(message["names"])
-        if liveness.SETTINGS in names:
-            tenant_settings.forget(tenant_id)
-        for follower in [each for each in list(self._connections) if each.reader.tenant_id == tenant_id]:
+    def _on_credential_change(self, change: Change) -> None:
+        names = set(change.names)
+        for follower in [each for each in list(self._connections) if each.reader.tenant_id == change.tenant_id]:
             if names & (follower.holder.names() if follower.holder is not None else {liveness.TENANT}):
                 follower.end(NO_LONGER_VALID)
             elif liveness.SETTINGS in names or (follower.holder is not None and follower.holder.subject in names):
@@ -230,7 +230,7 @@ class Hub:
             self.notify_followers((board.tenant_id, board.topic), version.number, kind)
 
     def _check_credentials(self) -> None:
-        """End connections whose credential is no longer valid, where its revocation was not received."""
+        """End connections whose credential is no longer valid: those marked by a change, and those that expired."""
         while True:
             time.sleep(WATCH_EVERY_S)
             now = time.monotonic()

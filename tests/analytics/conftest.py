@@ -11,7 +11,6 @@ from analytics.ingest import pages, writes
 from analytics.ingest.writes import Item, Outcome, WriteRequest
 from tenants import queue
 from tenants import redis as tenants_redis
-from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tests.people import Caller, client_of, user_of
 
@@ -108,8 +107,3 @@ def likes_of(tenant: str, page: str) -> tuple[int, int]:
             {"page": page},
         ).one()
         return int(found.rows), int(found.counter)
-
-
-def clear_settings_cache() -> None:
-    """A process keeps a tenant's settings for a moment."""
-    tenant_settings._recent.clear()

@@ -12,8 +12,7 @@ from flask.testing import FlaskClient
 from app.http.services import services_of
 from app.settings import Settings
 from app.web import connect, create_app
-from tenants import db
-from tenants import settings as tenant_settings
+from tenants import db, liveness
 from tenants.users import Role
 from tests.analytics.conftest import make_page
 from tests.people import Caller, client_of, log_in, user_of
@@ -77,5 +76,5 @@ def test_a_process_with_one_connection_answers_requests_of_every_kind(
     for answer in requests_of_every_kind(sender, member, admin):
         assert answer.status_code < 400, f"{answer.request.method} {answer.request.path}: {answer.text}"
         answer.get_data()
-        tenant_settings.forget(tenant)
+        liveness._answers.drop_all()
     assert log_in(client, tenant, "admin_user")["refresh_token"]

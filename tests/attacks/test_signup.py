@@ -12,7 +12,6 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from analytics.boards import projection, snapshots
-from tenants import settings as tenant_settings
 from tenants.db import utcnow
 from tenants.users import Role
 from tests.attacks.test_other_tenants import routes
@@ -45,7 +44,6 @@ class Wiki:
 
     def set(self, **changes: Any) -> None:
         assert self.admin("PATCH", "/api/v1/settings", json=changes).status_code == 200
-        tenant_settings.forget(self.tenant)  # else it takes some seconds
 
 
 @pytest.fixture

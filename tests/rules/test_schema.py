@@ -16,6 +16,7 @@ from tenants.db import Base, make_engine
 NOT_A_TENANTS = {
     "alembic_version": "the schema's own version",
     "global_boards": "versions of the boards that are over all tenants",
+    "processes": "the processes that answer requests, of every tenant",
     "signing_keys": "the service signs for every tenant with the same keys",
 }
 

@@ -81,7 +81,6 @@ def test_a_revoked_client_and_a_revoked_token_are_valid_no_more(created: credent
         with pytest.raises(NotFound):
             credentials.revoke_client(tx, client_id, now=utcnow())
         assert credentials.list_clients(tx) == []
-    credentials.announce_client(tenant, client_id)
     assert valid("t2") == (False, False)
     assert credentials.find_client(client_id) is None
 
@@ -96,7 +95,6 @@ def test_a_key_has_its_own_and_the_tenants_origins_until_it_is_revoked(tenant: s
     with tenant_tx(tenant) as tx:
         credentials.revoke_key(tx, key, now=utcnow())
         assert credentials.list_keys(tx) == []
-    credentials.announce_key(tenant, key)
     for wrong in (key, f"pk_{tenant}_AAAAAAAAAAAA", "pk_", "sk_x"):
         assert credentials.find_key(wrong) is None, wrong
 

@@ -1,128 +1,233 @@
-"""What was revoked stays revoked, in whatever order it is announced; on the real Redis, and without it."""
+"""Answers from memory: kept until what they depend on changes, never longer than they are trusted, by tenant."""
 
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Sequence
 from secrets import token_hex
-from uuid import UUID
+from typing import Any
 
 import pytest
-from flask.testing import FlaskClient
-from redis import Redis
+from sqlalchemy import text
 
-from app.settings import Settings
-from tenants import liveness, sessions, users
-from tenants import redis as tenants_redis
-from tenants.db import tenant_tx, utcnow
-from tenants.redis import key
-from tenants.users import Role
-from tests.people import user_of
+from tenants import liveness, redis
+from tenants.credential_feed import MAX_UNCOMMITTED_S, Change, boottime
+from tenants.db import current_tx, owner_tx, tenant_tx
+from tenants.liveness import MAX_AGE_S, SETTINGS, TENANT, KeptAnswers
+from tests.service import eventually
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Source:
+    """What PostgreSQL would say, and how often it was asked."""
+
+    def __init__(self, says: Any = "member", names: Sequence[str] = ("session:1",)) -> None:
+        self.says, self.names, self.reads = says, names, 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def __call__(self) -> tuple[Any, Sequence[str]]:
+        self.reads += 1
+        says = self.says
+        self.meanwhile()
+        return says, self.names
 
 
 @pytest.fixture
-def redis(connected: None, settings: Settings) -> Iterator[Redis]:
-    client = tenants_redis.make_client(settings.redis_url or "", timeout_s=5)
-    yield client
-    client.close()
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def name() -> str:
-    return f"session:{token_hex(8)}"
+def trusted() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
 
 
 @pytest.fixture
-def away(settings: Settings, connected: None) -> Iterator[None]:
-    """Redis is not to be reached; afterwards it is again."""
-    real = settings.redis_url or ""
-    tenants_redis.configure(boards_url="redis://127.0.0.1:1/0", queue_url=real)
-    yield
-    liveness._unwritten.clear()
-    tenants_redis.configure(boards_url=real, queue_url=real)
+def answers(clock: Clock, trusted: threading.Event) -> KeptAnswers:
+    return KeptAnswers(lambda _now: trusted.is_set(), clock=clock)
 
 
-def back(settings: Settings) -> None:
-    url = settings.redis_url or ""
-    tenants_redis.configure(boards_url=url, queue_url=url)
+def changed(*names: str, tenant: str = "acme") -> Change:
+    return Change(1, tenant, names)
 
 
-def answer(tenant: str, name: str, says: str | None) -> str | None:
-    return liveness.look_up(tenant, [name], lambda: says)
+def test_an_answer_is_read_once(answers: KeptAnswers) -> None:
+    source, none = Source(), Source(None, ["session:2"])
+    assert [answers.look_up("acme", "session:1", source) for _ in range(3)] == ["member"] * 3
+    assert [answers.look_up("acme", "session:2", none) for _ in range(3)] == [None] * 3
+    assert (source.reads, none.reads) == (1, 1)
 
 
-def test_a_changed_answer_is_never_written_over_a_revocation(tenant: str, name: str, redis: Redis) -> None:
-    assert answer(tenant, name, "member") == "member"
-    liveness.store_answers(tenant, {name: "admin"})
-    assert answer(tenant, name, "nobody is asked") == "admin"
-    assert 0 < redis.ttl(key("cred", tenant, name)) <= liveness.ANSWER_TTL_S
-    liveness.announce_revoked(tenant, [name])
-    liveness.store_answers(tenant, {name: "admin"})
-    assert answer(tenant, name, "admin") is None
-    assert redis.ttl(key("cred", tenant, name)) > liveness.ANSWER_TTL_S
+@pytest.mark.parametrize("name", ["session:1", "user:1", TENANT])
+def test_an_answer_is_not_used_once_one_of_its_names_has_changed(answers: KeptAnswers, name: str) -> None:
+    source = Source("member", ["session:1", "user:1"])
+    answers.look_up("acme", "session:1", source)
+    source.says = None
+    answers.apply(changed("session:2", SETTINGS))
+    assert answers.look_up("acme", "session:1", source) == "member", "others change nothing"
+    answers.apply(changed(name))
+    assert answers.look_up("acme", "session:1", source) is None
 
 
-def test_an_answer_that_was_under_way_during_a_revocation_is_not_kept(tenant: str, name: str) -> None:
-    def ask() -> str:
-        liveness.announce_revoked(tenant, [name])  # meanwhile, and after PostgreSQL was asked
-        liveness.store_answers(tenant, {name: "admin"})
-        return "member"
-
-    assert liveness.look_up(tenant, [name], ask) == "member"
-    assert answer(tenant, name, "member") is None
+def test_what_was_read_before_a_change_was_applied_is_not_kept(answers: KeptAnswers) -> None:
+    source = Source()
+    source.meanwhile = lambda: answers.apply(changed("session:1"))
+    assert answers.look_up("acme", "session:1", source) == "member", "to the caller who asked before the change"
+    source.says, source.meanwhile = None, lambda: None
+    assert answers.look_up("acme", "session:1", source) is None
 
 
-def test_a_role_that_is_announced_after_the_session_ended_does_not_bring_it_back(
-    client: FlaskClient, tenant: str
-) -> None:
-    user = user_of(client, tenant)
+def test_what_was_read_before_everything_was_dropped_is_not_kept(answers: KeptAnswers) -> None:
+    source = Source()
+    source.meanwhile = answers.drop_all
+    answers.look_up("acme", "session:1", source)
+    source.says = None
+    assert answers.look_up("acme", "session:1", source) is None
+
+
+def test_without_trust_every_answer_is_read_and_none_is_kept(answers: KeptAnswers, trusted: threading.Event) -> None:
+    source = Source("before")
+    answers.look_up("acme", "session:1", source)
+    trusted.clear()
+    source.says = "meanwhile"
+    assert [answers.look_up("acme", "session:1", source) for _ in range(2)] == ["meanwhile"] * 2
+    assert source.reads == 3
+    trusted.set()
+    assert answers.look_up("acme", "session:1", source) == "before", "the feed has applied what changed meanwhile"
+
+
+def test_an_answer_is_read_again_after_a_minute(answers: KeptAnswers, clock: Clock) -> None:
+    source = Source()
+    answers.look_up("acme", "session:1", source)
+    clock.now += MAX_AGE_S - 0.1
+    answers.look_up("acme", "session:1", source)
+    assert source.reads == 1
+    clock.now += 0.2
+    answers.look_up("acme", "session:1", source)
+    assert source.reads == 2
+
+
+def test_the_same_name_in_another_tenant_is_another_answer(answers: KeptAnswers) -> None:
+    ours, theirs = Source("admin"), Source(None)
+    assert answers.look_up("acme", "session:1", ours) == "admin"
+    assert answers.look_up("evil", "session:1", theirs) is None
+    answers.apply(changed("session:1", TENANT, tenant="evil"))
+    answers.look_up("acme", "session:1", ours)
+    answers.look_up("evil", "session:1", theirs)
+    assert (ours.reads, theirs.reads) == (1, 2), "and a change in one drops nothing of the other"
+
+
+def test_memory_is_bounded(answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "MAX_ANSWERS", 3)
+    monkeypatch.setattr(liveness, "MAX_CHANGED_NAMES", 5)
+    for number in range(10):
+        answers.look_up("acme", f"session:{number}", Source())
+    assert len(answers._answers) == 3
+    for number in range(20):
+        before = Source(names=[f"user:{number}"])
+        answers.look_up("acme", "session:x", before)
+        answers.apply(changed(f"user:{number}"))
+        after = Source(None)
+        assert answers.look_up("acme", "session:x", after) is None, "also when the list of changes is full"
+        assert answers._changed_names <= 5
+
+
+def test_a_recorded_change_is_effective_here_when_the_commit_returns(tenant: str, trusted_memory: None) -> None:
+    name = f"session:{token_hex(8)}"
+    source = Source("member", [name])
+    liveness.look_up(tenant, name, source)
     with tenant_tx(tenant) as tx:
-        _, announce_role = sessions.change_user(tx, users.get(tx, UUID(user.id)), {"role": Role.ADMIN}, now=utcnow())
-    assert user("POST", "/api/v1/auth/logout").status_code == 204
-    announce_role()
-    assert user("GET", "/api/v1/me").status_code == 401
+        liveness.record(tx, [name])
+        source.says = None
+    assert liveness.look_up(tenant, name, source) is None
 
 
-def test_a_changed_answer_that_waits_for_redis_never_replaces_a_revocation_that_waits(
-    tenant: str, name: str, settings: Settings, away: None
+def test_a_change_that_is_rolled_back_changes_nothing(tenant: str, trusted_memory: None) -> None:
+    def record_and_fail() -> None:
+        with tenant_tx(tenant) as tx:
+            liveness.record(tx, ["session:1"])
+            raise ZeroDivisionError
+
+    seen: list[Change] = []
+    liveness.watch(seen.append)
+    with pytest.raises(ZeroDivisionError):
+        record_and_fail()
+    with tenant_tx(tenant) as tx:
+        liveness.record(tx, ["session:2"])
+    assert [change.names for change in seen if change.tenant_id == tenant] == [("session:2",)]
+
+
+def test_all_changes_of_a_transaction_are_waited_for_at_once(
+    tenant: str, other_tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    liveness.announce_revoked(tenant, [name])
-    liveness.store_answers(tenant, {name: "admin"})
-    back(settings)
-    assert answer(tenant, name, "admin") is None
+    waits: list[set[str]] = []
+    monkeypatch.setattr(
+        liveness._feed,
+        "wait_for_others",
+        lambda changes, **_: waits.append({f"{change.tenant_id} {change.names}" for change in changes}),
+    )
+    with owner_tx() as tx:
+        liveness.record(tx, ["user:2", "user:1", "user:2"], tenant_id=tenant)
+        liveness.record(tx, [], tenant_id=tenant)
+        liveness.record(tx, [TENANT], tenant_id=other_tenant)
+    assert waits == [{f"{tenant} ('user:1', 'user:2')", f"{other_tenant} ('{TENANT}',)"}]
 
 
-def test_a_revocation_replaces_a_changed_answer_that_waits(
-    tenant: str, name: str, settings: Settings, away: None
+def test_a_change_committed_long_after_it_was_written_is_written_again(
+    tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    liveness.store_answers(tenant, {name: "admin"})
-    liveness.announce_revoked(tenant, [name])
-    back(settings)
-    assert answer(tenant, name, "admin") is None
+    """Others read the rows of the last minute only."""
+    with tenant_tx(tenant) as tx:
+        liveness.record(tx, ["user:1"])
+        monkeypatch.setattr(liveness, "boottime", lambda: boottime() + MAX_UNCOMMITTED_S)
+    with owner_tx() as tx:
+        rows = tx.run(text("SELECT names FROM credential_changes WHERE tenant_id = :t"), {"t": tenant})
+        assert [row.names for row in rows].count(["user:1"]) == 2
 
 
-def test_a_changed_answer_that_waited_is_not_written_over_what_another_process_revoked(
-    tenant: str, name: str, settings: Settings, away: None, redis: Redis
+def test_a_watcher_that_fails_stops_neither_the_change_nor_other_watchers(
+    tenant: str, trusted_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    liveness.store_answers(tenant, {name: "admin"})
-    redis.set(key("cred", tenant, name), b"-", ex=liveness.TOMBSTONE_TTL_S)
-    back(settings)
-    assert answer(tenant, name, "admin") is None
+    def fail(_change: Change) -> None:
+        raise ZeroDivisionError
+
+    seen: list[Change] = []
+    monkeypatch.setattr(liveness, "_watchers", [fail, seen.append])
+    with tenant_tx(tenant) as tx:
+        liveness.record(tx, ["session:1"])
+    assert [change.names for change in seen if change.tenant_id == tenant] == [("session:1",)]
 
 
-def test_a_changed_answer_that_waited_too_long_is_never_written(
-    tenant: str, name: str, settings: Settings, away: None, monkeypatch: pytest.MonkeyPatch
+def test_an_announcement_is_published_if_anybody_has_to_be_waited_for(
+    tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    liveness.store_answers(tenant, {name: "admin"})
-    real = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: real() + liveness.ANSWER_TTL_S + 1)
-    back(settings)
-    assert answer(tenant, name, "member") == "member", "another process may have changed it since"
-    assert liveness._unwritten == {}
+    published: list[Any] = []
 
+    def wait(_changes: Sequence[Change], *, committed_at: float, hasten: Callable[[], None]) -> bool:
+        assert current_tx() is None
+        hasten()
+        return True
 
-def test_a_tenant_that_is_made_anew_is_not_revoked_by_what_waited(
-    tenant: str, name: str, settings: Settings, away: None
-) -> None:
-    liveness.announce_revoked(tenant, [liveness.TENANT])
-    liveness.forget(tenant, [liveness.TENANT])
-    back(settings)
-    assert answer(tenant, name, "member") == "member"
+    monkeypatch.setattr(liveness._feed, "wait_for_others", wait)
+    with redis.boards().redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]
+        pubsub.subscribe(liveness.CHANNEL)
+        eventually(lambda: redis.boards().redis.pubsub_numsub(liveness.CHANNEL)[0][1])
+        with tenant_tx(tenant) as tx:
+            liveness.record(tx, ["session:1"])
+
+        def received() -> bool:
+            message = pubsub.get_message(timeout=0.1)
+            if message is not None:
+                published.append(message["data"])
+            return b'{"tenant":"%s","names":["session:1"]}' % tenant.encode() in published
+
+        eventually(received)

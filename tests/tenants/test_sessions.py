@@ -88,8 +88,7 @@ def test_rights_follow_the_user_and_end_with_the_session(signer: Signer, tenant:
         ({"suspended": True}, None),
     ):
         with tenant_tx(tenant) as tx:
-            _, announce = sessions.change_user(tx, users.get(tx, user.id), changes, now=utcnow())
-        announce()
+            sessions.change_user(tx, users.get(tx, user.id), changes, now=utcnow())
         assert sessions.rights_of(tenant, session) == expected, changes
     assert sessions.rights_of(tenant, "not-a-uuid") is None
 

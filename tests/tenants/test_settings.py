@@ -73,12 +73,23 @@ def test_a_change_of_another_version_is_stale(tenant: str) -> None:
         assert tenant_settings.read(tx) == (change.after, 1)
 
 
-def test_recent_settings_are_kept_until_they_are_forgotten(tenant: str) -> None:
+def test_recent_settings_change_with_the_commit(tenant: str, trusted_memory: None) -> None:
     assert not tenant_settings.recent(tenant).signup_open
     with tenant_tx(tenant) as tx:
         tenant_settings.change(tx, {"signup_open": True}, now=utcnow())
-    tenant_settings.forget(tenant)
     assert tenant_settings.recent(tenant).signup_open
+
+
+def test_recent_settings_of_a_transaction_that_is_rolled_back_are_not_kept(tenant: str, trusted_memory: None) -> None:
+    def change_and_fail() -> None:
+        with tenant_tx(tenant) as tx:
+            tenant_settings.change(tx, {"signup_open": True}, now=utcnow())
+            assert tenant_settings.recent(tenant).signup_open, "as this transaction sees them"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change_and_fail()
+    assert not tenant_settings.recent(tenant).signup_open
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Signing keys: published before they sign, encrypted, rotated by age; and the tokens that they sign."""
 
+import time
 from datetime import timedelta
 
 import jwt as pyjwt
@@ -10,6 +11,7 @@ from sqlalchemy import text
 
 from app.http.services import services_of
 from app.settings import Settings
+from tenants import signing
 from tenants.db import owner_tx, platform_tx, utcnow
 from tenants.signing import MAX_TOKEN_TTL_S, BadToken, Signer, rotate_if_due
 from tests.people import Caller, client_of
@@ -81,6 +83,36 @@ def test_rotation_breaks_no_valid_token_and_both_keys_are_published(
     assert kid_of(token) == kid
     assert another.verify(token)["sub"] == "x"
     assert caller("GET", "/api/v1/me").status_code == 200, "the old key is published as long as its tokens live"
+
+
+def test_a_verified_token_goes_with_its_key_and_with_its_time(
+    settings: Settings, connected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = Signer(issuer=settings.public_url, secret_key="a secret of this test's own, long enough")
+    token = signer.sign({"sub": "x", "tenant": "y"}, ttl_s=60, now=utcnow())
+    assert signer.verify(token) is signer.verify(token), "kept"
+    assert token.encode() not in repr(signer._verified).encode()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 66)
+    with pytest.raises(BadToken):
+        signer.verify(token)
+    monkeypatch.setattr(time, "time", real)
+    signer.verify(token)
+    with owner_tx() as tx:
+        tx.execute(text("DELETE FROM signing_keys WHERE kid = :kid"), {"kid": kid_of(token)})
+    signer._loaded = None  # the keys are read again every minute
+    with pytest.raises(BadToken):
+        signer.verify(token)
+    with owner_tx() as tx:
+        tx.execute(text("DELETE FROM signing_keys WHERE kid = :kid"), {"kid": signer.jwks()[-1]["kid"]})
+
+
+def test_verified_tokens_are_bounded(settings: Settings, connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "_MAX_CACHED_TOKENS", 3)
+    signer = Signer(issuer=settings.public_url, secret_key=settings.secret_key or "")
+    for number in range(6):
+        signer.verify(signer.sign({"sub": str(number), "tenant": "y"}, ttl_s=60, now=utcnow()))
+    assert len(signer._verified) == 3
 
 
 def test_private_keys_are_sealed_and_a_lost_secret_makes_a_new_key(app: Flask, settings: Settings) -> None:

@@ -12,7 +12,6 @@ from analytics.scores import integrity
 from analytics.scores.integrity import Rule, Verdict
 from tenants import users
 from tenants.db import owner_tx, tenant_tx, utcnow
-from tests.analytics.conftest import clear_settings_cache
 from tests.analytics.scores.conftest import UPDATE, claim_of, entries, pay
 from tests.people import Caller, log_in
 
@@ -102,7 +101,6 @@ def test_a_tenant_may_have_suspicious_users_suspended_at_once(admin: Caller, pla
     assert dismissed.get_json()["state"] == "dismissed"
     assert admin("GET", path).get_json()["suspended"] is False, "it is lifted"
     admin("PATCH", "/api/v1/settings", json={"integrity": {"points_per_hour": 10}})
-    clear_settings_cache()
     again = user_token(player)
     assert again("POST", UPDATE, json=claim_of()).status_code == 200, "what was dismissed does not count against them"
     assert len(admin("GET", "/api/v1/integrity/flags").get_json()["items"]) == 1

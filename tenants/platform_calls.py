@@ -1,0 +1,80 @@
+"""Single statements as the platform role, on connections beside the pool of requests.
+
+For what must never wait until a request returns its connection: a process that is overloaded still has to learn of
+revocations. A call is one message and so one transaction, as `tenants.db.run_in_one_trip`: role and timeout are set
+with SET LOCAL, so PgBouncer in transaction mode works.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import ClientCursor
+from sqlalchemy import URL, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from tenants.db import PLATFORM_ROLE, make_engine, service_url
+
+# The server's answer, and the acknowledgement of what we sent: a connection that hangs is given up.
+STATEMENT_TIMEOUT_MS = 300
+TCP_TIMEOUT_MS = 2_000
+
+
+class CallFailed(Exception):
+    """PostgreSQL could not be reached, or refused the statement. The message names no values."""
+
+
+class ConnectionLost(CallFailed):
+    """There is no connection, or there was one until now: the next may lead to another server, or a restored one."""
+
+
+class PlatformCalls:
+    """Up to `max_connections` connections of this process, opened when they are needed."""
+
+    def __init__(self, *, max_connections: int) -> None:
+        self._max_connections = max_connections
+        self._engine: Engine | None = None
+        self._of: tuple[int, URL] | None = None
+
+    def run(self, statement: str, values: Sequence[Any] = (), *, durable: bool = True) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows. What is not `durable` may be lost if the server crashes."""
+        opening = f"SET LOCAL ROLE {PLATFORM_ROLE}; SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS};"
+        if not durable:
+            opening += " SET LOCAL synchronous_commit = off;"
+        try:
+            pooled = self._connected_engine().raw_connection()
+        except (psycopg.Error, SQLAlchemyError) as error:
+            raise ConnectionLost(type(error).__name__) from None
+        driver: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
+        try:
+            cursor = ClientCursor(driver)
+            cursor.execute(f"{opening} {statement}", values)
+            return [row for result in cursor.results() if result.description for row in result.fetchall()]
+        except psycopg.Error as error:
+            message = f"{type(error).__name__} {error.sqlstate or ''}".strip()
+            if driver.closed:
+                pooled.invalidate(error)
+                raise ConnectionLost(message) from None
+            raise CallFailed(message) from None
+        finally:
+            pooled.close()
+
+    def close(self) -> None:
+        if self._engine is not None and self._of is not None and self._of[0] == os.getpid():
+            self._engine.dispose()
+        self._engine = None
+
+    def _connected_engine(self) -> Engine:
+        """The engine for the service's address; never that of the process which this one was forked from."""
+        wanted = (os.getpid(), service_url())
+        if self._engine is None or self._of != wanted:
+            self.close()
+            address = wanted[1].update_query_dict({"tcp_user_timeout": str(TCP_TIMEOUT_MS), "keepalives_idle": "2"})
+            self._engine = make_engine(
+                address.render_as_string(hide_password=False),
+                pool_size=self._max_connections,
+                isolation_level="AUTOCOMMIT",
+            )
+            self._of = wanted
+        return self._engine

@@ -1,0 +1,50 @@
+"""Statements beside the pool of requests: as the platform role, one transaction each, again after a lost connection."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tenants.db import PLATFORM_ROLE, owner_tx
+from tenants.platform_calls import STATEMENT_TIMEOUT_MS, CallFailed, ConnectionLost, PlatformCalls
+
+
+@pytest.fixture
+def calls(connected: None) -> Iterator[PlatformCalls]:
+    calls = PlatformCalls(max_connections=1)
+    yield calls
+    calls.close()
+
+
+def test_a_call_runs_as_the_platform_role_and_keeps_no_state(calls: PlatformCalls) -> None:
+    asked = "SELECT current_user, current_setting('synchronous_commit'), %s"
+    assert calls.run(asked, [7], durable=False) == [(PLATFORM_ROLE, "off", 7)]
+    assert calls.run(asked, [8]) == [(PLATFORM_ROLE, "on", 8)]
+
+
+def test_a_refused_statement_says_why_without_its_values(calls: PlatformCalls) -> None:
+    with pytest.raises(CallFailed, match=r"^\w+ 22P02$"):
+        calls.run("SELECT CAST(%s AS integer)", ["a secret"])
+    with pytest.raises(CallFailed, match="InsufficientPrivilege 42501"):
+        calls.run("DELETE FROM credential_changes")
+    assert calls.run("SELECT 1") == [(1,)], "and the connection is usable"
+
+
+def test_a_statement_has_a_bound(calls: PlatformCalls) -> None:
+    with pytest.raises(CallFailed, match="QueryCanceled"):
+        calls.run("SELECT pg_sleep(%s)", [STATEMENT_TIMEOUT_MS])
+
+
+def run_for_a_minute(calls: PlatformCalls) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        calls.run("SELECT 1")
+
+
+def test_a_lost_connection_fails_one_call_and_is_replaced(calls: PlatformCalls) -> None:
+    ((backend,),) = calls.run("SELECT pg_backend_pid()")
+    with owner_tx() as tx:
+        tx.raw.exec_driver_sql(f"SELECT pg_terminate_backend({backend})")
+    with pytest.raises(ConnectionLost):
+        run_for_a_minute(calls)
+    assert calls.run("SELECT 1") == [(1,)]
