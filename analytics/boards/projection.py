@@ -196,6 +196,7 @@ class _RedisWriter:
         self._done = done
         self._now = now
         self._reserved: dict[Board, Version] = {}
+        self._summaries: set[str] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="redis-writer")
         self._writing: list[Future[list[Board]]] = []
         self._has_global_lock = False
@@ -220,6 +221,7 @@ class _RedisWriter:
             intents.record(tx, kind, _scopes_of(changes, unsure))
             reserved = versions.reserve(tx, boards, now=self._now)
         self._reserved |= reserved
+        self._summaries |= writes.summaries.keys()
         self._writing.append(self._thread.submit(self._write, writes, reserved))
 
     def _write(self, writes: BoardWrites, reserved: Mapping[Board, Version]) -> list[Board]:
@@ -247,7 +249,7 @@ class _RedisWriter:
                     missing = redis_store.without_marker(client, rebuilding.all_boards(self._tx))
                 own = dict.fromkeys(board for board in missing if board.tenant_id == self._tx.tenant)
                 self._done.rebuilt = rebuilding.rebuild(self._tx, client, own)
-                redis_store.publish(client, self._reserved)
+                redis_store.publish(client, self._reserved, self._summaries)
         except RedisUnavailable:
             self._done.in_redis = False
 

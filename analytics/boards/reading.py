@@ -14,6 +14,7 @@ from typing import Any
 
 from analytics.boards import postgres_reads, redis_reads, redis_store, snapshots, summaries
 from analytics.boards.board_sql import transaction_for
+from analytics.boards.kept import NO_RANKS_FOR_S, BoardMemory
 from analytics.boards.names import Board
 from analytics.boards.rows import Listing, Position, Row, Source
 from analytics.boards.snapshots import RanksOfADay
@@ -79,14 +80,22 @@ class ShownBoard:
     next: Position | None
 
 
-def read(board: Board, part: Part, *, now: datetime, with_movement: bool = True) -> ShownBoard:
-    """Read a part of a board. Raises NoSnapshot for a day without a record."""
+def read(
+    board: Board, part: Part, *, now: datetime, with_movement: bool = True, memory: BoardMemory | None = None
+) -> ShownBoard:
+    """Read a part of a board. Raises NoSnapshot for a day without a record.
+
+    `memory`: what this process keeps of boards; used for what Redis answers.
+    """
     listing, total, day = _listing(board, part, now=now)
+    if listing.source is not Source.REDIS or (memory is not None and not memory.is_trusted()):
+        memory = None
+    subjects = [row.subject for row in listing.rows]
     shown = summaries.of_subjects(
-        board, [row.subject for row in listing.rows], trust_redis=listing.source is not Source.SNAPSHOT
+        board, subjects, trust_redis=listing.source is not Source.SNAPSHOT, memory=memory
     )
     rows = [row for row in listing.rows if _may_be_shown(board, row, shown)]
-    before = _ranks_before(board, day) if with_movement and rows else None
+    before = _ranks_before(board, day, memory) if with_movement and rows else None
     return ShownBoard(
         board=board,
         rows=[_shown_row(row, shown, before) for row in rows],
@@ -152,10 +161,17 @@ def _may_be_shown(board: Board, row: Row, shown: Mapping[str, Any]) -> bool:
     return row.subject in shown or not (board.is_public or board.is_users)
 
 
-def _ranks_before(board: Board, day: date) -> RanksOfADay | None:
+def _ranks_before(board: Board, day: date, memory: BoardMemory | None) -> RanksOfADay | None:
     """The ranks at the end of the day before."""
+    yesterday = day - timedelta(days=1)
+    kept = memory.ranks.get((board, yesterday)) if memory is not None else None
+    if kept is not None:
+        return kept[0]
     with transaction_for(board) as tx:
-        return snapshots.ranks_on(tx, board, day - timedelta(days=1))
+        ranks = snapshots.ranks_on(tx, board, yesterday)
+    if memory is not None:
+        memory.ranks.keep((board, yesterday), (ranks,), for_s=NO_RANKS_FOR_S if ranks is None else None)
+    return ranks
 
 
 def _shown_row(row: Row, shown: Mapping[str, Mapping[str, Any]], before: RanksOfADay | None) -> ShownRow:

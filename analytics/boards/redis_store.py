@@ -143,13 +143,17 @@ class Rebuild:
         return [board for board, done in zip(self._members, replaced, strict=True) if done]
 
 
-def publish(redis: "Redis", versions: Mapping[Board, Version]) -> None:
-    """Publish these versions to every process, one message for each tenant."""
-    by_tenant: dict[str, dict[str, int]] = {}
+def publish(redis: "Redis", versions: Mapping[Board, Version], summaries: Iterable[str] = ()) -> None:
+    """Publish to every process these versions, and whose summaries changed: one message for each tenant."""
+    by_tenant: dict[str, tuple[dict[str, int], list[str]]] = {}
     for board, version in versions.items():
-        by_tenant.setdefault(board.tenant_id, {})[board.topic] = version.number
-    for tenant_id, topics in by_tenant.items():
-        redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "versions": topics}))
+        by_tenant.setdefault(board.tenant_id, ({}, []))[0][board.topic] = version.number
+    for name in summaries:
+        _, tenant_id, page_id = name.split(":")
+        by_tenant.setdefault(tenant_id, ({}, []))[1].append(page_id)
+    for tenant_id, (topics, page_ids) in by_tenant.items():
+        message = {"tenant": tenant_id, "versions": topics, **({"summaries": page_ids} if page_ids else {})}
+        redis.publish(CHANNEL, orjson.dumps(message))
 
 
 def published_version(redis: "Redis", board: Board) -> int:

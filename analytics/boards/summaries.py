@@ -6,7 +6,7 @@ is read from PostgreSQL. Users are read from PostgreSQL: an erased user is gone 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
@@ -15,6 +15,9 @@ from analytics.boards.names import Board
 from tenants import redis
 from tenants.db import array
 from tenants.redis import RedisUnavailable, key
+
+if TYPE_CHECKING:
+    from analytics.boards.kept import BoardMemory
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,15 @@ def summary_key(tenant_id: str, member: str) -> str:
     return key("pgs", tenant_id, member)
 
 
-def of_subjects(board: Board, subjects: Sequence[str], *, trust_redis: bool = True) -> dict[str, Mapping[str, Any]]:
+def of_subjects(
+    board: Board, subjects: Sequence[str], *, trust_redis: bool = True, memory: "BoardMemory | None" = None
+) -> dict[str, Mapping[str, Any]]:
     """What to show of these pages or users, by id; those that may not be shown are missing."""
     if not subjects:
         return {}
-    return _users(board, subjects) if board.is_users else _pages(board, subjects, trust_redis=trust_redis)
+    if board.is_users:
+        return _users(board, subjects)
+    return _pages(board, subjects, trust_redis=trust_redis, memory=memory)
 
 
 def _users(board: Board, user_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
@@ -65,20 +72,34 @@ def _users(board: Board, user_ids: Sequence[str]) -> dict[str, Mapping[str, Any]
         }
 
 
-def _pages(board: Board, page_ids: Sequence[str], *, trust_redis: bool) -> dict[str, Mapping[str, Any]]:
+def _pages(
+    board: Board, page_ids: Sequence[str], *, trust_redis: bool, memory: "BoardMemory | None"
+) -> dict[str, Mapping[str, Any]]:
     """From Redis, and from PostgreSQL what Redis does not have.
 
     A page may have become private since its row was read: a public board shows nothing of it. A snapshot may be old,
     so for its rows a public board asks PostgreSQL only.
     """
-    found = _from_redis(board, page_ids) if trust_redis or not board.is_public else {}
+    found = _from_memory(board, page_ids, memory) if memory is not None else {}
+    if trust_redis or not board.is_public:
+        found |= _from_redis(board, [page_id for page_id in page_ids if page_id not in found], memory)
     if board.is_public:
         found = {page_id: fields for page_id, fields in found.items() if fields.get("public") == "1"}
     missing = [page_id for page_id in page_ids if page_id not in found]
     return {**found, **_from_postgres(board, missing)} if missing else found
 
 
-def _from_redis(board: Board, page_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def _from_memory(board: Board, page_ids: Sequence[str], memory: "BoardMemory") -> dict[str, Mapping[str, Any]]:
+    found = {page_id: memory.summaries.get((board.tenant_id, page_id)) for page_id in page_ids}
+    return {page_id: fields for page_id, fields in found.items() if fields is not None}
+
+
+def _from_redis(
+    board: Board, page_ids: Sequence[str], memory: "BoardMemory | None"
+) -> dict[str, Mapping[str, Any]]:
+    if not page_ids:
+        return {}
+    drops = memory.drops if memory is not None else 0
     try:
         with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
             for page_id in page_ids:
@@ -86,11 +107,15 @@ def _from_redis(board: Board, page_ids: Sequence[str]) -> dict[str, Mapping[str,
             answers = pipe.execute()
     except RedisUnavailable:
         return {}
-    return {
+    found = {
         page_id: {name.decode(): value.decode() for name, value in fields.items()}
         for page_id, fields in zip(page_ids, answers, strict=True)
         if fields
     }
+    if memory is not None and memory.drops == drops:  # nothing changed since they were read
+        for page_id, fields in found.items():
+            memory.summaries.keep((board.tenant_id, page_id), fields)
+    return found
 
 
 def _from_postgres(board: Board, page_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import marshmallow as ma
 import orjson
-from flask import Response, g
+from flask import Response, g, request
 from flask.typing import ResponseReturnValue
 
 from analytics import scoring
@@ -26,7 +26,8 @@ from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema, metric_field
 from app.http import cursors
 from app.http.answer_cache import Answer
-from app.http.auth import Reader, current_reader
+from app.http.board_answers import answer_key, board_hash, page_rank_answer, rank_answer, render, top_answer
+from app.http.auth import Reader, current_actor, current_reader
 from app.http.boards import (
     PublicBoardsOnly,
     board_for,
@@ -155,38 +156,40 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
 
     def compute() -> Answer:
         limit_anonymous(reader)
-        return _current(reader, board, query["limit"], after, explain=query["explain"])
+        return top_answer(
+            reader, board, query["limit"], after, explain=query["explain"], memory=cache.memory
+        )
 
-    question = (query["limit"], after, query["explain"], reader.audience)
-    return if_changed(cache.get(board, question, compute))
+    return if_changed(cache.get(board, answer_key(reader, _target()), compute))
 
 
 @blueprint.get("/rank")
 @quiet
 @requires_or_key(May.READ_BOARDS)
 @blueprint.arguments(RankIn, location="query")
-@blueprint.response(200, RankOut)
-def read_rank(query: dict[str, Any]) -> Any:
-    """The rank and value of one page or user; with `around`, also its neighbours."""
-    reader = current_reader()
+@blueprint.alt_response(200, schema=RankOut, success=True)
+def read_rank(query: dict[str, Any]) -> ResponseReturnValue:
+    """The rank and value of one page or user; with `around`, also its neighbours. Supports `ETag` and 304."""
+    reader, member = current_reader(), query["member"]
     board = board_for(reader, query)
-    limit_anonymous(reader)
-    subject = _subjects(reader, board, [query["member"]]).get(query["member"])
-    if subject is None:
-        raise users.UserNotFound if board.is_users else PageNotFound(query["member"])
-    shown = reading.read(board, Around(subject, query["around"]), now=utcnow())
-    own = next((row for row in shown.rows if row.subject == subject), None)
-    external_ids = reader.sees_external_ids
-    answer = {
-        "rank": own.rank if own is not None else None,
-        "value": own.value if own is not None else 0,
-        "total": shown.total,
-        "version": shown.version,
-        "as_of": shown.as_of,
-        "source": shown.source.value,
-        **(subject_as_json(board, own, external_ids=external_ids) if own is not None else {}),
-    }
-    return {**answer, "around": rows_as_json(shown, external_ids=external_ids)} if query["around"] else answer
+    cache = services().boards
+
+    def compute() -> Answer:
+        limit_anonymous(reader)
+        if not board.is_users:
+            return page_rank_answer(reader, board, member, query["around"], memory=cache.memory)
+        subject = _subjects(reader, board, [member]).get(member)
+        if subject is None:
+            raise users.UserNotFound
+        return rank_answer(reader, board, subject, query["around"], memory=cache.memory)
+
+    own = current_actor().id if member == "me" and not reader.is_anonymous else ""
+    return if_changed(cache.get(board, answer_key(reader, _target(), of=own), compute))
+
+
+def _target() -> str:
+    """The address of this request, with its query."""
+    return f"{request.environ['PATH_INFO']}?{request.environ.get('QUERY_STRING', '')}"
 
 
 @blueprint.get("/export.csv")
@@ -231,19 +234,11 @@ def _check_combination(reader: Reader, board: Board, query: dict[str, Any]) -> N
         raise Invalid.fields(errors)
 
 
-def _current(reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool) -> Answer:
-    shown = reading.read(board, Top(limit, after), now=utcnow())
-    items = rows_as_json(shown, external_ids=reader.sees_external_ids)
-    if explain:
-        _explain(shown, items)
-    return _render(shown, items)
-
-
 def _past(reader: Reader, board: Board, day: date, *, limit: int, after: Position | None) -> Answer:
     if day >= utcnow().date():
         raise Invalid.field("as_of", "a day before today (UTC)")
     shown = reading.read(board, AsOf(day, limit, after), now=utcnow())
-    return _render(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
+    return render(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
 
 
 def _subset(reader: Reader, board: Board, members: str) -> Answer:
@@ -252,7 +247,7 @@ def _subset(reader: Reader, board: Board, members: str) -> Answer:
         raise Invalid.field("members", f"1 to {MAX_MEMBERS} pages, separated by commas")
     subjects = _subjects(reader, board, names)
     shown = reading.read(board, Only(list(subjects.values())), now=utcnow())
-    return _render(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
+    return render(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
 
 
 def _subjects(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, str]:
@@ -275,46 +270,11 @@ def _user(tx: Tx, name: str) -> users.User:
     return users.get(tx, actor.user_id) if name == "me" and actor is not None else users.find(tx, name)
 
 
-def _explain(shown: ShownBoard, items: list[dict[str, Any]]) -> None:
-    """Add how each score is computed, by the weights that the board uses. `pending`: the row has older numbers."""
-    with tenant_tx(shown.board.tenant_id) as tx:
-        counts = page_numbers.counts_of(tx, [int(row.subject) for row in shown.rows], shown.board.window)
-        applied = weights.applied(tx)
-    for item, row in zip(items, shown.rows, strict=True):
-        of_page = counts.get(int(row.subject), {})
-        explained = scoring.explain(applied, likes=of_page.get("likes", 0), views=of_page.get("views", 0))
-        item["explain"] = {**explained, "pending": explained["score"] != row.value}
-
-
-def _render(shown: ShownBoard, items: list[dict[str, Any]]) -> Answer:
-    body = orjson.dumps(
-        {
-            "items": items,
-            "total": shown.total,
-            "version": shown.version,
-            "as_of": shown.as_of,
-            "source": shown.source.value,
-            "next_cursor": _cursor(shown.board, shown.next) if shown.next is not None else None,
-        },
-        option=orjson.OPT_UTC_Z,
-    )
-    return Answer.of(body, version=shown.version)
-
-
-def _cursor(board: Board, position: Position) -> str:
-    return cursors.encode(_board_hash(board), position.value, position.member)
-
-
-def _board_hash(board: Board) -> str:
-    """Identifies the board in its cursors."""
-    return hashlib.blake2b(board.key.encode(), digest_size=6).hexdigest()
-
-
 def _position(board: Board, cursor: str) -> Position:
     board_hash, value, member = cursors.decode(cursor, str, object, str)
     is_number = isinstance(value, int | float) and abs(value) < MAX_CURSOR_VALUE
     is_member = (USER_MEMBER if board.is_users else MEMBER).fullmatch(member)
-    if board_hash != _board_hash(board) or not is_number or not is_member:
+    if board_hash != board_hash(board) or not is_number or not is_member:
         raise cursors.not_ours()
     return Position(board.metric.load(value), member)
 

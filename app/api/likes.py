@@ -7,16 +7,16 @@ from uuid import UUID
 import marshmallow as ma
 
 from analytics.ingest import events
-from analytics.ingest.events import EVENTS
 from analytics.ingest.pages import PageNotFound
 from analytics.ingest.reasons import Reason, Result
-from analytics.ingest.writes import EventKind, Item, WriteRequest
+from analytics.ingest.writes import EventKind, WriteRequest
 from app.api.blueprint import Blueprint, Schema
 from app.api.pages import get_visible
 from app.http import event_writes
 from app.http.auth import BadCredentials, current_actor
 from app.http.edge import quiet
 from app.http.rights import May, requires
+from app.http.single_likes import count_like, like_answer, like_request
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import ceilings
 from tenants.ceilings import Ceiling, CeilingReached
@@ -74,14 +74,11 @@ def unlike_for(external_id: str, user: str) -> Any:
 
 
 def change_like(external_id: str, kind: EventKind, user: str | UUID) -> dict[str, Any]:
-    actor, now = current_actor(), utcnow()
+    actor = current_actor()
     if actor.public_only:
         with actor_tx() as tx:  # ends before the write begins
             get_visible(tx, external_id)
-    write_request = WriteRequest(
-        actor.tenant_id, [Item(kind, external_id, now, user=user, is_dated=False)], now, token=actor.client_token
-    )
-    outcome = event_writes.write(write_request)[0]
+    outcome = event_writes.write(like_request(actor, external_id, kind, user))[0]
     match outcome.result:
         case Result.ACCEPTED | Result.DUPLICATE:
             pass
@@ -94,8 +91,8 @@ def change_like(external_id: str, kind: EventKind, user: str | UUID) -> dict[str
             raise CeilingReached(Ceiling.USERS, ceilings.recent(actor.tenant_id)[Ceiling.USERS])
         case _:
             assert_never(outcome.result)
-    after_commit(lambda: EVENTS.labels(actor.tenant_id, kind.value).inc())
-    return {"liked": kind is EventKind.LIKE, "likes": outcome.likes}
+    after_commit(partial(count_like, actor.tenant_id, kind))
+    return like_answer(kind, outcome)
 
 
 def record_limited(tenant_id: str, *, is_recorded: bool) -> None:

@@ -5,18 +5,23 @@ from functools import partial
 from typing import Any
 
 import marshmallow as ma
+from flask import request
 from flask.typing import ResponseReturnValue
 
-from analytics.boards import page_numbers, series
+from analytics.boards import series
 from analytics.boards.series import Step
 from analytics.ingest import pages
 from analytics.ingest.pages import Page, Visibility
 from analytics.metrics import METRICS, VIEWS, counted_metrics, page_metrics
 from app.api.blueprint import Blueprint, Schema, SliceIn, metric_field
 from app.http import paging
-from app.http.auth import current_actor
+from app.http.auth import current_actor, current_reader
+from app.http.board_answers import answer_key, stats_answer
+from app.http.conditional import if_changed
+from app.http.edge import quiet
 from app.http.rights import May, requires
-from app.http.transactions import actor_tx, idempotent
+from app.http.services import services
+from app.http.transactions import actor_tx, after_commit, idempotent
 from tenants.db import Tx, utcnow
 
 blueprint = Blueprint("pages", __name__, url_prefix="/api/v1/pages", description="Pages")
@@ -97,6 +102,7 @@ def put_page(body: dict[str, Any], external_id: str) -> ResponseReturnValue:
     with actor_tx() as tx:
         saved = pages.put(tx, external_id, **body, now=utcnow())
         shown = show(tx, [saved.page])[0]
+    _drop_answers()
     return (shown, 201) if saved.new else (shown, 200)
 
 
@@ -135,16 +141,25 @@ def delete_page(external_id: str) -> None:
     """Delete a page with its likes and views."""
     with actor_tx() as tx:
         pages.delete(tx, external_id)
+    _drop_answers()
+
+
+def _drop_answers() -> None:
+    """After the commit: what this process keeps about the tenant's pages is older than the change."""
+    after_commit(partial(services().boards.drop_of_tenant, current_actor().tenant_id))
 
 
 @blueprint.get("/<external_id>/stats")
+@quiet
 @requires(May.READ_BOARDS)
 @blueprint.arguments(Schema, location="query")
-@blueprint.response(200, StatsOut)
-def get_stats(_query: dict[str, Any], external_id: str) -> Any:
-    """Likes, views and score of a page over each window."""
-    with actor_tx() as tx:
-        return page_numbers.stats(tx, get_visible(tx, external_id).id, now=utcnow())
+@blueprint.alt_response(200, schema=StatsOut, success=True)
+def get_stats(_query: dict[str, Any], external_id: str) -> ResponseReturnValue:
+    """Likes, views and score of a page over each window. Supports `ETag` and 304."""
+    reader = current_reader()
+    key = answer_key(reader, f"{request.environ['PATH_INFO']}?")
+    compute = partial(stats_answer, reader, external_id)
+    return if_changed(services().boards.get_of_tenant(reader.tenant_id, key, compute))
 
 
 @blueprint.get("/<external_id>/series")

@@ -10,7 +10,6 @@ import orjson
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from analytics.ingest.writes import WriteRequest
 from analytics.scores import actions, sources, tokens
 from analytics.scores.actions import ActionClaim, ImpossibleTime, Verification
 from app.api.blueprint import Blueprint, Schema
@@ -18,9 +17,9 @@ from app.http import event_writes
 from app.http.auth import caller_address, current_actor
 from app.http.edge import quiet
 from app.http.rights import May, requires
+from app.http.score_claims import claim_request, payment_answer, update_claim
 from app.http.services import services
 from app.http.transactions import after_refusal, idempotent
-from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import DomainError
 
@@ -85,23 +84,7 @@ class PaidOut(Schema):
 @blueprint.response(200, PaidOut)
 def update_score(body: dict[str, Any]) -> ResponseReturnValue:
     """Claim an action. The same actionId again gets the first answer; with another payload it is refused."""
-    user_id = current_actor().user_id
-    payload = {name: body.get(name) for name in ("wanted", "timestamp", "object", "metadata_")}
-    return pay(
-        ActionClaim(
-            user_id,
-            body["action_type"],
-            source=sources.of_action(user_id, body["action_id"]),
-            verification=Verification.SESSION,
-            object=body.get("object"),
-            wanted_points=body.get("wanted"),
-            client_time=body["timestamp"],
-            metadata=body.get("metadata_"),
-            client_info=body.get("client_info"),
-            payload=payload,
-            **_caller(),
-        )
-    )
+    return pay(update_claim(current_actor().user_id, body, **_caller()))
 
 
 @blueprint.patch("")
@@ -134,17 +117,16 @@ def claim(body: dict[str, Any]) -> ResponseReturnValue:
 
 
 def pay(claim: ActionClaim) -> ResponseReturnValue:
-    actor = current_actor()
-    settings = tenant_settings.recent(actor.tenant_id)
-    request_ = WriteRequest(actor.tenant_id, [], utcnow(), claims=[claim], settings=settings)
-    event_writes.write(request_)
-    (paid,) = request_.payments
+    tenant_id = current_actor().tenant_id
+    write_request = claim_request(tenant_id, claim)
+    event_writes.write(write_request)
+    (paid,) = write_request.payments
     if isinstance(paid, ImpossibleTime):
-        after_refusal(partial(_flag_impossible_time, actor.tenant_id, claim))
+        after_refusal(partial(_flag_impossible_time, tenant_id, claim))
     if isinstance(paid, DomainError):
         raise paid
-    headers = paid.limit.headers() if paid.limit is not None else {}
-    return {"score": paid.score, "delta": paid.delta, "rank": paid.rank, "event_id": paid.event_id}, 200, headers
+    body, headers = payment_answer(paid)
+    return body, 200, headers
 
 
 def _flag_impossible_time(tenant_id: str, claim: ActionClaim) -> None:

@@ -1,25 +1,32 @@
-"""Answers about boards, cached in the process until the board's version changes, or for `MAX_AGE_S`."""
+"""Answers about boards, kept in the process until the board's version changes, or for `MAX_AGE_S`.
+
+An answer is kept as bytes, under who asks and the address that was asked for, so that the fast lane can give it without
+reading the question. What several callers ask for at once is computed once.
+"""
 
 import hashlib
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from analytics.boards.kept import BoardMemory
 from analytics.boards.listener import Listener
 from analytics.boards.names import Board
 from analytics.boards.redis_store import CHANNEL
 from tenants import liveness
 
 MAX_AGE_S = 1.0
-# The version of an answer that is cached for `MAX_AGE_S` even if the board changes.
+# The version of an answer that is kept for `MAX_AGE_S` even if the board changes.
 OF_ANY_VERSION = 2**62
-MAX_BOARDS = 1_000
-MAX_ANSWERS_PER_BOARD = 50
+MAX_ANSWERS = 50_000
+MAX_NAMES = 100_000
 MAX_BYTES = 32 * 1024 * 1024
 # Larger answers are rarely requested twice within `MAX_AGE_S`.
 MAX_ANSWER_BYTES = 256 * 1024
+# How long a caller waits for another that computes the same; then it computes the answer itself.
+WAIT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,69 +43,115 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _CachedAnswer:
+class _Kept:
     answer: Answer
+    # What its version belongs to: (tenant, topic of a board), or (tenant, "") for what any change of the tenant ends.
+    name: tuple[str, str]
     valid_until: float
+
+
+@dataclass(slots=True)
+class _Computing:
+    """An answer that one caller computes and others wait for."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    answer: Answer | None = None
 
 
 class BoardAnswerCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._cached: dict[tuple[str, str], dict[Hashable, _CachedAnswer]] = {}
+        self._answers: dict[Hashable, _Kept] = {}
         self._bytes = 0
         self._newest_versions: dict[tuple[str, str], int] = {}
+        self._computing: dict[Hashable, _Computing] = {}
         handlers = {CHANNEL: self._on_change, liveness.CHANNEL: lambda _: liveness.poll_soon()}
         self._listener = Listener(handlers, self._on_gap)
+        # What answers are computed from.
+        self.memory = BoardMemory(lambda: self._listener.is_connected)
 
-    def get(self, board: Board, question: Hashable, compute: Callable[[], Answer]) -> Answer:
-        """The answer to this question about the board, cached or new."""
-        self._listener.start()
-        name = (board.tenant_id, board.topic)
-        cached = self._cached.get(name, {}).get(question)
-        if cached is not None and self._listener.is_connected and cached.valid_until > time.monotonic():
-            return cached.answer
-        answer = compute()
+    def find(self, key: Hashable) -> Answer | None:
+        """The answer that is kept under this key, if it is still valid."""
+        kept = self._answers.get(key)
+        if kept is None or not self._listener.is_connected or kept.valid_until <= time.monotonic():
+            return None
+        return kept.answer if kept.answer.version >= self._newest_versions.get(kept.name, 0) else None
+
+    def get(self, board: Board, key: Hashable, compute: Callable[[], Answer]) -> Answer:
+        """The answer about the board that is kept under this key, or a new one."""
+        return self._get((board.tenant_id, board.topic), key, lambda _: compute())
+
+    def get_of_tenant(self, tenant_id: str, key: Hashable, compute: Callable[[], bytes]) -> Answer:
+        """The same for an answer that any change of the tenant's boards ends: its version is the number of changes."""
+        return self._get((tenant_id, ""), key, lambda changes: Answer.of(compute(), version=changes))
+
+    def drop_of_tenant(self, tenant_id: str) -> None:
+        """This process has changed the tenant's pages: what `get_of_tenant` keeps of them is not used any more."""
         with self._lock:
-            # Do not cache an answer if the board has changed since it was read.
+            self._newest_versions[tenant_id, ""] = self._newest_versions.get((tenant_id, ""), 0) + 1
+
+    def _get(self, name: tuple[str, str], key: Hashable, compute: Callable[[int], Answer]) -> Answer:
+        self._listener.start()
+        found = self.find(key)
+        if found is not None:
+            return found
+        with self._lock:
+            other = self._computing.get(key)
+            own = None if other is not None else self._computing.setdefault(key, _Computing())
+        if other is not None and other.done.wait(WAIT_S) and other.answer is not None:
+            return other.answer
+        try:
+            answer = compute(self._newest_versions.get(name, 0))
+            if own is not None:
+                own.answer = answer
+        finally:
+            if own is not None:
+                with self._lock:
+                    del self._computing[key]
+                own.done.set()
+        with self._lock:
+            # Not if the board has changed since it was read.
             if self._listener.is_connected and answer.version >= self._newest_versions.get(name, 0):
-                self._store(name, question, answer)
+                self._keep(key, _Kept(answer, name, time.monotonic() + MAX_AGE_S))
         return answer
 
-    def _store(self, name: tuple[str, str], question: Hashable, answer: Answer) -> None:
-        size = len(answer.body)
+    def _keep(self, key: Hashable, kept: _Kept) -> None:
+        size = len(kept.answer.body)
         if size > MAX_ANSWER_BYTES:
             return
-        if len(self._cached.get(name, ())) >= MAX_ANSWERS_PER_BOARD:
-            self._drop(name)
-        of_board = self._cached[name] = self._cached.pop(name, {})  # now the last to be evicted
-        while len(self._cached) > MAX_BOARDS or self._bytes + size > MAX_BYTES:
-            self._drop(next(iter(self._cached)))  # never this board: MAX_ANSWERS_PER_BOARD of the largest fit
-        if question in of_board:
-            self._bytes -= len(of_board[question].answer.body)
-        of_board[question] = _CachedAnswer(answer, time.monotonic() + MAX_AGE_S)
+        self._drop(key)
+        self._answers[key] = kept  # the last to make room
         self._bytes += size
+        while len(self._answers) > MAX_ANSWERS or self._bytes > MAX_BYTES:
+            self._drop(next(iter(self._answers)))
 
-    def _drop(self, name: tuple[str, str]) -> None:
-        self._bytes -= sum(len(cached.answer.body) for cached in self._cached.pop(name, {}).values())
-
-    def _clear(self) -> None:
-        self._cached.clear()
-        self._bytes = 0
+    def _drop(self, key: Hashable) -> None:
+        kept = self._answers.pop(key, None)
+        if kept is not None:
+            self._bytes -= len(kept.answer.body)
 
     def close(self) -> None:
         self._listener.stop()
 
     def _on_change(self, message: dict[str, Any]) -> None:
         tenant_id = message["tenant"]
+        self.memory.on_change(message)
         with self._lock:
+            newest = self._newest_versions
+            newest[tenant_id, ""] = newest.pop((tenant_id, ""), 0) + 1
             for topic, version in message["versions"].items():
-                self._newest_versions[tenant_id, topic] = version
-                self._drop((tenant_id, topic))
-            while len(self._newest_versions) > 100 * MAX_BOARDS:
-                self._newest_versions.pop(next(iter(self._newest_versions)))
+                newest.pop((tenant_id, topic), None)
+                newest[tenant_id, topic] = version
+            if len(newest) > MAX_NAMES:
+                self._forget()
 
     def _on_gap(self) -> None:
-        """Messages may have been lost, so any cached answer may be stale."""
+        """Messages may have been lost, so any answer may be stale."""
+        self.memory.clear()
         with self._lock:
-            self._clear()
-            self._newest_versions.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._answers.clear()
+        self._bytes = 0
+        self._newest_versions.clear()

@@ -20,7 +20,7 @@ from tenants.errors import Forbidden, Unauthenticated
 from tenants.signing import BadToken, Signer
 from tenants.users import Role
 
-# In the WSGI environment, if the fast lane has already written the request: its outcomes, or its error.
+# In the WSGI environment, if the fast lane has already written the request: its `WriteRequest`.
 WRITTEN = "plaudit.written"
 # The dashboard's own scripts send it.
 OWN_HEADER = "X-Plaudit-Dashboard"
@@ -98,6 +98,10 @@ class Reader:
     is_anonymous: bool
 
     @classmethod
+    def of(cls, actor: Actor) -> "Reader":
+        return cls(actor.tenant_id, public_only=actor.public_only, is_anonymous=False)
+
+    @classmethod
     def anonymous(cls, tenant_id: str) -> "Reader":
         return cls(tenant_id, public_only=True, is_anonymous=True)
 
@@ -115,7 +119,7 @@ class Reader:
 def current_reader() -> Reader:
     actor: Actor | None = g.get("actor")
     if actor is not None:
-        return Reader(actor.tenant_id, public_only=actor.public_only, is_anonymous=False)
+        return Reader.of(actor)
     return Reader.anonymous(current_key().tenant_id)
 
 
@@ -130,16 +134,20 @@ def current_actor() -> Actor:
 
 
 def caller_address() -> str | None:
+    """The address of the current request's caller."""
+    return address_of(request.environ, proxy_hops=essentials().settings.proxy_hops)
+
+
+def address_of(environ: dict[str, Any], *, proxy_hops: int) -> str | None:
     """The caller's address, behind `proxy_hops` trusted proxies; None when the forwarded address cannot be parsed.
 
     Never the proxy's own address: a caller who sends a malformed header must not be taken for the proxy.
     """
-    settings = essentials().settings
-    forwarded = request.environ.get("HTTP_X_FORWARDED_FOR")
-    if settings.proxy_hops and forwarded is not None:
+    forwarded = environ.get("HTTP_X_FORWARDED_FOR")
+    if proxy_hops and forwarded is not None:
         hops = [part.strip() for part in forwarded.split(",")]
-        return _parse_address(hops[-settings.proxy_hops]) if len(hops) >= settings.proxy_hops else None
-    return _parse_address(request.environ.get("REMOTE_ADDR", ""))
+        return _parse_address(hops[-proxy_hops]) if len(hops) >= proxy_hops else None
+    return _parse_address(environ.get("REMOTE_ADDR", ""))
 
 
 def caller_network() -> str:

@@ -13,19 +13,21 @@ from tenants.signing import BadToken
 
 
 def write(write_request: WriteRequest) -> Sequence[Outcome]:
-    """Write, and return after the commit; inside an idempotent request, in that request's own transaction."""
-    written: Sequence[Outcome] | BaseException | None = request.environ.pop(WRITTEN, None)
+    """Write, and return after the commit; inside an idempotent request, in that request's own transaction.
+
+    What the fast lane has written already is not written again: the request gets its outcomes.
+    """
+    written: WriteRequest | None = request.environ.pop(WRITTEN, None)
     try:
-        if isinstance(written, BaseException):
-            raise written
         if written is not None:
-            return written
-        tx = current_tx()
-        if tx is not None:
+            write_request.outcomes, write_request.payments = written.outcomes, written.payments
+            write_request.error = written.error
+        elif (tx := current_tx()) is not None:
             writes.apply(tx, write_request)
-            if write_request.error is not None:
-                raise write_request.error
-            return write_request.outcomes
-        return services().ingest.write(write_request)
+        else:
+            services().ingest.write(write_request)
+        if write_request.error is not None:
+            raise write_request.error
     except BadToken:
         raise BadCredentials from None
+    return write_request.outcomes

@@ -1,33 +1,29 @@
-"""The busiest call, a single view, without Flask.
+"""The busiest calls without Flask.
 
-Flask and our hooks around a route cost several times as much as the view itself, so the common case is answered here: a
-client's token, a valid body, an existing page. Anything else (another caller, an `Idempotency-Key`, a browser's
-`Origin`, any error) is passed on unchanged to the route in `app/api/events.py`. Both use the same functions, so their
-answers differ only in speed.
+Flask and our hooks around a route cost several times as much as most of these calls themselves, so their common cases
+are answered here: reads whose answer is in memory or can be computed from it (`app.http.fast_reads`), and single writes
+(`app.http.fast_writes`). Anything else (another caller, an `Idempotency-Key`, a browser's `Origin`, any error) is passed
+on unchanged to the route. Both use the same functions, so their answers differ only in speed.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from analytics.ingest.reasons import Result
-from analytics.ingest.writes import WriteRequest
 from app.http import edge
-from app.http.auth import WRITTEN, Actor, authenticate_bearer
-from app.http.rights import May, is_allowed
+from app.http.auth import authenticate_bearer
+from app.http.fast_calls import Environ, FastAnswer, FastCall
+from app.http.fast_reads import FastReads
+from app.http.fast_writes import FastWrites
+from app.http.rights import is_allowed
 from app.http.services import Services
-from app.http.single_views import count_view, view_answer, view_request
 from tenants import logs
 
-Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 Wsgi = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-ROUTE = "/api/v1/pages/<external_id>/views"
-PATH = re.compile(r"/api/v1/pages/([^/]+)/views")
-# Headers that only the route supports.
-SPECIAL = ("HTTP_IDEMPOTENCY_KEY", "HTTP_ORIGIN")
+# Headers that only the routes support.
+SPECIAL = ("HTTP_IDEMPOTENCY_KEY", "HTTP_ORIGIN", "HTTP_X_PLAUDIT_KEY", "HTTP_COOKIE")
 
 
 class FastLane:
@@ -35,61 +31,51 @@ class FastLane:
         self._flask = flask
         self._demo_secret = services.settings.demo_secret
         self._signer = services.signer
-        self._group = services.ingest
-        self._threads = services.threads
-        self._headers = [
-            ("Content-Type", "application/json"),
-            *edge.always_headers(https=services.settings.public_url.startswith("https://")),
-            *edge.DEFAULT_HEADERS,
-        ]
+        writes = FastWrites(services).find
+        self._find = {"GET": FastReads(services).find, "POST": writes, "PUT": writes, "DELETE": writes}
+        self._always = edge.always_headers(https=services.settings.public_url.startswith("https://"))
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        match = PATH.fullmatch(environ["PATH_INFO"]) if environ["REQUEST_METHOD"] == "POST" else None
-        if match is None or environ.get("QUERY_STRING") or any(name in environ for name in SPECIAL):
+        find = self._find.get(environ["REQUEST_METHOD"])
+        call = find(environ) if find is not None else None
+        if call is None or any(name in environ for name in SPECIAL):
             return self._flask(environ, start_response)
         started = time.perf_counter()
         environ["HTTP_X_REQUEST_ID"] = request_id = edge.request_id_of(environ)
-        view = self._prepare(environ, request_id, match[1])
-        result = self._write(environ, view) if view is not None else None
-        if view is None or result is None:
+        answer = self._answer(call, environ, request_id)
+        if answer is None:
             return self._flask(environ, start_response)
-        count_view(view.tenant_id, result)
-        body = view_answer(result)
-        start_response(
-            "202 ACCEPTED", [*self._headers, ("Content-Length", str(len(body))), ("X-Request-Id", request_id)]
-        )
-        self._record(time.perf_counter() - started, environ)
-        return [body]
+        start_response(answer.status, self._headers(answer, request_id))
+        self._record(call, answer.code, time.perf_counter() - started, environ)
+        return [answer.body]
 
-    def _prepare(self, environ: Environ, request_id: str, external_id: str) -> WriteRequest | None:
-        """What to write; None if the route must handle the request."""
+    def _answer(self, call: FastCall, environ: Environ, request_id: str) -> FastAnswer | None:
+        """The answer; None if the route must handle the request."""
         try:
-            actor = authenticate_bearer(environ.get("HTTP_AUTHORIZATION", ""), self._signer, check_token=False)
-            if not _may_send(actor):
+            authorization = environ.get("HTTP_AUTHORIZATION", "")
+            actor = authenticate_bearer(authorization, self._signer, check_token=call.check_token)
+            if not is_allowed(actor, call.may):
                 return None
             logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
-            return view_request(actor, external_id, environ)
+            return call.answer(actor, environ)
         except Exception:  # noqa: BLE001  the route meets the same error, and answers it
             return None
 
-    def _write(self, environ: Environ, view: WriteRequest) -> Result | None:
-        """The result; None if the route must answer: it gets the outcomes by `WRITTEN`, and does not write again."""
-        try:
-            with self._threads.of(view.tenant_id):
-                outcomes = self._group.write(view)
-        except Exception as error:  # noqa: BLE001  the route raises it again, and its error handler answers it
-            environ[WRITTEN] = error
-            return None
-        if outcomes[0].result is Result.UNKNOWN_PAGE:
-            environ[WRITTEN] = outcomes
-            return None
-        return outcomes[0].result
+    def _headers(self, answer: FastAnswer, request_id: str) -> list[tuple[str, str]]:
+        own = {name for name, _ in answer.headers}
+        content = [] if answer.code == 304 else [
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(answer.body))),
+        ]
+        return [
+            *content,
+            *answer.headers,
+            *self._always,
+            *((name, value) for name, value in edge.DEFAULT_HEADERS if name not in own),
+            ("X-Request-Id", request_id),
+        ]
 
-    def _record(self, seconds: float, environ: Environ) -> None:
-        edge.measure("POST", ROUTE, 202, seconds)
+    def _record(self, call: FastCall, status: int, seconds: float, environ: Environ) -> None:
+        edge.measure(call.method, call.route, status, seconds)
         if seconds > edge.SLOW_S and not edge.is_sent_by_demo(environ, self._demo_secret):
-            edge.log_request("POST", ROUTE, 202, seconds)
-
-
-def _may_send(actor: Actor) -> bool:
-    return actor.kind == "client" and is_allowed(actor, May.SEND_EVENTS)
+            edge.log_request(call.method, call.route, status, seconds)

@@ -78,8 +78,8 @@ def popular() -> Response:
         return Answer.of(_list(board, query, base).encode(), version=OF_ANY_VERSION)
 
     cache = services().boards
-    question = ("widget", current_key().key_id, *(query.get(name) for name in ("limit", "title", "base", "theme")))
-    response = if_changed(cache.get(board, question, build))
+    shown = tuple(query.get(name) for name in ("limit", "title", "base", "theme"))
+    response = if_changed(cache.get(board, ("widget", board, current_key().key_id, shown), build))
     return _page(response, ancestors=" ".join(sorted(current_key().origins)))
 
 

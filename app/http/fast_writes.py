@@ -1,0 +1,134 @@
+"""Writes of the fast lane: a single view, a like or unlike, a claimed action, on their plain cases.
+
+Each is one write request, written by the group commit. If its outcome is not the usual one, the route answers: it is
+given what was written (`WRITTEN`), and does not write again.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, assert_never
+from uuid import UUID
+
+import msgspec
+import orjson
+
+from analytics.ingest.events import EVENTS
+from analytics.ingest.pages import EXTERNAL_ID
+from analytics.ingest.reasons import Result
+from analytics.ingest.writes import EventKind, WriteRequest
+from analytics.scores.actions import Payment
+from app.http import body
+from app.http.auth import WRITTEN, Actor, address_of
+from app.http.fast_calls import Environ, FastAnswer, FastCall
+from app.http.rights import May
+from app.http.score_claims import claim_request, payment_answer, update_claim
+from app.http.services import Services
+from app.http.single_likes import count_like, like_answer, like_request
+from app.http.single_views import count_view, view_answer, view_request
+
+PAGES = re.compile(r"/api/v1/pages/([^/]+)/(views|like|likes/([^/]+))")
+UPDATE = "/api/v1/scores/update"
+# With more digits of a second, libraries differ.
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)")
+KINDS = {"PUT": EventKind.LIKE, "DELETE": EventKind.UNLIKE}
+
+
+class Update(msgspec.Struct, forbid_unknown_fields=True):
+    """The usual body of `POST /scores/update`; one with other fields is the route's to read."""
+
+    action_id: UUID = msgspec.field(name="actionId")
+    action_type: str = msgspec.field(name="actionType")
+    timestamp: str
+    wanted: int | None = msgspec.field(default=None, name="scoreDelta")
+
+
+class FastWrites:
+    def __init__(self, services: Services) -> None:
+        self._group = services.ingest
+        self._threads = services.threads
+        self._proxy_hops = services.settings.proxy_hops
+        of_page = "/api/v1/pages/<external_id>/"
+        self._views = FastCall("POST", f"{of_page}views", May.SEND_EVENTS, False, self._view)
+        self._update = FastCall("POST", UPDATE, May.ACT, True, self._claim)
+        self._own = {
+            method: FastCall(method, f"{of_page}like", May.LIKE, True, self._like) for method in KINDS
+        }
+        self._others = {
+            method: FastCall(method, f"{of_page}likes/<user>", May.SEND_EVENTS, False, self._like) for method in KINDS
+        }
+
+    def find(self, environ: Environ) -> FastCall | None:
+        if environ.get("QUERY_STRING"):
+            return None
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        if path == UPDATE:
+            return self._update if method == "POST" else None
+        match = PAGES.fullmatch(path)
+        if match is None:
+            return None
+        if match[2] == "views":
+            return self._views if method == "POST" else None
+        return (self._own if match[2] == "like" else self._others).get(method)
+
+    def _view(self, actor: Actor, environ: Environ) -> FastAnswer | None:
+        if actor.kind != "client":
+            return None
+        request = view_request(actor, environ["PATH_INFO"].split("/")[4], environ)
+        if not self._write(request, environ):
+            return None
+        result = request.outcomes[0].result
+        match result:
+            case Result.ACCEPTED | Result.DUPLICATE:
+                count_view(actor.tenant_id, result)
+                return FastAnswer("202 ACCEPTED", view_answer(result))
+            case Result.UNKNOWN_PAGE | Result.UNKNOWN_USER | Result.LIMITED:
+                return None
+            case _:
+                assert_never(result)
+
+    def _like(self, actor: Actor, environ: Environ) -> FastAnswer | None:
+        _, _, _, _, external_id, _, *user = environ["PATH_INFO"].split("/")
+        if actor.public_only or body.has_body(environ) or (actor.kind != "client" and user):
+            return None
+        if user and EXTERNAL_ID.fullmatch(user[0]) is None:
+            return None
+        kind = KINDS[environ["REQUEST_METHOD"]]
+        request = like_request(actor, external_id, kind, user[0] if user else actor.user_id)
+        if not self._write(request, environ):
+            return None
+        outcome = request.outcomes[0]
+        if outcome.result is not Result.ACCEPTED:
+            return None
+        count_like(actor.tenant_id, kind)
+        return FastAnswer("200 OK", orjson.dumps(like_answer(kind, outcome)))
+
+    def _claim(self, actor: Actor, environ: Environ) -> FastAnswer | None:
+        sent = body.read_bytes(environ) if environ.get("CONTENT_TYPE") == "application/json" else b""
+        update = msgspec.json.decode(sent, type=Update)
+        if TIMESTAMP.fullmatch(update.timestamp) is None or not 1 <= len(update.action_type) <= 64:
+            return None
+        claimed = {
+            "action_id": update.action_id,
+            "action_type": update.action_type,
+            "timestamp": datetime.fromisoformat(update.timestamp),
+            "wanted": update.wanted,
+        }
+        address = address_of(environ, proxy_hops=self._proxy_hops)
+        claim = update_claim(actor.user_id, claimed, ip=address, agent=environ.get("HTTP_USER_AGENT"))
+        request = claim_request(actor.tenant_id, claim)
+        if not self._write(request, environ) or not isinstance(request.payments[0], Payment):
+            return None
+        answer, headers = payment_answer(request.payments[0])
+        return FastAnswer("200 OK", orjson.dumps(answer), tuple(headers.items()))
+
+    def _write(self, request: WriteRequest, environ: Environ) -> bool:
+        """Write; False: the route must answer the error. Whatever happens, the route does not write again."""
+        environ[WRITTEN] = request
+        try:
+            with self._threads.of(request.tenant_id):
+                self._group.write(request)
+        except Exception as error:  # noqa: BLE001  the route raises it again, and its error handler answers it
+            request.error = error
+            return False
+        return True
