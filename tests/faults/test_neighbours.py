@@ -133,7 +133,8 @@ def test_a_flood_of_action_batches_is_refused_to_its_sender_and_unnoticed_by_oth
     assert {answer.status_code for answer in answers} <= {200, 202}
     assert sent["202"]
     assert sent["429 tenant_busy"], sent
-    assert set(sent) <= {"202", "429 tenant_busy", "503 database_unavailable"}, "its batches wait for each other"
+    refusals = {"429 tenant_busy", "503 overloaded", "503 database_unavailable"}
+    assert set(sent) <= {"202"} | refusals, "its batches wait for each other"
 
 
 def database_url(service: Service) -> str:
