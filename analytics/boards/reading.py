@@ -91,9 +91,7 @@ def read(
     if listing.source is not Source.REDIS or (memory is not None and not memory.is_trusted()):
         memory = None
     subjects = [row.subject for row in listing.rows]
-    shown = summaries.of_subjects(
-        board, subjects, trust_redis=listing.source is not Source.SNAPSHOT, memory=memory
-    )
+    shown = summaries.of_subjects(board, subjects, trust_redis=listing.source is not Source.SNAPSHOT, memory=memory)
     rows = [row for row in listing.rows if _may_be_shown(board, row, shown)]
     before = _ranks_before(board, day, memory) if with_movement and rows else None
     return ShownBoard(

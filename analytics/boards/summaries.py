@@ -94,9 +94,7 @@ def _from_memory(board: Board, page_ids: Sequence[str], memory: "BoardMemory") -
     return {page_id: fields for page_id, fields in found.items() if fields is not None}
 
 
-def _from_redis(
-    board: Board, page_ids: Sequence[str], memory: "BoardMemory | None"
-) -> dict[str, Mapping[str, Any]]:
+def _from_redis(board: Board, page_ids: Sequence[str], memory: "BoardMemory | None") -> dict[str, Mapping[str, Any]]:
     if not page_ids:
         return {}
     drops = memory.drops if memory is not None else 0
@@ -107,7 +105,7 @@ def _from_redis(
             answers = pipe.execute()
     except RedisUnavailable:
         return {}
-    found = {
+    found: dict[str, Mapping[str, Any]] = {
         page_id: {name.decode(): value.decode() for name, value in fields.items()}
         for page_id, fields in zip(page_ids, answers, strict=True)
         if fields

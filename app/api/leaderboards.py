@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import hashlib
 import io
 import re
 from collections.abc import Iterator, Sequence
@@ -10,24 +9,22 @@ from datetime import date
 from typing import Any
 
 import marshmallow as ma
-import orjson
 from flask import Response, g, request
 from flask.typing import ResponseReturnValue
 
-from analytics import scoring
-from analytics.boards import page_numbers, reading, weights
+from analytics.boards import reading
 from analytics.boards.names import Board
-from analytics.boards.reading import Around, AsOf, Only, ShownBoard, Top
+from analytics.boards.reading import AsOf, Only, ShownBoard, Top
 from analytics.boards.rows import Position, Source
 from analytics.ingest import pages
-from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
+from analytics.ingest.pages import EXTERNAL_ID
 from analytics.metrics import METRICS, POINTS, SCORE
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema, metric_field
 from app.http import cursors
 from app.http.answer_cache import Answer
-from app.http.board_answers import answer_key, board_hash, page_rank_answer, rank_answer, render, top_answer
 from app.http.auth import Reader, current_actor, current_reader
+from app.http.board_answers import answer_key, page_rank_answer, rank_answer, render, top_answer
 from app.http.boards import (
     PublicBoardsOnly,
     board_for,
@@ -35,7 +32,6 @@ from app.http.boards import (
     limit_reader,
     rows_as_json,
     stranger,
-    subject_as_json,
 )
 from app.http.conditional import if_changed
 from app.http.edge import quiet
@@ -156,9 +152,7 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
 
     def compute() -> Answer:
         limit_anonymous(reader)
-        return top_answer(
-            reader, board, query["limit"], after, explain=query["explain"], memory=cache.memory
-        )
+        return top_answer(reader, board, query["limit"], after, explain=query["explain"], memory=cache.memory)
 
     return if_changed(cache.get(board, answer_key(reader, _target()), compute))
 

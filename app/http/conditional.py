@@ -8,7 +8,6 @@ from flask import Response, request
 from app.http.answer_cache import Answer
 from tenants.errors import Stale
 
-
 # What every answer with an ETag has, besides it.
 HEADERS = (("Cache-Control", "private, no-cache"), ("Vary", "Authorization, Cookie, X-Plaudit-Key"))
 

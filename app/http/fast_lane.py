@@ -2,8 +2,8 @@
 
 Flask and our hooks around a route cost several times as much as most of these calls themselves, so their common cases
 are answered here: reads whose answer is in memory or can be computed from it (`app.http.fast_reads`), and single writes
-(`app.http.fast_writes`). Anything else (another caller, an `Idempotency-Key`, a browser's `Origin`, any error) is passed
-on unchanged to the route. Both use the same functions, so their answers differ only in speed.
+(`app.http.fast_writes`). Anything else (another caller, an `Idempotency-Key`, a browser's `Origin`, any error) is
+passed on unchanged to the route. Both use the same functions, so their answers differ only in speed.
 """
 
 import time
@@ -63,10 +63,14 @@ class FastLane:
 
     def _headers(self, answer: FastAnswer, request_id: str) -> list[tuple[str, str]]:
         own = {name for name, _ in answer.headers}
-        content = [] if answer.code == 304 else [
-            ("Content-Type", "application/json"),
-            ("Content-Length", str(len(answer.body))),
-        ]
+        content = (
+            []
+            if answer.code == 304
+            else [
+                ("Content-Type", "application/json"),
+                ("Content-Length", str(len(answer.body))),
+            ]
+        )
         return [
             *content,
             *answer.headers,

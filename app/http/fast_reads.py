@@ -108,8 +108,8 @@ def plain_query(text: str) -> Mapping[str, str] | None:
     """The parameters of a query that needs no decoding; None: the route must read it."""
     if QUERY.fullmatch(text) is None:
         return None
-    pairs = [part.split("=") for part in text.split("&")] if text else []
-    query = {name: value for name, value in pairs}
+    pairs = [(part.split("=")[0], part.split("=")[1]) for part in text.split("&")] if text else []
+    query = dict(pairs)
     return query if len(query) == len(pairs) else None
 
 

@@ -5,15 +5,13 @@ given what was written (`WRITTEN`), and does not write again.
 """
 
 import re
-from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, assert_never
+from typing import assert_never
 from uuid import UUID
 
 import msgspec
 import orjson
 
-from analytics.ingest.events import EVENTS
 from analytics.ingest.pages import EXTERNAL_ID
 from analytics.ingest.reasons import Result
 from analytics.ingest.writes import EventKind, WriteRequest
@@ -51,9 +49,7 @@ class FastWrites:
         of_page = "/api/v1/pages/<external_id>/"
         self._views = FastCall("POST", f"{of_page}views", May.SEND_EVENTS, False, self._view)
         self._update = FastCall("POST", UPDATE, May.ACT, True, self._claim)
-        self._own = {
-            method: FastCall(method, f"{of_page}like", May.LIKE, True, self._like) for method in KINDS
-        }
+        self._own = {method: FastCall(method, f"{of_page}like", May.LIKE, True, self._like) for method in KINDS}
         self._others = {
             method: FastCall(method, f"{of_page}likes/<user>", May.SEND_EVENTS, False, self._like) for method in KINDS
         }

@@ -114,7 +114,7 @@ def test_whatever_goes_wrong_in_the_lane_is_answered_by_the_route(
     def fail(*_args: Any, **_more: Any) -> None:
         raise PoolTimeoutError
 
-    monkeypatch.setattr("app.http.fast_lane.view_request", fail)
+    monkeypatch.setattr("app.http.fast_writes.view_request", fail)
     assert sender("POST", VIEWS).status_code == 202, "the route knows nothing of it"
     monkeypatch.setattr("app.api.events.view_request", fail)
     answer = sender("POST", VIEWS)

@@ -1,0 +1,141 @@
+"""Reads of the fast lane: the same answers as the routes give, and never those of somebody else."""
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from analytics.boards import projection
+from app.http.fast_reads import plain_query
+from tenants.db import utcnow
+from tests.analytics.conftest import make_page
+from tests.app.http.lanes import answer_of, by_the_route, paths_at_the_routes
+from tests.people import Caller, client_of, user_of
+from tests.service import eventually
+
+BOARD, RANK = "/api/v1/leaderboards", "/api/v1/leaderboards/rank"
+
+
+@pytest.fixture
+def admin(client: FlaskClient, tenant: str) -> Caller:
+    """Three pages with views: two public, one private."""
+    admin = client_of(client, tenant)
+    for number, name in enumerate(("a", "b", "c"), 1):
+        make_page(admin, name, visibility="private" if name == "c" else "public")
+        events = [{"type": "view", "page": name}] * number + [{"type": "like", "page": name, "user": "ada"}]
+        assert admin("POST", "/api/v1/events", json={"events": events}).status_code == 202
+    projection.project_all(tenant, now=utcnow)
+    return admin
+
+
+READS = [
+    BOARD,
+    f"{BOARD}?scope=tenant&window=1d&metric=views&limit=2",
+    f"{BOARD}?scope=space:docs&window=30d&metric=likes",
+    f"{BOARD}?scope=public&window=all&metric=score&limit=1000",
+    f"{BOARD}?scope=global&window=7d&metric=views",
+    f"{BOARD}?scope=users",
+    f"{BOARD}?limit=0",
+    f"{BOARD}?limit=1001",
+    f"{BOARD}?limit=01",
+    f"{BOARD}?window=2d",
+    f"{BOARD}?metric=nothing",
+    f"{BOARD}?metric=points",
+    f"{BOARD}?scope=nowhere",
+    f"{BOARD}?scope=space%3Adocs",
+    f"{BOARD}?limit=2&limit=3",
+    f"{BOARD}?unknown=1",
+    f"{BOARD}?explain=true",
+    f"{BOARD}?members=a,b",
+    f"{RANK}?member=a",
+    f"{RANK}?member=a&around=1&metric=views",
+    f"{RANK}?member=b&around=100&scope=public&window=all&metric=likes",
+    f"{RANK}?member=nowhere",
+    f"{RANK}?member=me&scope=users",
+    f"{RANK}?member=a&around=101",
+    f"{RANK}?member=a&around=-1",
+    f"{RANK}?around=1",
+    f"{RANK}?member=",
+    "/api/v1/pages/a/stats",
+    "/api/v1/pages/c/stats",
+    "/api/v1/pages/nowhere/stats",
+    "/api/v1/pages/a%00/stats",
+    "/api/v1/pages/a/stats?x=1",
+]
+
+
+@pytest.mark.parametrize("path", READS)
+@pytest.mark.parametrize("kind", ["client", "member", "stranger"])
+def test_both_lanes_answer_alike(client: FlaskClient, admin: Caller, tenant: str, path: str, kind: str) -> None:
+    reader = admin if kind == "client" else user_of(client, tenant, sees_private=kind == "member")
+    for _ in range(2):  # computed, and kept
+        assert answer_of(reader, "GET", path) == by_the_route(reader, "GET", path)
+
+
+@pytest.mark.parametrize("path", [BOARD, f"{RANK}?member=a&around=5", "/api/v1/pages/a/stats"])
+def test_plain_reads_never_come_as_far_as_flask(app: Flask, admin: Caller, path: str) -> None:
+    with paths_at_the_routes(app) as seen:
+        first = admin("GET", path)
+        again = admin("GET", path, headers={"If-None-Match": first.headers["ETag"]})
+    assert (first.status_code, again.status_code, again.data) == (200, 304, b"")
+    assert seen == []
+
+
+def test_a_kept_answer_is_not_given_to_who_may_not_see_it(client: FlaskClient, admin: Caller, tenant: str) -> None:
+    stranger = user_of(client, tenant, sees_private=False)
+    for path in (f"{BOARD}?scope=tenant", f"{RANK}?member=c&scope=tenant", "/api/v1/pages/c/stats"):
+        assert admin("GET", path).status_code == 200
+        assert stranger("GET", path).status_code in {403, 404}
+    other = client_of(client, tenant, "events:write")
+    assert other("GET", BOARD).status_code == 403
+    assert Caller(client, tenant, "nonsense", "")("GET", BOARD).status_code == 401
+
+
+def test_a_kept_answer_ends_with_the_board_it_shows(admin: Caller, tenant: str) -> None:
+    def values() -> list[float]:
+        return [item["value"] for item in admin("GET", f"{BOARD}?metric=views").get_json()["items"]]
+
+    assert values() == [3, 2, 1]
+    assert admin("POST", "/api/v1/pages/a/views").status_code == 202
+    projection.project_all(tenant, now=utcnow)
+    eventually(lambda: values() == [3, 2, 2])
+
+
+def test_a_rank_follows_a_page_that_was_deleted_and_made_again(admin: Caller, tenant: str) -> None:
+    path = f"{RANK}?member=a&metric=views"
+
+    def rank() -> Any:
+        answer = admin("GET", path)
+        return answer.get_json().get("rank") if answer.status_code == 200 else answer.status_code
+
+    eventually(lambda: rank() == 3)
+    assert admin("DELETE", "/api/v1/pages/a").status_code == 204
+    projection.project_all(tenant, now=utcnow)
+    eventually(lambda: rank() == 404)
+    make_page(admin, "a")
+    for _ in range(9):
+        assert admin("POST", "/api/v1/pages/a/views").status_code == 202
+    projection.project_all(tenant, now=utcnow)
+    eventually(lambda: rank() == 1)
+
+
+def test_a_row_shows_the_new_title_of_its_page(admin: Caller, tenant: str) -> None:
+    def title() -> str:
+        return str(admin("GET", f"{BOARD}?metric=views&limit=1").get_json()["items"][0]["page"]["title"])
+
+    before = title()
+    page = {"space": "docs", "title": f"not {before}", "url": "/c"}
+    assert admin("PUT", "/api/v1/pages/c", json=page).status_code == 200
+    projection.project_all(tenant, now=utcnow)
+    eventually(lambda: title() == f"not {before}")
+
+
+@pytest.mark.parametrize("text", ["a=%41", "a=1&a=2", "a", "a=", "=1", "a=1&", "A=1", "a=1;b=2", "a=+"])
+def test_a_query_that_needs_decoding_is_the_routes_to_read(text: str) -> None:
+    assert plain_query(text) is None
+
+
+def test_a_plain_query_is_read_as_it_is() -> None:
+    assert plain_query("") == {}
+    assert plain_query("scope=space:docs&limit=10") == {"scope": "space:docs", "limit": "10"}
