@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection, sql
 
+from app.run import server_settings
 from app.run.data_folder import LocalServersError
 from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
 
@@ -68,9 +69,21 @@ def ensure(logins: Logins) -> bool:
             _create_login(server, SERVICE_LOGIN, "NOINHERIT", logins.service_password)
         # The owner may end the service's sessions: a restore needs to.
         server.execute(_statement("GRANT {} TO {}", SERVICE_LOGIN, OWNER_LOGIN))
+        _count_statements(server)
         if not _has_database(server):
             server.execute(_statement("CREATE DATABASE {} OWNER {}", DATABASE, OWNER_LOGIN))
     return True
+
+
+def _count_statements(server: "Connection[Any]") -> None:
+    """Let the owner read what statements cost, for `plaudit doctor`; where the server counts.
+
+    In the database `postgres`: in ours it would be in the way of a restore (app/doctor/statements.py).
+    """
+    preloaded = server.execute("SHOW shared_preload_libraries").fetchone()
+    if preloaded is not None and server_settings.STATEMENTS in preloaded[0]:
+        server.execute(_statement("CREATE EXTENSION IF NOT EXISTS {}", server_settings.STATEMENTS))
+        server.execute(_statement("GRANT pg_read_all_stats TO {}", OWNER_LOGIN))
 
 
 def _convert(logins: Logins) -> None:
