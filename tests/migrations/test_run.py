@@ -1,6 +1,8 @@
 """Migrating: from nothing, at once, backwards; and what a migration makes of a database that was in use."""
 
 import importlib
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import migrations.versions
 from migrations.head import head_revision
 from migrations.run import migrate
 from tenants.errors import Conflict
+from tests.service import ROOT
 
 
 def migrate_up_to(engine: Engine, name: str, *, before: bool) -> None:
@@ -28,6 +31,17 @@ def test_of_two_at_once_one_migrates_and_a_newer_schema_is_refused(engine: Engin
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))  # as a later release leaves it
     with pytest.raises(Conflict, match="schema 9999, newer than this release's"):
         migrate(engine)
+
+
+def test_a_start_on_a_migrated_database_does_not_load_alembic(engine: Engine) -> None:
+    migrate(engine)
+    url = engine.url.render_as_string(hide_password=False)
+    code = (
+        "import sys; from migrations.run import migrate; from tenants.db import make_engine;"
+        f"migrate(make_engine({url!r}, pool_size=1)); print('alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n", "it takes a tenth of a second of each start"
 
 
 def test_sign_up_stays_open_where_it_was_and_who_was_there_sees_all(engine: Engine) -> None:
