@@ -17,9 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from redis import Redis
-from redis.exceptions import RedisError
-
 from app.run import environment, server_roles, server_settings, server_user
 from app.run.data_folder import (
     Addresses,
@@ -215,6 +212,9 @@ class LocalServers:
         private.rmdir()
 
     def _redis_answers(self) -> bool:
+        from redis import Redis  # not before the servers are started: see server_roles
+        from redis.exceptions import RedisError
+
         try:
             with Redis.from_url(self.addresses.redis_url, socket_timeout=1) as redis:
                 return bool(redis.ping())
