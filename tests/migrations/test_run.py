@@ -96,3 +96,22 @@ def test_a_stored_daily_cap_stays_a_number_of_times(engine: Engine) -> None:
         ).all()
         assert [tuple(row) for row in rows] == [("capped", 100, None, 3, 60), ("free", 5, None, None, None)]
         tx.execute(text("UPDATE action_catalog SET daily_cap = 9007199254740991"))  # as many points as there can be
+
+
+def test_the_storage_of_hot_tables_is_changed_beside_their_writers(engine: Engine) -> None:
+    migrate_up_to(engine, "storage", before=True)
+    with engine.begin() as writer:
+        writer.execute(text("INSERT INTO tenants (id, name, created_at) VALUES ('acme', 'Acme', now())"))
+        for table in ("outbox", "projecting"):
+            writer.execute(text(f"DELETE FROM {table}"))
+        writer.execute(text("INSERT INTO outbox (tenant_id, kind, member) VALUES ('acme', 'page', '1')"))
+        writer.execute(text("UPDATE users SET current_score = current_score"))
+        migrate_up_to(engine, "storage", before=False)
+    with engine.connect() as tx:
+        rows = tx.execute(text("SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL")).all()
+    options = {row.relname: {*row.reloptions} for row in rows}
+    assert {"fillfactor=50", "autovacuum_vacuum_scale_factor=0.05"} <= options["page_counters"], "none is lost"
+    assert "fillfactor=80" in options["users"]
+    for queue in ("outbox", "projecting"):
+        assert {"autovacuum_vacuum_scale_factor=0", "vacuum_truncate=off"} <= options[queue], "whatever its size"
+    assert not [name for name, found in options.items() if "autovacuum_enabled=off" in found]
