@@ -139,7 +139,7 @@ def in_redis(installation: Installation) -> Iterable[Finding]:
             ABOUT, f"{len(missing):,} boards are missing in Redis: {some(missing)}", why=why, advice="plaudit rebuild"
         )
     if not incomplete and not missing:
-        yield ok(ABOUT, f"Redis has the boards of all {len(tenant_ids):,} tenants")
+        yield ok(ABOUT, f"Tenants whose boards Redis has: all ({len(tenant_ids):,})")
 
 
 def snapshots(installation: Installation) -> Iterable[Finding]:

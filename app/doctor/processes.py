@@ -69,7 +69,7 @@ def waiting_jobs(installation: Installation) -> Iterable[Finding]:
     if waiting > MAX_WAITING_JOBS or waited_s > MAX_WAIT_S:
         yield warn(
             ABOUT,
-            f"{waiting:,} jobs wait, the first for {duration(waited_s)}",
+            f"Jobs that wait: {waiting:,}, the first for {duration(waited_s)}",
             why="boards are late by that time",
             advice="start more workers, or see what occupies them",
         )
@@ -86,7 +86,7 @@ def failed_jobs(installation: Installation) -> Iterable[Finding]:
     names = [_function(redis.hget(Job.key_for(key.decode()), "description")) for key in failed[:MAX_SHOWN_FAILURES]]
     yield warn(
         ABOUT,
-        f"{len(failed):,} jobs have failed since yesterday: {some(dict.fromkeys(names))}",
+        f"Jobs that failed since yesterday: {len(failed):,} ({some(dict.fromkeys(names))})",
         why="each is tried again by the schedule, so boards are only late; but something is wrong",
         advice="see the workers' log, at level error",
     )

@@ -68,11 +68,11 @@ def test_jobs_that_wait_too_long_are_said(installation: Installation, queue: Que
     assert bad(processes.waiting_jobs(now)) == []
     later = replace(now, now=now.now + timedelta(minutes=10))
     ((level, what),) = bad(processes.waiting_jobs(later))
-    assert (level, what.startswith("1 jobs wait, the first for 10")) == (Level.WARN, True)
+    assert (level, what.startswith("Jobs that wait: 1, the first for 10")) == (Level.WARN, True)
 
 
 def test_failed_jobs_are_named_without_their_arguments(installation: Installation, queue: Queue) -> None:
     job = queue.enqueue("workers.jobs.project", "acme")
     FailedJobRegistry(QUEUE, connection=installation.queue, serializer=JSONSerializer).add(job, ttl=600)
     ((level, what),) = bad(processes.failed_jobs(installation))
-    assert (level, what) == (Level.WARN, "1 jobs have failed since yesterday: workers.jobs.project")
+    assert (level, what) == (Level.WARN, "Jobs that failed since yesterday: 1 (workers.jobs.project)")
