@@ -32,7 +32,7 @@ def post_worker_init(worker: Any) -> None:
 
 def post_fork(server: Any, _worker: Any) -> None:
     die_with_parent(server.pid)
-    gc.disable()  # until our libraries are loaded: they leave hardly any garbage, and loading is a fifth quicker
+    gc.disable()  # until our libraries are loaded: they leave hardly any garbage, and loading is a sixth quicker
     logs.configure(service="live", log_format=Settings.from_env().log_format)
     # Gunicorn's own handler would log addresses, and so tickets, without our mask.
     gunicorn = logging.getLogger("gunicorn.error")

@@ -29,7 +29,7 @@ HANDLED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 def load_libraries() -> None:
     """Import what the processes need. Nothing happens at import (tests/rules/test_code.py)."""
-    gc.disable()  # there is hardly any garbage, and looking for it would take a tenth of the time
+    gc.disable()  # there is hardly any garbage, and looking for it would take a sixth of the time
     for name in LIBRARIES:
         import_module(name)
     gc.collect()

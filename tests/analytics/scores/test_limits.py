@@ -86,7 +86,7 @@ def test_a_breaker_counts_nothing_that_is_rolled_back() -> None:
 
 
 def test_the_default_spike_is_above_any_honest_load_and_below_what_would_open_the_breaker_of_all() -> None:
-    fastest_per_s = 10_000  # actions that one process could pay: more than `make bench` has ever shown
+    fastest_per_s = 10_000  # actions; the fastest trial of paying 64 together reached 7,000
     assert fastest_per_s * limits.WINDOW_S < Limits().score_spike_per_minute < share_of(limits.MAX_PER_MINUTE)
 
 
