@@ -30,10 +30,10 @@ def keep_months(*, now: datetime) -> None:
             longest = max(longest, tenant_settings.read(tx)[0].retention.action_events_days)
     with owner_tx() as tx:
         for ahead in range(MONTHS_AHEAD + 1):
-            tx.execute(text("SELECT make_month_of_actions(:month)"), {"month": _month(now.date(), ahead)})
+            tx.execute(text("SELECT make_month_of_actions(:month)"), {"month": month_ahead(now.date(), ahead)})
         oldest = (now - timedelta(days=longest)).date()
         for name, month in _months(tx):
-            if _month(month, 1) <= oldest:
+            if month_ahead(month, 1) <= oldest:
                 tx.execute(text(f"DROP TABLE {name}"))
 
 
@@ -75,6 +75,11 @@ def _purge_tenant(tenant_id: str, *, now: datetime, deadline: float) -> Iterator
                 break
 
 
+def partition_of(month: date) -> str:
+    """The name of the audit's partition of a month (the SQL function `make_month_of_actions` creates it)."""
+    return f"action_events_{month:%Y_%m}"
+
+
 def _months(tx: Tx) -> list[tuple[str, date]]:
     """The existing partitions, and the first day of each."""
     names = tx.scalars(
@@ -86,7 +91,8 @@ def _months(tx: Tx) -> list[tuple[str, date]]:
     return [(name, date(int(name[-7:-3]), int(name[-2:]), 1)) for name in names]
 
 
-def _month(day: date, ahead: int) -> date:
+def month_ahead(day: date, ahead: int) -> date:
+    """The first day of the month that is this many months after the day's."""
     months = day.year * 12 + day.month - 1 + ahead
     return date(months // 12, months % 12 + 1, 1)
 

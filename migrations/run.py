@@ -3,15 +3,17 @@
 import importlib
 import pkgutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.engine import make_url
 
 from migrations.head import head_revision
 from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
 from tenants.errors import Conflict
+
+if TYPE_CHECKING:  # imported when there is something to migrate: every start asks
+    from alembic.config import Config
 
 # Any number, the same in every release: the process that has this lock migrates.
 ADVISORY_LOCK = 7_526_103_841
@@ -29,15 +31,22 @@ def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "
             raise Conflict(
                 f"The database is at schema {before}, newer than this release's {head_revision()}: upgrade Plaudit"
             )
-        config = alembic_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        if before != head_revision():
+            _upgrade(connection, revision)
         connection.execute(text(f"GRANT SELECT ON alembic_version TO {SERVICE_ROLE}, {PLATFORM_ROLE}"))
         if connection.scalar(text("SELECT to_regproc('make_month_of_actions') IS NOT NULL")):
             connection.execute(_CREATE_NEXT_MONTHS)  # an old backup has no partition for today
         if service_url:
             _grant_roles(connection, make_url(service_url).username)
         return before, current_revision(connection) or head_revision()
+
+
+def _upgrade(connection: Connection, revision: str) -> None:
+    from alembic import command
+
+    config = alembic_config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
 
 
 _CREATE_NEXT_MONTHS = text("""
@@ -52,7 +61,9 @@ def current_revision(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
-def alembic_config() -> Config:
+def alembic_config() -> "Config":
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent))
     return config

@@ -25,7 +25,7 @@ class Limits:
     score_updates_per_minute: int = 10
     beacons_per_minute: int = 60
     # Above this a breaker stops score updates of the tenant, in each process.
-    score_spike_per_minute: int = 60_000
+    score_spike_per_minute: int = 1_000_000
     # Open sockets and streams of the tenant, in each live process.
     live_connections: int = 2_000
 

@@ -11,7 +11,7 @@ from importlib import import_module
 
 import structlog
 
-from tenants.queue import enqueue
+from tenants.queue import enqueue, note_cron
 from tenants.redis import RedisUnavailable
 
 # A scheduled job that no worker started in this time is dropped: the next one does its work.
@@ -70,6 +70,7 @@ def run(*, should_stop: Callable[[], bool], schedule: list[Every] | None = None)
                 continue
             try:
                 enqueue(entry.job, ttl_s=max(entry.seconds, MIN_TTL_S))
+                note_cron(time.time())
             except RedisUnavailable:
                 if not entry.also_without_redis:
                     continue

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.engine import URL, make_url
 
 from app.run import environment
@@ -138,9 +138,15 @@ def _portable(lines: Iterable[str]) -> Iterator[str]:
 def _refuse_partial(engine: Engine) -> None:
     """Refuse a login that is not the owner: row-level security would silently leave rows out of its dump."""
     with engine.connect() as connection:
-        sees_all = connection.scalar(
-            text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
-        ) or connection.scalar(
+        if not sees_every_row(connection):
+            raise Conflict("This login does not see every row: use the login that owns the tables in DATABASE_URL")
+
+
+def sees_every_row(connection: Connection) -> bool:
+    """Whether no policy hides rows from this login."""
+    return bool(
+        connection.scalar(text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"))
+        or connection.scalar(
             text("""
                 SELECT NOT EXISTS (
                     SELECT FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relforcerowsecurity
@@ -148,8 +154,7 @@ def _refuse_partial(engine: Engine) -> None:
                                     AND p.policyname = 'owner' AND current_user = ANY (p.roles)))
             """)
         )
-    if not sees_all:
-        raise Conflict("This login does not see every row: use the login that owns the tables in DATABASE_URL")
+    )
 
 
 def _tool(name: str, database_url: str) -> Path:

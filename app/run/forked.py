@@ -29,10 +29,12 @@ HANDLED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 def load_libraries() -> None:
     """Import what the processes need. Nothing happens at import (tests/rules/test_code.py)."""
+    gc.disable()  # there is hardly any garbage, and looking for it would take a sixth of the time
     for name in LIBRARIES:
         import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a fork would write to all these objects, and so copy their memory
+    gc.enable()
 
 
 class ForkedProcess:

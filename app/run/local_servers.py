@@ -17,10 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from redis import Redis
-from redis.exceptions import RedisError
-
-from app.run import environment, server_roles, server_user
+from app.run import environment, server_roles, server_settings, server_user
 from app.run.data_folder import (
     Addresses,
     LocalServersError,
@@ -67,14 +64,6 @@ class Server:
         return process
 
 
-def shared_buffers_mb() -> int:
-    """A quarter of the memory, as PostgreSQL's own manual advises: what boards are computed from should be in it."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return max(128, min(memory // 4 // 2**20, 4096))
-
-
 class LocalServers:
     """The PostgreSQL and Valkey of one data folder. Created with the lock on the folder's servers."""
 
@@ -110,17 +99,11 @@ class LocalServers:
             "listen_addresses": "127.0.0.1",
             "port": str(self._postgres_port),
             "unix_socket_directories": "",
-            "max_connections": "200",
-            "shared_buffers": f"{shared_buffers_mb()}MB",
-            "max_wal_size": "2GB",
-            "checkpoint_timeout": "15min",
-            "random_page_cost": "1.1",
-            "jit": "off",
-            "timezone": "UTC",
-            "log_timezone": "UTC",
-            "log_line_prefix": "",
-            "log_min_messages": "warning",
-            "log_checkpoints": "off",
+            **server_settings.for_postgres(
+                memory=server_settings.machine_memory(),
+                free_disk=server_settings.free_disk(data),
+                counts_statements=server_settings.has_statements(self._binaries.postgres),
+            ),
         }
         if not self._durable:
             settings |= {"fsync": "off", "full_page_writes": "off"}
@@ -229,6 +212,9 @@ class LocalServers:
         private.rmdir()
 
     def _redis_answers(self) -> bool:
+        from redis import Redis  # not before the servers are started: see server_roles
+        from redis.exceptions import RedisError
+
         try:
             with Redis.from_url(self.addresses.redis_url, socket_timeout=1) as redis:
                 return bool(redis.ping())

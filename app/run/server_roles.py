@@ -7,13 +7,13 @@ service's login has fewer rights still.
 
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
-from psycopg import Connection, sql
-
+from app.run import server_settings
 from app.run.data_folder import LocalServersError
-from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
+
+if TYPE_CHECKING:  # imported when they are used: `plaudit up` starts its servers before it loads any library
+    from psycopg import Connection, sql
 
 SUPERUSER_LOGIN = "plaudit_super"
 OWNER_LOGIN = "plaudit"
@@ -53,6 +53,8 @@ class Logins:
 
 def ensure(logins: Logins) -> bool:
     """Create the roles and the database where they are missing. False while the server accepts no connections."""
+    import psycopg
+
     try:
         server = _connect(logins.superuser_url, database="postgres")
     except psycopg.OperationalError as error:
@@ -68,9 +70,21 @@ def ensure(logins: Logins) -> bool:
             _create_login(server, SERVICE_LOGIN, "NOINHERIT", logins.service_password)
         # The owner may end the service's sessions: a restore needs to.
         server.execute(_statement("GRANT {} TO {}", SERVICE_LOGIN, OWNER_LOGIN))
+        _count_statements(server)
         if not _has_database(server):
             server.execute(_statement("CREATE DATABASE {} OWNER {}", DATABASE, OWNER_LOGIN))
     return True
+
+
+def _count_statements(server: "Connection[Any]") -> None:
+    """Let the owner read what statements cost, for `plaudit doctor`; where the server counts.
+
+    In the database `postgres`: in ours it would be in the way of a restore (app/doctor/statements.py).
+    """
+    preloaded = server.execute("SHOW shared_preload_libraries").fetchone()
+    if preloaded is not None and server_settings.STATEMENTS in preloaded[0]:
+        server.execute(_statement("CREATE EXTENSION IF NOT EXISTS {}", server_settings.STATEMENTS))
+        server.execute(_statement("GRANT pg_read_all_stats TO {}", OWNER_LOGIN))
 
 
 def _convert(logins: Logins) -> None:
@@ -80,6 +94,10 @@ def _convert(logins: Logins) -> None:
     name and password, and a new, ordinary owner gets everything that it owned, in one transaction. Only another
     superuser can rename it, hence a third, temporary role.
     """
+    import psycopg
+
+    from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
+
     try:
         password = secrets.token_urlsafe(32)
         with _connect(logins.owner_url, database="postgres") as server:
@@ -129,6 +147,8 @@ _OWNED_OF = {"owner": OWNER_LOGIN, "old": _BOOTSTRAP_ROLE, "first": _FIRST_NORMA
 
 
 def _connect(url: str, *, database: str) -> "Connection[Any]":
+    import psycopg
+
     return psycopg.connect(url, dbname=database, autocommit=True, connect_timeout=2)
 
 
@@ -153,9 +173,13 @@ def _create_login(server: "Connection[Any]", name: str, attributes: str, passwor
 
 def _set_password(server: "Connection[Any]", name: str, password: str) -> None:
     """Sent as its verifier: a statement that fails is written to the server's log."""
+    from psycopg import sql
+
     verifier = server.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
     server.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(name), sql.Literal(verifier)))
 
 
-def _statement(template: str, *names: str) -> sql.Composed:
+def _statement(template: str, *names: str) -> "sql.Composed":
+    from psycopg import sql
+
     return sql.SQL(template).format(*map(sql.Identifier, names))

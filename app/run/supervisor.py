@@ -31,6 +31,8 @@ from app.run.local_servers import LocalServers, Server
 STOP_WITHIN_S = 9.0
 APP_STOP_WITHIN_S = 5.0
 READY_WITHIN_S = 90.0
+# How often a condition is looked at that is waited for.
+POLL_S = 0.02
 FIRST_RESTART_DELAY_S = 0.2
 MAX_RESTART_DELAY_S = 5.0
 # The restart delay of a child that ran this long is reset.
@@ -129,7 +131,7 @@ class Supervisor:
         while not self.is_stopping and time.monotonic() <= deadline:
             if condition():
                 return True
-            self.run_once(0.05)
+            self.run_once(POLL_S)
         return False
 
     @property

@@ -109,9 +109,6 @@ def _start_service(
         processes.add_fork("web", "app.cli", "web", env=_without_owner_login(addresses) | demo_secret)
     else:  # a fork would have this process's environment in /proc, and so the owner's login
         processes.add_command("web", "web", env=_without_owner_login(addresses) | demo_secret)
-    for number in range(1, workers + 1):
-        processes.add_fork(f"worker{number}", "workers", "worker")
-    processes.add_fork("cron", "workers", "cron")
     host = HEALTH_HOST if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104
     if processes.wait_for(
         lambda: (
@@ -119,6 +116,10 @@ def _start_service(
             and supervisor.is_ready(f"http://{host}:{live_port}/health/live")
         )
     ):
+        # Not before: they have work at once, and would take the processors from those that are waited for.
+        for number in range(1, workers + 1):
+            processes.add_fork(f"worker{number}", "workers", "worker")
+        processes.add_fork("cron", "workers", "cron")
         if traffic:
             where = {"URL": f"http://{host}:{settings.port}", "CLIENT_ID": demo_credentials["client_id"]}
             where["CLIENT_SECRET"] = demo_credentials["client_secret"]

@@ -1,6 +1,8 @@
 """Migrating: from nothing, at once, backwards; and what a migration makes of a database that was in use."""
 
 import importlib
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import migrations.versions
 from migrations.head import head_revision
 from migrations.run import migrate
 from tenants.errors import Conflict
+from tests.service import ROOT
 
 
 def migrate_up_to(engine: Engine, name: str, *, before: bool) -> None:
@@ -28,6 +31,17 @@ def test_of_two_at_once_one_migrates_and_a_newer_schema_is_refused(engine: Engin
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))  # as a later release leaves it
     with pytest.raises(Conflict, match="schema 9999, newer than this release's"):
         migrate(engine)
+
+
+def test_a_start_on_a_migrated_database_does_not_load_alembic(engine: Engine) -> None:
+    migrate(engine)
+    url = engine.url.render_as_string(hide_password=False)
+    code = (
+        "import sys; from migrations.run import migrate; from tenants.db import make_engine;"
+        f"migrate(make_engine({url!r}, pool_size=1)); print('alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n", "it takes a tenth of a second of each start"
 
 
 def test_sign_up_stays_open_where_it_was_and_who_was_there_sees_all(engine: Engine) -> None:
@@ -82,3 +96,22 @@ def test_a_stored_daily_cap_stays_a_number_of_times(engine: Engine) -> None:
         ).all()
         assert [tuple(row) for row in rows] == [("capped", 100, None, 3, 60), ("free", 5, None, None, None)]
         tx.execute(text("UPDATE action_catalog SET daily_cap = 9007199254740991"))  # as many points as there can be
+
+
+def test_the_storage_of_hot_tables_is_changed_beside_their_writers(engine: Engine) -> None:
+    migrate_up_to(engine, "storage", before=True)
+    with engine.begin() as writer:
+        writer.execute(text("INSERT INTO tenants (id, name, created_at) VALUES ('acme', 'Acme', now())"))
+        for table in ("outbox", "projecting"):
+            writer.execute(text(f"DELETE FROM {table}"))
+        writer.execute(text("INSERT INTO outbox (tenant_id, kind, member) VALUES ('acme', 'page', '1')"))
+        writer.execute(text("UPDATE users SET current_score = current_score"))
+        migrate_up_to(engine, "storage", before=False)
+    with engine.connect() as tx:
+        rows = tx.execute(text("SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL")).all()
+    options = {row.relname: {*row.reloptions} for row in rows}
+    assert {"fillfactor=50", "autovacuum_vacuum_scale_factor=0.05"} <= options["page_counters"], "none is lost"
+    assert "fillfactor=80" in options["users"]
+    for queue in ("outbox", "projecting"):
+        assert {"autovacuum_vacuum_scale_factor=0", "vacuum_truncate=off"} <= options[queue], "whatever its size"
+    assert not [name for name, found in options.items() if "autovacuum_enabled=off" in found]

@@ -5,6 +5,8 @@ import pytest
 from analytics.scores import limits
 from analytics.scores.limits import Breaker
 from tenants.errors import Unavailable
+from tenants.settings import Limits
+from tenants.shares import share_of
 from tests.analytics.scores.conftest import UPDATE, claim_of, entries
 from tests.people import Caller
 
@@ -81,6 +83,11 @@ def test_a_breaker_counts_nothing_that_is_rolled_back() -> None:
         let_through(breaker, 100)
     with pytest.raises(Unavailable):
         breaker.require(100)
+
+
+def test_the_default_spike_is_above_any_honest_load_and_below_what_would_open_the_breaker_of_all() -> None:
+    fastest_per_s = 10_000  # actions; the fastest trial of paying 64 together reached 7,000
+    assert fastest_per_s * limits.WINDOW_S < Limits().score_spike_per_minute < share_of(limits.MAX_PER_MINUTE)
 
 
 def test_a_batch_above_the_tenants_spike_is_cut(admin: Caller, tenant: str) -> None:

@@ -24,6 +24,17 @@ def test_the_owner_of_the_database_is_an_ordinary_role(running_servers: RunningS
                 owner.execute(reach)
 
 
+def test_the_owner_reads_what_statements_cost_outside_our_database(embedded: Embedded) -> None:
+    servers = embedded[0]
+    elsewhere = psycopg.conninfo.make_conninfo(servers.addresses.database_url, dbname="postgres")
+    with psycopg.connect(elsewhere) as owner:
+        counted = owner.execute("SELECT count(*) FROM pg_stat_statements WHERE query LIKE '<insufficient%'").fetchone()
+        assert counted == (0,), "those of other logins are not hidden"
+    with psycopg.connect(servers.addresses.database_url) as owner:
+        ours = owner.execute("SELECT count(*) FROM pg_extension WHERE extname = 'pg_stat_statements'").fetchone()
+        assert ours == (0,), "a restore replaces the schema as the owner, who may not drop it"
+
+
 def rights_in(url: str) -> dict[str, list[tuple[object, ...]]]:
     """Who owns what, and who may do what."""
     queries = {

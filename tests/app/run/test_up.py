@@ -1,6 +1,8 @@
 """What `plaudit up` refuses before it starts anything. (What it starts: tests/faults/test_up.py.)"""
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from app.run import up
 from app.run.supervisor import UpError
 from app.settings import SettingsError
-from tests.service import free_port
+from tests.service import ROOT, free_port
 
 
 @pytest.fixture
@@ -42,3 +44,10 @@ def test_a_wrong_setting_leaves_no_data_folder(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(SettingsError, match="PLAUDIT_WEB_THREADS"):
         start(tmp_path / "data", free_port())
     assert not (tmp_path / "data").exists()
+
+
+def test_the_servers_start_before_any_large_library_is_loaded() -> None:
+    """Loading takes about a second, in which the servers start."""
+    code = "import sys, app.cli, app.run.up; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {"alembic", "flask", "psycopg", "redis", "sqlalchemy"} & {*done.stdout.split()}
