@@ -8,8 +8,8 @@ from now on.
 
 from alembic import op
 
-revision = "0013"
-down_revision = "0011"
+revision = "0015"
+down_revision = "0014"
 
 # Rows that are updated again and again, in columns that no index has: with room on its page an update touches no index
 # (HOT), and most dead versions are removed without a vacuum. page_counters (50), boards (50), page_views_hour,
