@@ -1,176 +1,72 @@
-"""Benchmarks of boards: how long until a like is on a board, how fast boards are read, what a projection costs."""
+"""What a projection costs: with few and with many pages, and compared with the least that it could do."""
 
 import random
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psycopg
-import requests
 from redis import Redis
 
 from analytics.boards import projection
 from analytics.boards.names import boards_in
 from app.cli.common import connect_redis, migrated_database
-from app.run.data_folder import read_secrets
-from app.run.server_roles import SUPERUSER_LOGIN
-from loadtests.blast import blast, request
-from loadtests.service import Service, running_service
+from loadtests import dataset
 from tenants.db import utcnow
 
-BOARD = "/api/v1/leaderboards?scope=tenant&window=7d&metric=likes&limit=10"
 STALE = 1_000
 # Workers and their connections are long-lived, so measure them after a warm-up.
 WARM_UP = 40
 ROUNDS = 15
-SMALL = 10_000
+SMALL, LARGE, MINIMUM = "pages-10k", "pages-1m", "minimum"
 
-# The columns of page_stats that the statements below fill, in their order.
+# The columns of page_stats that the statement below fills, in their order.
 NUMBERS = [f"{metric}_{window}" for metric in ("likes", "views", "score") for window in ("1d", "7d", "30d", "all")]
 
 
-def latency(seconds: float) -> None:
-    """From a like's 200 to its value on the board, during the demo's own traffic."""
-    with demo("--demo") as service:
-        headers = {"Authorization": f"Bearer {service.token()}"}
-        listed = requests.get(f"{service.url}/api/v1/pages?limit=50", headers=headers, timeout=10).json()
-        pages = [page["external_id"] for page in listed["items"]]
-        took: list[float] = []
-        end = time.monotonic() + max(seconds, 20)
-        with requests.Session() as session:
-            session.headers.update(headers)
-            while time.monotonic() < end:
-                page = random.choice(pages)
-                liker = f"bench-{random.getrandbits(40)}"
-                rank = f"{service.url}/api/v1/leaderboards/rank?scope=tenant&window=1d&metric=likes&member={page}"
-                before = session.get(rank, timeout=10).json()["value"]
-                session.put(f"{service.url}/api/v1/pages/{page}/likes/{liker}", timeout=10).raise_for_status()
-                began = time.perf_counter()
-                while session.get(rank, timeout=10).json()["value"] <= before:
-                    time.sleep(0.002)
-                took.append(time.perf_counter() - began)
-                time.sleep(random.uniform(0, 0.1))
-        took.sort()
-        p50, p99 = took[len(took) // 2] * 1000, took[int(len(took) * 0.99)] * 1000
-        print(f"From a like's answer to the board: {len(took)} likes, p50 {p50:.0f} ms, p99 {p99:.0f} ms")
-
-
-def reads(seconds: float) -> None:
-    """Reading a board's top ten, against a bare Flask route and one ZREVRANGE in each request."""
-    from loadtests.bench import BARE_GET, bare_route
-
-    with demo("--demo", "--no-traffic") as service:
-        port = int(service.url.rsplit(":", 1)[1])
-        headers = {"Authorization": f"Bearer {service.token()}"}
-        for number in range(50):
-            body = {"space": "s", "title": "t", "url": f"/{number}"}
-            requests.put(f"{service.url}/api/v1/pages/p{number}", json=body, headers=headers, timeout=10)
-            requests.put(f"{service.url}/api/v1/pages/p{number}/likes/u{number}", headers=headers, timeout=10)
-        time.sleep(2)
-        get = request("GET", BOARD, headers=headers)
-        tag = requests.get(service.url + BOARD, headers=headers, timeout=10).headers["ETag"]
-        conditional = request("GET", BOARD, headers={**headers, "If-None-Match": tag})
-        with bare_route() as bare_port:
-            bare = blast(bare_port, lambda *_: BARE_GET, seconds=seconds)
-            board = blast(port, lambda *_: get, seconds=seconds)
-            unchanged = blast(port, lambda *_: conditional, seconds=seconds)
-        print("Reading a board, 64 connections")
-        print(f"  {'a bare Flask route, GET':<34}{bare}")
-        print(f"  {'GET /leaderboards, top 10':<34}{board}   {board.per_second / bare.per_second:.2f} of it")
-        print(f"  {'the same with its ETag: 304':<34}{unchanged}   {unchanged.per_second / bare.per_second:.2f} of it")
-
-
-def costs(seconds: float, *, large: int = 1_000_000) -> None:
+def projection_costs(seconds: float) -> None:
     """What projecting 1,000 stale pages costs: with few and with many pages, and compared with the minimum."""
     del seconds
-    with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
-        Path(folder).chmod(0o711)
-        with migrated_database(Path(folder) / "data", create=True) as settings:
-            connect_redis(settings, boards_timeout_s=30)
-            owner = psycopg.connect(
-                str(settings.database_url),
-                user=SUPERUSER_LOGIN,  # may disable foreign key checks
-                password=read_secrets(Path(folder) / "data")["superuser_password"],
-                autocommit=True,
-            )
-            redis = Redis.from_url(str(settings.redis_url))
-            sizes = {"small": SMALL, "large": large}
-            for name, pages in sizes.items():
+    with dataset.copy_of(dataset.BY_PAGES) as data_dir, migrated_database(data_dir) as settings:
+        connect_redis(settings, boards_timeout_s=30)
+        with (
+            psycopg.connect(str(settings.database_url), autocommit=True) as owner,
+            Redis.from_url(str(settings.redis_url)) as redis,
+        ):
+            for name in (SMALL, LARGE):
                 began = time.perf_counter()
-                fill(owner, name, pages)
-                filled = time.perf_counter() - began
                 done = projection.project_all(name, now=utcnow)
+                took = time.perf_counter() - began
                 entries = sum(redis.zcard(board.key) for board in done.rebuilt)
-                rebuilt = time.perf_counter() - began - filled
                 print(
-                    f"  {pages:>9,} pages: created in {filled:.0f} s; {len(done.rebuilt)} boards, {entries:,} entries"
-                    f" rebuilt in {rebuilt:.1f} s, {entries / rebuilt:,.0f} entries/s"
+                    f"  {dataset.PAGES_OF[name]:>9,} pages: {len(done.rebuilt)} boards, {entries:,} entries rebuilt in"
+                    f" {took:.1f} s, {entries / took:,.0f} entries/s"
                 )
             print(f"Projecting {STALE:,} stale pages, medians of {ROUNDS} rounds in turn")
             for pick in (by_popularity, uniformly):
-                took: dict[str, list[float]] = {"small": [], "large": [], "minimum": []}
-                for _ in range(WARM_UP + ROUNDS):
-                    for name in sizes:
-                        make_stale(owner, name, pick)
-                        took[name].append(timed(partial(projection.project_step, name, now=utcnow())))
-                    page_ids = make_stale(owner, "small", pick, outbox=False)
-                    took["minimum"].append(timed(partial(minimal_projection, owner, redis, "small", page_ids)))
-                small, many, raw = (statistics.median(took[name][WARM_UP:]) * 1000 for name in took)
-                print(f"  stale pages picked {pick.__name__.replace('_', ' ')}")
-                print(f"    {SMALL:>9,} pages: {small:7.1f} ms")
-                print(f"    {large:>9,} pages: {many:7.1f} ms   {many / small:.2f} times as long")
-                speed = f"the projection has {raw / small:.2f} of that speed"
-                print(f"    one statement and raw pipelines: {raw:.1f} ms; {speed}")
-            owner.close()
-            redis.close()
+                print_costs(pick, measure(owner, redis, pick))
 
 
-def fill(owner: "psycopg.Connection[Any]", tenant: str, pages: int) -> None:
-    """Create pages with thirty days of history, and the numbers that a projection would have computed."""
-    owner.execute("SET session_replication_role = replica")  # no foreign key checks for ten million rows
-    owner.execute("INSERT INTO tenants (id, name, created_at) VALUES (%s, %s, now())", [tenant, tenant])
-    owner.execute(
-        """
-        INSERT INTO pages (tenant_id, external_id, space_key, title, url, created_at, updated_at)
-        SELECT %s, 'p' || n, 's' || n %% 10, 'Page ' || n, '/' || n, now(), now() FROM generate_series(1, %s) n
-        """,
-        [tenant, pages],
-    )
-    owner.execute("VACUUM ANALYZE pages")
-    owner.execute(
-        """
-        INSERT INTO page_views_hour (tenant_id, page_id, bucket_hour, views)
-        SELECT tenant_id, id, date_trunc('hour', now()) - h * interval '67 hours', 1 + (id + h) %% 50
-        FROM pages, generate_series(0, 10) h WHERE tenant_id = %s
-        """,
-        [tenant],
-    )
-    owner.execute("VACUUM ANALYZE page_views_hour")
-    owner.execute(
-        """
-        INSERT INTO page_counters (tenant_id, page_id, views)
-        SELECT tenant_id, page_id, sum(views) FROM page_views_hour WHERE tenant_id = %s GROUP BY tenant_id, page_id
-        """,
-        [tenant],
-    )
-    owner.execute("VACUUM ANALYZE page_counters")
-    owner.execute(
-        f"""
-        INSERT INTO page_stats (tenant_id, page_id, space_key, is_public, is_shared, page_updated_at, computed_at,
-                                {", ".join(NUMBERS)})
-        SELECT p.tenant_id, p.id, p.space_key, false, false, p.updated_at, now(), 0, 0, 0, 0,
-               c.views / 10, c.views / 3, c.views, c.views, ln(1 + c.views / 10), ln(1 + c.views / 3), ln(1 + c.views),
-               ln(1 + c.views)
-        FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id WHERE p.tenant_id = %s
-        """,  # noqa: S608  our own names
-        [tenant],
-    )
-    owner.execute("VACUUM ANALYZE page_stats")
+def measure(owner: "psycopg.Connection[Any]", redis: "Redis", pick: Callable[[int], set[int]]) -> dict[str, float]:
+    """Milliseconds for the small tenant, the large one, and the minimum."""
+    took: dict[str, list[float]] = {SMALL: [], LARGE: [], MINIMUM: []}
+    for _ in range(WARM_UP + ROUNDS):
+        for name in (SMALL, LARGE):
+            make_stale(owner, name, pick)
+            took[name].append(timed(partial(projection.project_step, name, now=utcnow())))
+        page_ids = make_stale(owner, SMALL, pick, outbox=False)
+        took[MINIMUM].append(timed(partial(minimal_projection, owner, redis, SMALL, page_ids)))
+    return {name: statistics.median(times[WARM_UP:]) * 1000 for name, times in took.items()}
+
+
+def print_costs(pick: Callable[[int], set[int]], ms: dict[str, float]) -> None:
+    small, large, minimum = ms[SMALL], ms[LARGE], ms[MINIMUM]
+    print(f"  pages picked {pick.__name__.replace('_', ' ')}")
+    print(f"    {dataset.PAGES_OF[SMALL]:>9,} pages: {small:7.1f} ms")
+    print(f"    {dataset.PAGES_OF[LARGE]:>9,} pages: {large:7.1f} ms   {large / small:.2f} times as long")
+    print(f"    one statement and raw pipelines: {minimum:.1f} ms; {minimum / small:.2f} of that speed")
 
 
 def uniformly(pages: int) -> set[int]:
@@ -251,11 +147,3 @@ def timed(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
-
-
-@contextmanager
-def demo(*options: str) -> Iterator[Service]:
-    with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
-        Path(folder).chmod(0o711)
-        with running_service(Path(folder) / "data", *options) as service:
-            yield service
