@@ -137,6 +137,8 @@ class Bench:
         self.console.print(f"Figures: {self.options.json}")
         folder = DOCS if self.options.docs else self.options.json.parent
         drawn = {"bench.svg": charts.operations(report)} if report["operations"] else {}
+        if report["operations"]:
+            self.options.json.with_suffix(".md").write_text(self.report.markdown())
         drawn |= {f"bench-{name}.svg": charts.growth(name, measured) for name, measured in report["growth"].items()}
         for name, content in drawn.items():
             (folder / name).write_text(content)

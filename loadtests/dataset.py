@@ -27,7 +27,7 @@ from analytics.windows import hour_of
 from app.cli.common import migrated_database
 from app.run import server_user
 from app.run.data_folder import read_secrets
-from app.run.server_roles import SUPERUSER_LOGIN
+from app.run.server_roles import DATABASE, SUPERUSER_LOGIN
 from loadtests import rows
 from migrations.head import head_revision
 from tenants import credentials, registry
@@ -136,9 +136,12 @@ def fill_folder(data_dir: Path, data: DataSet, advance: Advance) -> None:
             str(settings.database_url), autocommit=True, user=SUPERUSER_LOGIN, password=password
         ) as connection:
             connection.execute("SET session_replication_role = replica")  # no foreign key checks
+            # Until everything is filled, a commit need not wait for the disk: also not those of new connections.
             connection.execute("SET synchronous_commit = off")
+            connection.execute(f"ALTER DATABASE {DATABASE} SET synchronous_commit = off")
             for tenant in data.tenants:
                 fill(connection, tenant, now=utcnow(), advance=advance)
+            connection.execute(f"ALTER DATABASE {DATABASE} RESET synchronous_commit")
             connection.execute("VACUUM ANALYZE")
             connection.execute("CHECKPOINT")
 

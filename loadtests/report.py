@@ -52,6 +52,21 @@ class Report:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(self.as_json(), indent=1) + "\n")
 
+    def markdown(self) -> str:
+        """The operations as a table for docs/performance.md."""
+        lines = ["| operation | per second | ratio | at least | aim | p50, p99 |", "|---|---|---|---|---|---|"]
+        lines += [f"| {figure.title} | {number(figure.per_second.median)} | | | | |" for figure in self.floors.values()]
+        for figure in self.figures.values():
+            if figure.refused is not None:
+                lines.append(f"| {figure.title} | refused: {figure.refused} | | | | |")
+                continue
+            unit = "F" if figure.floor == "flask" else "of raw SQL"
+            wanted = [f"{number(value)} {unit}" if value is not None else "" for value in (figure.at_least, figure.aim)]
+            times = f"{number(figure.p50_ms)}, {number(figure.p99_ms)} ms"
+            cells = [figure.title, number(figure.per_second.median), f"{figure.ratio} {unit}", *wanted, times]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join([*lines, ""])
+
     def print(self, console: Console) -> None:
         if self.floors:
             console.print(floor_table(self.floors.values()))

@@ -54,6 +54,14 @@ def test_the_file_has_every_figure(tmp_path: Path) -> None:
     assert saved["machine"]["cores"] > 0
 
 
+def test_the_table_for_the_documentation_has_a_row_for_each_figure() -> None:
+    lines = report().markdown().splitlines()
+    assert "| a view | 4,000 | 0.4 (0.4-0.4) F | 0.35 F | 0.5 F | 8, 20 ms |" in lines
+    assert "| an action | refused: 90% of the requests failed: {429: 5} | | | | |" in lines
+    assert len(lines) == 5
+    assert {line.count("|") for line in lines} == {7}
+
+
 @pytest.mark.parametrize(("value", "expected"), [(0.1, "below"), (0.35, "ok"), (0.5, "aim")])
 def test_a_ratio_is_judged(value: float, expected: str) -> None:
     assert verdict(value, 0.35, 0.5) == expected
