@@ -7,7 +7,6 @@ with --quick). With names: only those. Everything is on loopback and on instance
 import argparse
 import textwrap
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -146,25 +145,24 @@ class Bench:
 
 
 class Status:
-    """A line that says what is being measured, and how far the run is."""
+    """A line that says what is being measured, and how far the run is. Shown from the first measurement on."""
 
     def __init__(self, console: Console) -> None:
-        self._stack = ExitStack()
         self._status = console.status("")
         self._done = 0
         self.total: int | None = None
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._status)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._stack.close()
+        self._status.stop()
 
     def __call__(self, title: str) -> None:
         self._done += self.total is not None
         place = f"{min(self._done, self.total)} of {self.total}: " if self.total is not None else ""
         self._status.update(place + title)
+        self._status.start()
 
 
 def main() -> None:

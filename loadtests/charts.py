@@ -35,7 +35,7 @@ def operations(report: Mapping[str, Any]) -> str:
     On a logarithmic scale, since a batch and an action differ by a factor of a hundred.
     """
     shown = {name: entry for name, entry in report["operations"].items() if entry.get("ratio_to_flask")}
-    low, high = 0.01, 10.0
+    low, high = 0.005, 10.0
     right = WIDTH - 20
 
     def x(value: float) -> float:
@@ -43,7 +43,8 @@ def operations(report: Mapping[str, Any]) -> str:
         return LABELS + share * (right - LABELS)
 
     height = 60 + ROW * len(shown)
-    parts = [text(10, 20, "Speed as a multiple of a bare Flask route; bars end at the median, whiskers at min and max")]
+    title = "Speed as a multiple of a bare Flask route: median, minimum and maximum; | is what it should reach"
+    parts = [text(10, 20, title)]
     for tick in (0.01, 0.1, 1.0, 10.0):
         parts += [line(x(tick), 30, x(tick), height - 24), text(x(tick), height - 8, f"{tick:g}", anchor="middle")]
     for place, entry in enumerate(shown.values()):
