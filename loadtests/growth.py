@@ -22,7 +22,8 @@ AT_MOST, AIM = 1.3, 1.1
 PAGE_OPERATIONS = ("top10", "rank-many", "stats", "view", "like")
 CONNECTIONS = (1, 4, 16, 64, 256)
 CONNECTION_OPERATIONS = ("top10", "rank-many", "view", "like")
-VIEWS = "/api/v1/pages/p000000/views"
+VIEWS = "/api/v1/pages/p{:06d}/views"
+TENANT_POOL = 2_000
 TENANTS = (1, 10, 100, 1_000)
 
 
@@ -73,18 +74,20 @@ def by_connections(target: Target, seconds: float, report: Report) -> Growth:
 
 
 def by_tenants(seconds: float, report: Report) -> Growth:
-    pools: dict[str, Callable[[list[str], int], bytes]] = {
-        "top10": lambda tokens, n: send("GET", TOP.format("7d", "score"), tokens[n]),
-        "view": lambda tokens, n: send("POST", VIEWS, tokens[n], {"id": f"{uuid.uuid4().hex}-{UNIQUE}"}),
+    pages = dataset.BY_TENANTS.tenants[0].pages
+    makers: dict[str, Callable[[str, int], bytes]] = {
+        "top10": lambda token, _: send("GET", TOP.format("7d", "score"), token),
+        "view": lambda token, page: send("POST", VIEWS.format(page), token, {"id": f"{uuid.uuid4().hex}-{UNIQUE}"}),
     }
     with running_target(dataset.BY_TENANTS) as target:
         ids = [tenant.id for tenant in dataset.BY_TENANTS.tenants]
 
         def measure(tenants: int, name: str) -> Sample:
             tokens = target.client_tokens(ids[:tenants])
-            return _measure(target, lambda _: Pool([pools[name](tokens, n) for n in range(tenants)]), seconds)
+            pool = Pool([makers[name](tokens[n % tenants], n // tenants % pages) for n in range(TENANT_POOL)])
+            return _measure(target, lambda _: pool, seconds)
 
-        return _in_turn("tenants", TENANTS, list(pools), measure, report)
+        return _in_turn("tenants", TENANTS, list(makers), measure, report)
 
 
 def _measure(
