@@ -23,6 +23,8 @@ LIKES_PER_S = 1_000
 WATCHED = "p000000"
 WATCHED_IN = 20
 READ_EVERY_S = 0.005
+# After the last like, until it is on the board.
+READ_AFTER_S = 3.0
 # Of the rate: below, the service does not keep up, and the figure is of another load.
 MIN_SHARE = 0.95
 AT_LEAST = {"p50_ms": 100.0, "p99_ms": 500.0}
@@ -45,7 +47,7 @@ class Latency:
 def measure(target: Target, *, seconds: float, per_second: float = LIKES_PER_S) -> Latency:
     target.measurement += 1
     with Steady(target.port, pool(target), per_second=per_second, seconds=seconds) as likes:
-        read = _read_board(target, seconds=seconds + 1)
+        read = _read_board(target, seconds=seconds + READ_AFTER_S)
         sent = likes.result()
     waits = sorted(waits_of(sent.answers, read))
     if not waits:

@@ -31,8 +31,11 @@ Report = Callable[[str], None]
 class Rounds:
     """The figures of a run, and what they are measured with."""
 
-    def __init__(self, target: Target, chosen: Sequence[Operation], *, seconds: float, report: Report) -> None:
+    def __init__(
+        self, target: Target, chosen: Sequence[Operation], *, seconds: float, report: Report, warms_up: bool = True
+    ) -> None:
         self.target = target
+        self.warms_up = warms_up
         self.chosen = chosen
         self.seconds = seconds
         self.report = report
@@ -60,7 +63,8 @@ class Rounds:
         with ExitStack() as stack:
             for name, attribute in ((WSGI, "function"), (FLASK, "application")):
                 self._ports[name] = stack.enter_context(bare_server(attribute))
-            self._warm_up()
+            if self.warms_up:
+                self._warm_up()
             for _ in range(rounds):
                 self._round()
 

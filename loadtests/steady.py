@@ -35,7 +35,7 @@ class Sent:
 
     @property
     def per_second(self) -> float:
-        """Successful answers, of the time in which requests were sent."""
+        """Successful answers, of the time until the last one: a server that falls behind answers after the end."""
         return sum(answer.status < 400 for answer in self.answers) / self.seconds
 
 
@@ -95,6 +95,7 @@ def _drive(port: int, pool: Pool, per_second: float, seconds: float) -> Sent:
             connection.received += data
             status = connection.take_answer()
             if status is not None:
+                sent.seconds = max(seconds, time.perf_counter() - start)
                 sent.answers.append(Answered(connection.sent, time.perf_counter(), status, connection.body))
                 idle.append(connection)
     return sent

@@ -32,11 +32,11 @@ with steady:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sent = steady.result()
 numbers, bodies = sorted(answer.number for answer in sent.answers), {answer.body for answer in sent.answers}
-print(numbers == list(range(50)), sent.per_second, bodies)
+print(numbers == list(range(50)), sum(a.status == 500 for a in sent.answers), 0 < sent.per_second <= 45, bodies)
 """
 
 
 def test_requests_are_sent_at_the_rate_and_failures_are_not_counted() -> None:
     command = [sys.executable, "-c", STEADY]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout == "True 45.0 {b'ok'}\n", done.stderr
+    assert done.stdout == "True 5 True {b'ok'}\n", done.stderr
