@@ -6,6 +6,7 @@ All sizes are in one service and are measured in turn, so that they differ in no
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 
 from loadtests import dataset, generator, operations
 from loadtests.dataset import DataSet
@@ -46,7 +47,7 @@ class Growth:
         return {
             "sizes": list(self.sizes),
             "per_second": {name: [spread.as_json() for spread in rates] for name, rates in self.per_second.items()},
-            "cost": {name: round(self.cost(name), 3) for name in self.per_second},
+            "cost": {name: None if isnan(cost := self.cost(name)) else round(cost, 3) for name in self.per_second},
         }
 
 

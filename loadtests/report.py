@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +150,12 @@ def latency_line(measured: Latency) -> str:
 
 
 def growth_table(growth: Growth) -> Table:
-    title = f"Requests per second by {growth.name}"
+    title = f"Requests per second by {growth.name}; ?: more than 1 % of the requests failed"
     last = f"cost from {growth.sizes[growth.base]:,} to {growth.sizes[-1]:,}"
     table = _table(title, "", *(f"{size:,}" for size in growth.sizes), last, "")
     for name, rates in growth.per_second.items():
         cost = growth.cost(name)
-        is_judged = growth.name == "pages"
+        is_judged = growth.name == "pages" and not isnan(cost)
         word = ("aim" if cost <= AIM else "ok" if cost <= AT_MOST else "above") if is_judged else ""
-        table.add_row(name, *(number(spread.median) for spread in rates), f"{cost:.2f}", word)
+        table.add_row(name, *(number(spread.median) for spread in rates), number(cost), word)
     return table

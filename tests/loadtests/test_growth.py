@@ -17,6 +17,7 @@ def test_sizes_take_turns_and_the_first_round_is_a_warm_up() -> None:
     assert len(measured) == 6 * (ROUNDS + 1)
     assert growth.per_second["view"][:2] == [Spread(1_000, 1_000, 1_000), Spread(100, 100, 100)]
     assert growth.per_second["view"][2].as_json()["median"] is None  # too many failed
+    assert growth.as_json()["cost"] == {"view": None, "like": None}
 
 
 def test_the_cost_is_of_the_largest_size_against_the_base() -> None:
