@@ -4,6 +4,7 @@ A data set is a data folder of `plaudit up`. Its numbers are consistent (`plaudi
 and ledgers are inserted as sets, and what is computed from them is computed by the service's own functions.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -83,7 +84,7 @@ QUICK = DataSet("quick", [TenantSize("bench-1", 10_000, USERS, entries=10_000)])
 # For growth charts. Fewer days, so that a million pages are filled in minutes.
 PAGES_OF = {"pages-1k": 1_000, "pages-10k": 10_000, "pages-100k": 100_000, "pages-1m": 1_000_000}
 BY_PAGES = DataSet("pages", [TenantSize(name, pages, USERS, 1_000, days=10) for name, pages in PAGES_OF.items()])
-BY_TENANTS = DataSet("tenants", [TenantSize(f"tenant-{number:04d}", 20, 20) for number in range(1_000)])
+BY_TENANTS = DataSet("tenants", [TenantSize(f"tenant-{number:04d}", 20, 20, days=2) for number in range(1_000)])
 
 
 def cache_folder() -> Path:
@@ -110,7 +111,7 @@ def copy_of(data: DataSet) -> Iterator[Path]:
 def ensure(data: DataSet) -> Path:
     """The cached data folder, filled if there is none or an old one."""
     folder = cache_folder() / data.name
-    if not is_fresh(folder, now_s=time.time()):
+    if not is_fresh(folder, data, now_s=time.time()):
         unfinished = folder.with_name(f"{data.name}.new")
         for old in (folder, unfinished):
             shutil.rmtree(old, ignore_errors=True)
@@ -119,14 +120,22 @@ def ensure(data: DataSet) -> Path:
             made.chmod(0o711)
         with _progress(f"Filling {data.name}: {data.pages:,} pages", data.pages) as advance:
             fill_folder(unfinished, data, advance)
-        (unfinished / COMPLETE).touch()
+        (unfinished / COMPLETE).write_text(fingerprint(data))
         unfinished.rename(folder)
     return folder
 
 
-def is_fresh(folder: Path, *, now_s: float) -> bool:
+def is_fresh(folder: Path, data: DataSet, *, now_s: float) -> bool:
+    """Whether the folder was filled lately, to the end, and with what this code would fill it with."""
     complete = folder / COMPLETE
-    return complete.exists() and now_s - complete.stat().st_mtime < MAX_AGE_S
+    if not complete.exists() or complete.read_text() != fingerprint(data):
+        return False
+    return now_s - complete.stat().st_mtime < MAX_AGE_S
+
+
+def fingerprint(data: DataSet) -> str:
+    """Changes with the sizes and the statements of a data set."""
+    return hashlib.sha256(repr(data).encode() + Path(rows.__file__).read_bytes()).hexdigest()
 
 
 def fill_folder(data_dir: Path, data: DataSet, advance: Advance) -> None:

@@ -69,13 +69,14 @@ def test_the_raw_statements_keep_the_numbers_right(filled: TenantSize, addresses
     assert checking.check(filled.id, now=utcnow()).differences == []
 
 
-def test_old_or_unfinished_data_is_filled_again(tmp_path: Path) -> None:
-    assert not is_fresh(tmp_path, now_s=0)
+def test_old_other_or_unfinished_data_is_filled_again(tmp_path: Path) -> None:
+    assert not is_fresh(tmp_path, dataset.QUICK, now_s=0)
     complete = tmp_path / COMPLETE
-    complete.touch()
+    complete.write_text(dataset.fingerprint(dataset.QUICK))
     os.utime(complete, (1_000, 1_000))
-    assert is_fresh(tmp_path, now_s=1_000 + MAX_AGE_S - 1)
-    assert not is_fresh(tmp_path, now_s=1_000 + MAX_AGE_S)
+    assert is_fresh(tmp_path, dataset.QUICK, now_s=1_000 + MAX_AGE_S - 1)
+    assert not is_fresh(tmp_path, dataset.QUICK, now_s=1_000 + MAX_AGE_S)
+    assert not is_fresh(tmp_path, dataset.FULL, now_s=1_000)  # other sizes
 
 
 def test_data_sets_are_kept_outside_the_repository_for_each_schema(
