@@ -1,192 +1,179 @@
-"""Speed as ratios, measured in one run on one machine: `make bench`, or `make bench ARGS=servers`."""
+"""Speed as ratios, measured in one run on one machine, on a service as an operator runs it: `make bench`.
+
+Without names: every operation in turn with its floors, the time from a like to its board, and the growth charts (not
+with --quick). With names: only those. Everything is on loopback and on instances that the benchmark starts itself.
+"""
 
 import argparse
-import json
-import os
-import random
-import subprocess
-import sys
-import tempfile
-import threading
-import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
+from typing import Self
 
-import psycopg
-import requests
+from rich.console import Console
 
-from app.run.data_folder import read_state
-from app.settings import Settings
-from loadtests import bench_boards, bench_live, bench_neighbours
-from loadtests.blast import blast, request
-from loadtests.service import ROOT, Service, free_port, running_service, wait_until
+from loadtests import bench_live, bench_neighbours, bench_projection, bench_servers, charts, growth, latency
+from loadtests.dataset import FULL, QUICK, cache_folder
+from loadtests.operations import OPERATIONS, Operation
+from loadtests.report import Report
+from loadtests.rounds import Rounds
+from loadtests.service import ROOT
+from loadtests.target import Target, running_target
 
+SECONDS, QUICK_SECONDS = 6.0, 1.0
+ROUNDS, QUICK_ROUNDS = 5, 3
+LATENCY_SECONDS, QUICK_LATENCY_SECONDS = 20.0, 8.0
+# Of tables that are written to a file.
+WIDTH = 150
+BENCH_JSON = ROOT / ".build" / "bench.json"
+DOCS = ROOT / "docs"
 
-def servers(seconds: float) -> None:
-    """Compare servers for the API: a bare Flask route on each."""
-    print("A bare Flask route, GET, 64 connections")
-    port = free_port()
-    threads = ["--threads", "32"]
-    gunicorn = [sys.executable, "-m", "gunicorn", "loadtests.bare:application", "--no-control-socket"]
-    gunicorn += ["--bind", f"127.0.0.1:{port}", "--workers", "2", "--log-level", "error"]
-    granian = [sys.executable, "-m", "granian", "loadtests.bare:application", "--interface", "wsgi", "--no-log"]
-    granian += ["--port", str(port), "--workers", "2", "--blocking-threads"]
-    commands = {
-        "granian, 32 threads": [*granian, "32"],
-        "granian, 8 threads": [*granian, "8"],
-        "gunicorn gthread, 32 threads": [*gunicorn, "--worker-class", "gthread", *threads],
-        "gunicorn gevent": [*gunicorn, "--worker-class", "gevent"],
-    }
-    get = request("GET", "/")
-    for name, command in commands.items():
-        with running(command, port):
-            print(f"  {name:<30}{blast(port, lambda *_: get, seconds=seconds)}")
-
-
-def ingest(seconds: float) -> None:
-    """Durable views, one at a time and in batches, against a bare Flask route and against raw SQL.
-
-    First without workers; then with two of them on the same machine, which keep the boards up to date.
-    """
-    for workers in ("0", "2"):
-        with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
-            Path(folder).chmod(0o711)
-            options = ("--demo", "--no-traffic", "--workers", workers)
-            with running_service(Path(folder) / "data", *options) as service:
-                print(f"With {workers} workers on this machine")
-                measure_ingest(service, seconds)
-
-
-def measure_ingest(service: Service, seconds: float) -> None:
-    port = int(service.url.rsplit(":", 1)[1])
-    headers = {"Authorization": f"Bearer {service.token()}", "Content-Type": "application/json"}
-    for number in range(PAGES):
-        body = {"space": "s", "title": "t", "url": f"/{number}"}
-        requests.put(f"{service.url}/api/v1/pages/p{number}", json=body, headers=headers, timeout=10)
-    blast(port, partial(view_request, headers), seconds=1)  # warm up
-    print(f"Durable single views, 64 connections, {ROUNDS} rounds in turn")
-    with bare_route() as bare_port:
-        rounds = [
-            (
-                blast(bare_port, partial(view_request, headers, bare=True), seconds=seconds / 2),
-                blast(port, partial(view_request, headers), seconds=seconds / 2),
-            )
-            for _ in range(ROUNDS)
-        ]
-    for bare, single in rounds:
-        print(f"  {'a bare Flask route, POST JSON':<34}{bare}")
-        print(f"  {'POST /pages/{id}/views':<34}{single}   {single.per_second / bare.per_second:.2f} of it")
-    print(f"  {'median':<34}{median(s.per_second / b.per_second for b, s in rounds):.2f} of a bare Flask route")
-    print("Durable batches of 100 views, 16 connections")
-    raw = measure_raw_sql(service, seconds)
-    batches = blast(port, partial(batch_request, headers), connections=16, seconds=seconds)
-    per_second = batches.per_second * BATCH
-    print(f"  {'raw INSERT … unnest, 2 connections':<34}{raw:>9,.0f} events/s")
-    print(
-        f"  {'POST /events':<34}{per_second:>9,.0f} events/s   {per_second / raw:.2f} of it"
-        f"   p50 {batches.p50_ms:.1f} ms   p99 {batches.p99_ms:.1f} ms   {batches.statuses}"
-    )
-
-
-# Other load on the machine varies, so the compared measurements alternate.
-ROUNDS = 5
-BARE_GET = request("GET", "/")
-PAGES = 200
-BATCH = 100
-
-
-def view_request(headers: dict[str, str], process: int, connection: int, number: int, *, bare: bool = False) -> bytes:
-    """A view; for the bare route the same except for the path."""
-    body = b'{"id":"%d-%d-%d-%d"}' % (os.getpid(), process, connection, number)
-    path = "/" if bare else f"/api/v1/pages/p{(connection * 7 + number) % PAGES}/views"
-    return request("POST", path, headers=headers, body=body)
-
-
-def batch_request(headers: dict[str, str], process: int, connection: int, number: int) -> bytes:
-    prefix = f"{os.getpid()}-{process}-{connection}-{number}"
-    items = [{"type": "view", "page": f"p{(n * 7 + number) % PAGES}", "id": f"{prefix}-{n}"} for n in range(BATCH)]
-    return request("POST", "/api/v1/events", headers=headers, body=json.dumps({"events": items}).encode())
-
-
-@contextmanager
-def bare_route() -> Iterator[int]:
-    """A bare Flask route with the same server, processes and threads as the API."""
-    port, settings = free_port(), Settings.from_env()
-    command = [sys.executable, "-m", "granian", "loadtests.bare:application", "--interface", "wsgi", "--no-log"]
-    command += ["--port", str(port), "--workers", str(settings.web_processes)]
-    command += ["--blocking-threads", str(settings.web_threads)]
-    with running(command, port):
-        yield port
-
-
-def measure_raw_sql(service: Service, seconds: float) -> float:
-    """Events per second of PostgreSQL alone with the same rows: insert ids, increment buckets, commit."""
-    state = read_state(service.data_dir)
-    assert state is not None
-    url, done = state["addresses"]["database_url"], [0, 0]
-
-    def insert(which: int) -> None:
-        with psycopg.connect(url) as connection:
-            ids = [row[0] for row in connection.execute("SELECT id FROM pages ORDER BY id LIMIT 200").fetchall()]
-            end = time.perf_counter() + seconds
-            while time.perf_counter() < end:
-                keys = sorted(uuid.uuid4() for _ in range(BATCH))
-                connection.execute(
-                    "INSERT INTO seen_events (tenant_id, event_key, seen_on) SELECT 'demo', k, current_date"
-                    " FROM unnest(%s::uuid[]) k ON CONFLICT DO NOTHING",
-                    [keys],
-                )
-                connection.execute(
-                    "INSERT INTO page_views_hour AS b (tenant_id, page_id, bucket_hour, views)"
-                    " SELECT 'demo', p, date_trunc('hour', now()), 1 FROM unnest(%s::bigint[]) p"
-                    " ON CONFLICT (tenant_id, page_id, bucket_hour) DO UPDATE SET views = b.views + 1",
-                    [sorted(random.sample(ids, BATCH))],
-                )
-                connection.commit()
-                done[which] += BATCH
-
-    threads = [threading.Thread(target=insert, args=(which,)) for which in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(done) / seconds
-
-
-@contextmanager
-def running(command: list[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: requests.get(f"http://127.0.0.1:{port}/", timeout=1).ok)
-        yield
-    finally:
-        process.terminate()
-        process.wait(10)
-        time.sleep(0.3)
-
-
-BENCHMARKS: dict[str, Callable[[float], None]] = {
-    "servers": servers,
-    "ingest": ingest,
-    "reads": bench_boards.reads,
-    "latency": bench_boards.latency,
-    "live": bench_live.live,
-    "neighbours": bench_neighbours.neighbours,
-    "projection": bench_boards.costs,
+# Measured on the service that the operations are measured on.
+ON_TARGET = {
+    "operations": "every operation of the table below, in turn with its floors",
+    "latency": "from a like's answer to the board, at 1,000 likes/s",
+    "connections": "growth: 1 to 256 connections",
 }
+# Each starts a service of its own.
+GROWTH = {
+    "pages": "growth: 1,000 to 1,000,000 pages of a tenant",
+    "tenants": "growth: 1 to 1,000 tenants",
+}
+OTHERS: dict[str, tuple[str, Callable[[float], None]]] = {
+    "servers": ("a bare Flask route under several WSGI servers", bench_servers.servers),
+    "live": ("1,000 sockets: memory, and from a like's answer to the frame", bench_live.live),
+    "neighbours": ("what a quiet tenant notices of another's flood", bench_neighbours.neighbours),
+    "projection": ("what projecting 1,000 stale pages costs", bench_projection.projection_costs),
+}
+DEFAULT, QUICK_DEFAULT = ("operations", "latency", "connections", "pages", "tenants"), ("operations", "latency")
+
+
+def names() -> dict[str, str]:
+    """Everything that can be chosen."""
+    others = {name: title for name, (title, _) in OTHERS.items()}
+    return {**ON_TARGET, **GROWTH, **others, **{operation.name: operation.title for operation in OPERATIONS}}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    listed = "\n".join(f"  {name:<14}{title}" for name, title in names().items())
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.bench",
+        description=__doc__,
+        epilog=f"names:\n{textwrap.indent(listed, '')}\n\nData sets are kept in {cache_folder()}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure (see below)")
+    parser.add_argument("--quick", action="store_true", help="small data, short rounds: under three minutes")
+    parser.add_argument("--seconds", type=float, help=f"for each measurement (default {SECONDS:g}, quick 1)")
+    parser.add_argument("--rounds", type=int, help=f"how often each is measured (default {ROUNDS}, quick 3)")
+    parser.add_argument("--json", type=Path, default=BENCH_JSON, metavar="FILE", help="where the figures are written")
+    parser.add_argument("--docs", action="store_true", help="write the charts to docs/ instead of beside the figures")
+    parser.add_argument("--list", action="store_true", help="print the names, and exit")
+    parsed = parser.parse_args(arguments)
+    unknown = [name for name in parsed.names if name not in names()]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}\nnames:\n{listed}")
+    parsed.names = parsed.names or [*(QUICK_DEFAULT if parsed.quick else DEFAULT)]
+    parsed.seconds = parsed.seconds or (QUICK_SECONDS if parsed.quick else SECONDS)
+    parsed.rounds = parsed.rounds or (QUICK_ROUNDS if parsed.quick else ROUNDS)
+    return parsed
+
+
+def chosen_operations(wanted: Sequence[str]) -> list[Operation]:
+    return [operation for operation in OPERATIONS if {operation.name, "operations"} & {*wanted}]
+
+
+class Bench:
+    """One run."""
+
+    def __init__(self, options: argparse.Namespace, console: Console) -> None:
+        self.options = options
+        self.console = console
+        settings = {name: getattr(options, name) for name in ("names", "quick", "seconds", "rounds")}
+        self.report = Report(settings)
+
+    def run(self) -> None:
+        wanted = self.options.names
+        if chosen_operations(wanted) or {*ON_TARGET} & {*wanted}:
+            data = QUICK if self.options.quick else FULL
+            self.report.settings["data"] = [vars(tenant) for tenant in data.tenants]
+            self.console.print(f"Starting the service on {data.pages:,} pages of {len(data.tenants)} tenants …")
+            with running_target(data) as target:
+                self._measure(target)
+        for name, measure in (("pages", growth.by_pages), ("tenants", growth.by_tenants)):
+            if name in wanted:
+                with Status(self.console) as status:
+                    self.report.growth[name] = measure(self.options.seconds, status)
+        for name, (title, other) in OTHERS.items():
+            if name in wanted:
+                self.console.print(f"[bold]{name}[/bold]: {title}")
+                other(self.options.seconds)
+        self._finish()
+
+    def _measure(self, target: Target) -> None:
+        wanted, chosen = self.options.names, chosen_operations(self.options.names)
+        with Status(self.console) as status:
+            if "latency" in wanted:  # first, while the watched page is the most liked one
+                status("from a like to the board")
+                seconds = QUICK_LATENCY_SECONDS if self.options.quick else LATENCY_SECONDS
+                latency.measure(target, seconds=2, per_second=100)  # warm up
+                self.report.latency = latency.measure(target, seconds=seconds)
+                target.wait_until_idle()
+            if chosen:
+                # Without a warm-up the first of three rounds is one: the median leaves it out.
+                warms_up = not self.options.quick
+                rounds = Rounds(target, chosen, seconds=self.options.seconds, report=status, warms_up=warms_up)
+                status.total = rounds.measurements_per_round() * self.options.rounds + warms_up * len(chosen)
+                rounds.run(self.options.rounds)
+                self.report.floors, self.report.figures = rounds.floors, rounds.figures
+            if "connections" in wanted:
+                self.report.growth["connections"] = growth.by_connections(target, self.options.seconds, status)
+
+    def _finish(self) -> None:
+        self.report.print(self.console)
+        report = self.report.as_json()
+        if not (report["operations"] or report["growth"] or report["like_to_board"]):
+            return
+        self.report.save(self.options.json)
+        self.console.print(f"Figures: {self.options.json}")
+        folder = DOCS if self.options.docs else self.options.json.parent
+        drawn = {"bench.svg": charts.operations(report)} if report["operations"] else {}
+        if report["operations"]:
+            self.options.json.with_suffix(".md").write_text(self.report.markdown())
+        drawn |= {f"bench-{name}.svg": charts.growth(name, measured) for name, measured in report["growth"].items()}
+        for name, content in drawn.items():
+            (folder / name).write_text(content)
+            self.console.print(f"Chart: {folder / name}")
+
+
+class Status:
+    """A line that says what is being measured, and how far the run is. Shown from the first measurement on."""
+
+    def __init__(self, console: Console) -> None:
+        self._status = console.status("")
+        self._done = 0
+        self.total: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._status.stop()
+
+    def __call__(self, title: str) -> None:
+        self._done += self.total is not None
+        place = f"{min(self._done, self.total)} of {self.total}: " if self.total is not None else ""
+        self._status.update(place + title)
+        self._status.start()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="all, if none is given")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement")
-    arguments = parser.parse_args()
-    for name in arguments.names or BENCHMARKS:
-        BENCHMARKS[name](arguments.seconds)
+    options = parse()
+    if options.list:
+        print("\n".join(f"{name:<14}{title}" for name, title in names().items()))
+        return
+    console = Console()
+    Bench(options, console if console.is_terminal else Console(width=WIDTH)).run()
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ from statistics import quantiles
 
 import requests
 
-from loadtests.bench_boards import demo
-from loadtests.service import Service
+from loadtests.service import Service, demo
 from loadtests.watchers import Watcher, Watchers
 
 CLIENTS = 1_000
@@ -15,7 +14,7 @@ BOARD = {"op": "subscribe", "scope": "tenant", "window": "7d", "metric": "likes"
 
 def live(seconds: float) -> None:
     """A thousand clients of one process, without and with a client that never reads."""
-    with demo("--demo", "--no-traffic") as service:
+    with demo() as service:
         headers = {"Authorization": f"Bearer {service.token()}"}
         for number in range(100):
             body = {"space": "s", "title": "long " * 90, "url": f"/{number}"}

@@ -12,9 +12,8 @@ import psycopg
 import requests
 
 from app.run.data_folder import read_state
-from loadtests.bench_boards import demo
 from loadtests.blast import RequestMaker, Result, blast, request
-from loadtests.service import Service, wait_until
+from loadtests.service import Service, demo, wait_until
 from tenants import credentials, db, registry
 
 TENANTS = 40
@@ -79,7 +78,7 @@ class Bench:
 
 
 def neighbours(seconds: float) -> None:
-    with demo("--demo", "--no-traffic") as service:
+    with demo() as service:
         state = read_state(service.data_dir)
         assert state is not None
         quiet, *others = [_make_tenant(service, state["addresses"], number) for number in range(TENANTS + 1)]

@@ -63,7 +63,9 @@ def blast(port: int, make: RequestMaker, *, connections: int = 64, processes: in
     return Result(seconds, dict(statuses), _percentile(latencies, 0.5), _percentile(latencies, 0.99))
 
 
-class _Connection:
+class Connection:
+    """A keep-alive connection with one request in flight."""
+
     def __init__(self, port: int, number: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -71,9 +73,10 @@ class _Connection:
         self.sent = 0
         self.sent_at = 0.0
         self.received = b""
+        self.body = b""
 
     def take_answer(self) -> int | None:
-        """The status, once the whole answer has been received."""
+        """The status, once the whole answer has been received; its body is then in `body`."""
         head, separator, body = self.received.partition(b"\r\n\r\n")
         if not separator:
             return None
@@ -82,7 +85,7 @@ class _Connection:
         length = int(lower[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
         if len(body) < length:
             return None
-        self.received = body[length:]
+        self.body, self.received = body[:length], body[length:]
         return int(head[9:12])
 
 
@@ -93,13 +96,13 @@ def _drive(
     statuses: Counter[int] = Counter()
     latencies: list[float] = []
 
-    def send(connection: _Connection) -> None:
+    def send(connection: Connection) -> None:
         data = make(process, connection.number, connection.sent)
         connection.sent += 1
         connection.sent_at = time.perf_counter()
         connection.socket.sendall(data)
 
-    open_connections = [_Connection(port, number) for number in range(connections)]
+    open_connections = [Connection(port, number) for number in range(connections)]
     for connection in open_connections:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
         send(connection)

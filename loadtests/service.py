@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,10 @@ ROOT = Path(__file__).parents[1]
 # Removed from the environment, so that the service uses local servers.
 NAMED_SERVERS = ("DATABASE_URL", "REDIS_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_QUEUE_REDIS_URL")
 STOP_WITHIN_S = 30
+
+
+class NotInTime(Exception):
+    """A condition did not come true in time."""
 
 
 class Service:
@@ -68,6 +73,15 @@ def running_service(data_dir: Path, *options: str) -> Iterator[Service]:
         service.stop()
 
 
+@contextmanager
+def demo() -> Iterator[Service]:
+    """A service with the demo tenant and without its traffic, in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
+        Path(folder).chmod(0o711)
+        with running_service(Path(folder) / "data", "--demo", "--no-traffic") as service:
+            yield service
+
+
 def wait_until(condition: Callable[[], Any], *, within_s: float = 20, every_s: float = 0.05) -> None:
     """Wait until the condition is true. It is not while the server cannot be reached."""
     deadline = time.monotonic() + within_s
@@ -77,7 +91,8 @@ def wait_until(condition: Callable[[], Any], *, within_s: float = 20, every_s: f
                 return
         except (requests.RequestException, OSError):
             pass
-        assert time.monotonic() < deadline, f"not within {within_s} s"
+        if time.monotonic() > deadline:
+            raise NotInTime(f"not within {within_s} s")
         time.sleep(every_s)
 
 
