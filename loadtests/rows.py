@@ -46,12 +46,13 @@ USERS = """
 """
 
 LIKES = """
-    INSERT INTO page_likes (tenant_id, page_id, user_id, created_at)
-    SELECT %(tenant)s, p.id, md5(%(tenant)s || (p.rank * %(shuffle)s::bigint + k) %% %(users)s)::uuid,
-           %(hour)s - ((p.rank + k * 37) %% (%(hours)s * 60)) * interval '1 minute'
-    FROM (SELECT id, substr(external_id, 2)::int AS rank FROM pages WHERE tenant_id = %(tenant)s) p
-    CROSS JOIN LATERAL generate_series(
-        0, least(%(users)s, floor(%(max_likes)s * power(p.rank + 1, -%(exponent)s)))::int - 1) k
+    INSERT INTO page_likes (tenant_id, page_id, user_id, liked_at, decided_at)
+    SELECT %(tenant)s, page_id, user_id, at, at FROM (
+        SELECT p.id AS page_id, md5(%(tenant)s || (p.rank * %(shuffle)s::bigint + k) %% %(users)s)::uuid AS user_id,
+               %(hour)s - ((p.rank + k * 37) %% (%(hours)s * 60)) * interval '1 minute' AS at
+        FROM (SELECT id, substr(external_id, 2)::int AS rank FROM pages WHERE tenant_id = %(tenant)s) p
+        CROSS JOIN LATERAL generate_series(
+            0, least(%(users)s, floor(%(max_likes)s * power(p.rank + 1, -%(exponent)s)))::int - 1) k) l
 """
 
 COUNTERS = """
@@ -67,16 +68,16 @@ COUNTERS = """
 
 # Entries five days apart, so that each user's are one chain in the order of their ids.
 LEDGER = """
-    INSERT INTO score_ledger (tenant_id, user_id, source, metric, action_type, delta, previous, score, at, payload_hash)
+    INSERT INTO score_ledger (tenant_id, user_id, source, account, action_type, delta, previous, score, at, payload_hash)
     SELECT %(tenant)s, md5(%(tenant)s || n)::uuid, 'history:' || n || ':' || k, 'points', %(action)s,
            %(points)s, %(points)s * (k - 1), %(points)s * k,
            %(hour)s - interval '30 days' + k * interval '5 days' + n %% 7200 * interval '1 minute', '\\x00'
     FROM generate_series(0, %(paid_users)s - 1) n, generate_series(1, %(entries)s) k ORDER BY n, k
 """
 POINTS_HOUR = """
-    INSERT INTO user_points_hour (tenant_id, user_id, metric, bucket_hour, points, last_at)
-    SELECT tenant_id, user_id, metric, date_trunc('hour', at, 'UTC'), sum(delta), max(at)
-    FROM score_ledger WHERE tenant_id = %(tenant)s GROUP BY tenant_id, user_id, metric, date_trunc('hour', at, 'UTC')
+    INSERT INTO user_points_hour (tenant_id, user_id, account, bucket_hour, points, last_at)
+    SELECT tenant_id, user_id, account, date_trunc('hour', at, 'UTC'), sum(delta), max(at)
+    FROM score_ledger WHERE tenant_id = %(tenant)s GROUP BY tenant_id, user_id, account, date_trunc('hour', at, 'UTC')
 """
 SCORES = """
     UPDATE users u SET current_score = l.score, total_actions = l.entries, score_reached_at = l.at
@@ -133,15 +134,15 @@ WITH payee AS MATERIALIZED (
         SELECT md5('{tenant}' || floor({users} * random())::int)::uuid FROM generate_series(1, 100))
     ORDER BY u.id FOR NO KEY UPDATE
 ), entry AS (
-    INSERT INTO score_ledger (tenant_id, user_id, source, metric, action_type, delta, previous, score, at, event_id,
+    INSERT INTO score_ledger (tenant_id, user_id, source, account, action_type, delta, previous, score, at, event_id,
                               payload_hash)
     SELECT '{tenant}', id, 'raw:' || event_id, 'points', '{action}', {points}, score - {points}, score,
            date_trunc('milliseconds', now()), event_id, '\\x00' FROM payee
 ), hour AS (
-    INSERT INTO user_points_hour AS h (tenant_id, user_id, metric, bucket_hour, points, last_at)
+    INSERT INTO user_points_hour AS h (tenant_id, user_id, account, bucket_hour, points, last_at)
     SELECT '{tenant}', id, 'points', date_trunc('hour', now(), 'UTC'), {points}, date_trunc('milliseconds', now())
     FROM payee ORDER BY id
-    ON CONFLICT (tenant_id, user_id, metric, bucket_hour)
+    ON CONFLICT (tenant_id, user_id, account, bucket_hour)
     DO UPDATE SET points = h.points + EXCLUDED.points, last_at = GREATEST(h.last_at, EXCLUDED.last_at)
 ), audited AS (
     INSERT INTO action_events (tenant_id, received_at, id, user_id, action_type, source, payload_hash, verification,

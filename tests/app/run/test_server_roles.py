@@ -24,8 +24,8 @@ def test_the_owner_of_the_database_is_an_ordinary_role(running_servers: RunningS
                 owner.execute(reach)
 
 
-def test_the_owner_reads_what_statements_cost_outside_our_database(embedded: Embedded) -> None:
-    servers = embedded[0]
+def test_the_owner_reads_what_statements_cost_outside_our_database(running_servers: RunningServers) -> None:
+    servers = running_servers[0]
     elsewhere = psycopg.conninfo.make_conninfo(servers.addresses.database_url, dbname="postgres")
     with psycopg.connect(elsewhere) as owner:
         counted = owner.execute("SELECT count(*) FROM pg_stat_statements WHERE query LIKE '<insufficient%'").fetchone()

@@ -7,7 +7,7 @@ import pytest
 
 from app.run import server_settings
 from app.run.server_settings import GB, for_postgres
-from tests.app.run.conftest import Embedded
+from tests.app.run.conftest import RunningServers
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ def test_nothing_is_bought_with_durability() -> None:
     assert not {"fsync", "full_page_writes", "synchronous_commit", "wal_sync_method"} & settings.keys()
 
 
-def test_the_server_has_them(embedded: Embedded) -> None:
-    memory, free = server_settings.machine_memory(), server_settings.free_disk(embedded[0].data_dir)
+def test_the_server_has_them(running_servers: RunningServers) -> None:
+    memory, free = server_settings.machine_memory(), server_settings.free_disk(running_servers[0].data_dir)
     wanted = for_postgres(memory=memory, free_disk=free, counts_statements=False)
-    with psycopg.connect(embedded[0].logins.superuser_url) as server:
+    with psycopg.connect(running_servers[0].logins.superuser_url) as server:
         for name in ("checkpoint_timeout", "jit", "random_page_cost", "autovacuum_naptime", "timezone"):
             assert server.execute(f"SHOW {name}").fetchone() == (wanted[name],), name
         buffers = server.execute("SELECT pg_size_bytes(current_setting('shared_buffers'))").fetchone()
