@@ -68,7 +68,8 @@ COUNTERS = """
 
 # Entries five days apart, so that each user's are one chain in the order of their ids.
 LEDGER = """
-    INSERT INTO score_ledger (tenant_id, user_id, source, account, action_type, delta, previous, score, at, payload_hash)
+    INSERT INTO score_ledger (tenant_id, user_id, source, account, action_type, delta, previous, score, at,
+                              payload_hash)
     SELECT %(tenant)s, md5(%(tenant)s || n)::uuid, 'history:' || n || ':' || k, 'points', %(action)s,
            %(points)s, %(points)s * (k - 1), %(points)s * k,
            %(hour)s - interval '30 days' + k * interval '5 days' + n %% 7200 * interval '1 minute', '\\x00'

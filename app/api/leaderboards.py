@@ -24,7 +24,7 @@ from app.api.blueprint import Blueprint, Schema, metric_field
 from app.http import cursors
 from app.http.answer_cache import Answer
 from app.http.auth import Reader, current_actor, current_reader
-from app.http.board_answers import answer_key, page_rank_answer, rank_answer, render, top_answer
+from app.http.board_answers import answer_key, board_hash, page_rank_answer, rank_answer, render, top_answer
 from app.http.boards import (
     PublicBoardsOnly,
     board_for,
@@ -166,10 +166,10 @@ def read_rank(query: dict[str, Any]) -> ResponseReturnValue:
     """The rank and value of one page or user; with `around`, also its neighbours. Supports `ETag` and 304."""
     reader, member = current_reader(), query["member"]
     board = board_for(reader, query)
+    limit_anonymous(reader)
     cache = services().boards
 
     def compute() -> Answer:
-        limit_anonymous(reader)
         if not board.is_users:
             return page_rank_answer(reader, board, member, query["around"], memory=cache.memory)
         subject = _subjects(reader, board, [member]).get(member)
@@ -265,10 +265,10 @@ def _user(tx: Tx, name: str) -> users.User:
 
 
 def _position(board: Board, cursor: str) -> Position:
-    board_hash, value, member = cursors.decode(cursor, str, object, str)
+    of_board, value, member = cursors.decode(cursor, str, object, str)
     is_number = isinstance(value, int | float) and abs(value) < MAX_CURSOR_VALUE
     is_member = (USER_MEMBER if board.is_users else MEMBER).fullmatch(member)
-    if board_hash != board_hash(board) or not is_number or not is_member:
+    if of_board != board_hash(board) or not is_number or not is_member:
         raise cursors.not_ours()
     return Position(board.metric.load(value), member)
 

@@ -24,6 +24,7 @@ MakeBoard = Callable[..., dict[str, Any]]
 def no_cached_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may answer from its cache until it has received a change. (See tests/app/http/test_answer_cache.py.)"""
     monkeypatch.setattr("app.http.answer_cache.MAX_AGE_S", 0)
+    monkeypatch.setattr("analytics.boards.reading.NO_RANKS_FOR_S", 0)
 
 
 @pytest.fixture

@@ -172,8 +172,8 @@ def admin(client: FlaskClient, tenant: str) -> Caller:
 @pytest.fixture
 def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that pay are received at noon: no test runs across midnight."""
-    for module in ("scores", "events"):
-        monkeypatch.setattr(f"app.api.{module}.utcnow", lambda: NOON)
+    for module in ("api.scores", "api.events", "http.score_claims"):
+        monkeypatch.setattr(f"app.{module}.utcnow", lambda: NOON)
 
 
 @pytest.mark.usefixtures("at_noon")

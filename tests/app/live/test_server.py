@@ -1,5 +1,6 @@
 """Sockets and streams, on a real live process: what they are sent, and how they end."""
 
+import time
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import requests
 from flask.testing import FlaskClient
 
 from analytics.boards import projection
-from tenants import redis as tenants_redis
+from app.live.follower import CHECK_FIRST_AFTER_S
 from tenants.db import utcnow
 from tests.app.live.conftest import BOARD, TOPIC, like, opened
 from tests.live import Live, events, ticket_for
@@ -97,17 +98,6 @@ def test_a_client_that_sends_too_often_or_follows_too_many_boards_is_refused(liv
     assert socket.close_code() == 1008
 
 
-def wait_for_check(tenant: str) -> None:
-    """Wait for the check of the newest connection's rights soon after it was opened. The next is 20 seconds later.
-
-    A check stores its answer in Redis, if none is cached there.
-    """
-    redis, answers = tenants_redis.boards().redis, f"cred:{tenant}:*"
-    for key in redis.scan_iter(answers, count=10_000):
-        redis.delete(key)
-    eventually(lambda: next(redis.scan_iter(answers, count=10_000), None))
-
-
 # --- How it ends -----------------------------------------------------------------------------------------------------
 
 
@@ -155,7 +145,7 @@ def test_open_connections_are_unsubscribed_from_private_boards_when_they_lose_th
     stream = events(opened(live, f"topic={TOPIC}&ticket={ticket_for(stranger)}"))
     last_id, greeting = next(stream)
     assert greeting["type"] == "subscribed"
-    wait_for_check(wiki.tenant)
+    time.sleep(CHECK_FIRST_AFTER_S + 0.5)  # until the first check of its rights; the next is 20 seconds later
     assert wiki("PATCH", path, json=less).status_code == 200
     socket.read_until("unsubscribed", topic=TOPIC, within_s=10)  # and not at the next check
     assert (next(stream)[1]["type"], greeting["topic"]) == ("unsubscribed", TOPIC)
