@@ -1,4 +1,4 @@
-"""Transactions that requests of several tenants share: for the group commit only.
+"""Transactions of the group commit, which requests of several tenants share; and busy statements in one round trip.
 
 Role and tenant are set as in `tenants.db`. The timeouts are shorter where tenants share: one tenant's locked row must
 not block the others.
@@ -35,7 +35,7 @@ def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
 
 
 def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: bool) -> list[Any]:
-    """Run one statement for each tenant in one transaction and one round trip; returns each statement's single row.
+    """Run one statement for each tenant in one transaction and one round trip; returns each statement's row, or None.
 
     The server runs a message of several statements as one transaction, so there is neither a BEGIN nor a COMMIT; values
     are sent as literals. Nothing is sent again after an error: the server may have executed a message that it did not

@@ -18,6 +18,7 @@ from analytics.metrics import Computed, Counted, Value, column, counted_metrics,
 from analytics.scoring import Weights
 from analytics.windows import SLIDING, Window, bounds
 from tenants.db import Base, DeletedWithTenant, Tx, array
+from tenants.group_tx import run_in_one_trip
 
 COLUMNS = tuple(page_columns())
 ALL_ZERO: tuple[Value, ...] = (0,) * len(COLUMNS)
@@ -73,13 +74,15 @@ class PageChange:
         return str(self.page_id)
 
 
-def stats(tx: Tx, page_id: int, *, now: datetime) -> dict[str, Any]:
-    """A page's value of each metric over each window, as on the boards."""
-    row = tx.scalar(select(PageStats).where(PageStats.page_id == page_id))
+def stats(tenant_id: str, external_id: str, *, public_only: bool, now: datetime) -> dict[str, Any] | None:
+    """A page's value of each metric over each window, as on the boards. None: there is no such page."""
+    (row,) = run_in_one_trip([(tenant_id, _STATS, (tenant_id, external_id, public_only))], shared=False)
+    if row is None:
+        return None
     numbers: dict[str, Any] = {metric.name: {} for metric in page_metrics()}
     for name, (metric, window) in page_columns().items():
-        numbers[metric.name][window.value] = getattr(row, name) if row is not None else 0
-    return {**numbers, "as_of": row.computed_at if row is not None else now}
+        numbers[metric.name][window.value] = getattr(row, name) if row.computed_at is not None else 0
+    return {**numbers, "as_of": row.computed_at or now}
 
 
 def counts_of(tx: Tx, page_ids: Sequence[int], window: Window) -> dict[int, dict[str, int]]:
@@ -189,6 +192,12 @@ _COMPUTE = text(f"""
     LEFT JOIN page_stats s ON s.tenant_id = :tenant AND s.page_id = w.page_id
     {"".join(_counts_sql(name, source) for name, source in _COUNTED.items())}
 """)  # noqa: S608  names from the table of metrics
+
+_STATS = f"""
+    SELECT s.computed_at, {", ".join(f's."{name}"' for name in COLUMNS)}
+    FROM pages p LEFT JOIN page_stats s ON s.tenant_id = p.tenant_id AND s.page_id = p.id
+    WHERE p.tenant_id = %s AND p.external_id = %s AND (NOT %s OR p.visibility = 'public')
+"""  # noqa: S608  names from the table of metrics
 
 _DELETE = text("DELETE FROM page_stats WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))")
 

@@ -1,6 +1,7 @@
 """Reading boards from Redis. None: Redis is unavailable, or does not have the board."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from analytics.boards.names import Board, Version
@@ -9,7 +10,12 @@ from analytics.metrics import Value
 from tenants import redis
 from tenants.redis import RedisUnavailable
 
-# Scripts, so that no member moves between finding a position and reading on from it.
+# Scripts, so that a board does not change between its marker and its rows, or between finding a position and reading on
+# from it. The keys are the board and its marker; each returns the marker first, empty if there is none.
+_TOP = """
+local rows = redis.call('ZREVRANGE', KEYS[1], 0, tonumber(ARGV[1]) - 1, 'WITHSCORES')
+return {redis.call('GET', KEYS[2]) or '', 0, redis.call('ZCARD', KEYS[1]), rows}
+"""
 _AFTER = """
 local key, value, member, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local function below(a, b)
@@ -30,48 +36,31 @@ while low < high do
     end
 end
 local start = above + low
-return {start, redis.call('ZCARD', key), redis.call('ZREVRANGE', key, start, start + limit - 1, 'WITHSCORES')}
-"""
-_TOP = """
-local rows = redis.call('ZREVRANGE', KEYS[1], 0, tonumber(ARGV[1]) - 1, 'WITHSCORES')
-return {redis.call('GET', KEYS[2]) or '', redis.call('ZCARD', KEYS[1]), rows}
+local rows = redis.call('ZREVRANGE', key, start, start + limit - 1, 'WITHSCORES')
+return {redis.call('GET', KEYS[2]) or '', start, redis.call('ZCARD', key), rows}
 """
 _AROUND = """
 local member = ARGV[1]
-if KEYS[2] then member = redis.call('HGET', KEYS[2], member) or '' end
+if KEYS[3] then member = redis.call('HGET', KEYS[3], member) or '' end
+local marker, total = redis.call('GET', KEYS[2]) or '', redis.call('ZCARD', KEYS[1])
 local rank = redis.call('ZREVRANK', KEYS[1], member)
-if not rank then return {0, redis.call('ZCARD', KEYS[1]), {}} end
+if not rank then return {marker, 0, total, {}} end
 local start = math.max(rank - tonumber(ARGV[2]), 0)
 local rows = redis.call('ZREVRANGE', KEYS[1], start, rank + tonumber(ARGV[2]), 'WITHSCORES')
-return {start, redis.call('ZCARD', KEYS[1]), rows}
+return {marker, start, total, rows}
 """
-
 _ABOVE = """
 local above = {}
 for place, value in ipairs(ARGV) do above[place] = redis.call('ZCOUNT', KEYS[1], '(' .. value, '+inf') end
-return above
+return {redis.call('GET', KEYS[2]) or '', above}
 """
 
 
 def read_top(board: Board, *, limit: int, after: Position | None) -> Listing | None:
     """The first rows, or those after a position."""
-
-    def ask(pipe: Any) -> None:
-        if after is None:
-            pipe.zcard(board.key)
-            pipe.zrange(board.key, 0, limit - 1, desc=True, withscores=True)
-        else:
-            pipe.eval(_AFTER, 1, board.key, repr(after.value), after.member, limit)
-
-    found = _ask(board, ask)
-    if found is None:
-        return None
-    version, answers = found
     if after is None:
-        total, pairs = answers
-        return _listing(_rows(board, 0, [part for pair in pairs for part in pair]), total, version)
-    start, total, flat = answers[0]
-    return _listing(_rows(board, start, flat), total, version)
+        return _read(board, _TOP, limit)
+    return _read(board, _AFTER, repr(after.value), after.member, limit)
 
 
 def read_tops(boards: Sequence[Board], *, limit: int) -> list[Listing | None]:
@@ -83,62 +72,66 @@ def read_tops(boards: Sequence[Board], *, limit: int) -> list[Listing | None]:
             answers = pipe.execute()
     except RedisUnavailable:
         return [None] * len(boards)
-    return [
-        _listing(_rows(board, 0, flat), total, Version.load(marker)) if marker else None
-        for board, (marker, total, flat) in zip(boards, answers, strict=True)
-    ]
+    return [_listing(board, answer) for board, answer in zip(boards, answers, strict=True)]
 
 
 def read_subjects(board: Board, subjects: Sequence[str]) -> Listing | None:
     """The rows of these pages or users."""
-
-    def ask(pipe: Any) -> None:
-        pipe.zcard(board.key)
-        for subject in subjects:
-            _eval_around(pipe, board, subject, 0)
-
-    found = _ask(board, ask)
-    if found is None:
+    try:
+        with redis.boards().client() as client, client.pipeline(transaction=True) as pipe:
+            pipe.eval(_TOP, 2, board.key, board.marker, 1)
+            for subject in subjects:
+                pipe.eval(_AROUND, *_keys(board), subject, 0)
+            of_board, *answers = pipe.execute()
+    except RedisUnavailable:
         return None
-    version, (total, *answers) = found
-    rows = [row for start, _, flat in answers for row in _rows(board, start, flat)]
-    return _listing(sorted(rows, key=lambda row: row.rank), total, version)
+    listing = _listing(board, of_board)
+    if listing is None:
+        return None
+    rows = [row for _, start, _, flat in answers for row in _rows(board, start, flat)]
+    return replace(listing, rows=sorted(rows, key=lambda row: row.rank))
 
 
 def read_around(board: Board, subject: str, n: int) -> Listing | None:
     """The row of a page or user, with the n above and below it."""
-    found = _ask(board, lambda pipe: _eval_around(pipe, board, subject, n))
-    if found is None:
-        return None
-    version, ((start, total, flat),) = found
-    return _listing(_rows(board, start, flat), total, version)
+    return _read(board, _AROUND, subject, n)
 
 
 def ranks_for(board: Board, values: Sequence[Value]) -> list[int] | None:
     """The rank that each value has: one more than there are rows above it."""
-    found = _ask(board, lambda pipe: pipe.eval(_ABOVE, 1, board.key, *values))
-    return None if found is None else [int(above) + 1 for above in found[1][0]]
+    answer = _ask(board, _ABOVE, *values)
+    if answer is None or not answer[0]:
+        return None
+    return [int(above) + 1 for above in answer[1]]
 
 
-def _eval_around(pipe: Any, board: Board, subject: str, n: int) -> None:
-    keys = (board.key, board.lookup) if board.is_users else (board.key,)
-    pipe.eval(_AROUND, len(keys), *keys, subject, n)
+def _keys(board: Board) -> tuple[Any, ...]:
+    """The number of a script's keys, and the keys. On boards of users a member is found by the user's id."""
+    keys = (board.key, board.marker, board.lookup) if board.is_users else (board.key, board.marker)
+    return len(keys), *keys
 
 
-def _ask(board: Board, ask: Callable[[Any], object]) -> tuple[Version, list[Any]] | None:
-    """The answers together with the board's marker, at one moment; None without the marker."""
+def _read(board: Board, script: str, *arguments: Any) -> Listing | None:
+    answer = _ask(board, script, *arguments)
+    return _listing(board, answer) if answer is not None else None
+
+
+def _ask(board: Board, script: str, *arguments: Any) -> Sequence[Any] | None:
     try:
-        with redis.boards().client() as client, client.pipeline(transaction=True) as pipe:
-            pipe.get(board.marker)
-            ask(pipe)
-            marker, *answers = pipe.execute()
+        with redis.boards().client() as client:
+            answer: Sequence[Any] = client.eval(script, *_keys(board), *arguments)
     except RedisUnavailable:
         return None
-    return (Version.load(marker), answers) if marker is not None else None
+    return answer
 
 
-def _listing(rows: Sequence[Row], total: int, version: Version) -> Listing:
-    return Listing(rows, int(total), version, Source.REDIS, version.changed_at)
+def _listing(board: Board, answer: Sequence[Any]) -> Listing | None:
+    """A script's answer; None if the board has no marker."""
+    marker, start, total, flat = answer
+    if not marker:
+        return None
+    version = Version.load(marker)
+    return Listing(_rows(board, start, flat), int(total), version, Source.REDIS, version.changed_at)
 
 
 def _rows(board: Board, start: int, flat: Sequence[Any]) -> list[Row]:

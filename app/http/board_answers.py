@@ -62,10 +62,10 @@ def rank_answer(reader: Reader, board: Board, subject: str, around: int, *, memo
 
 def stats_answer(reader: Reader, external_id: str) -> bytes:
     """A page's value of each metric over each window."""
-    now = utcnow()
-    with tenant_tx(reader.tenant_id) as tx:
-        page = pages.get(tx, external_id, public_only=reader.public_only)
-        return orjson.dumps(page_numbers.stats(tx, page.id, now=now), option=orjson.OPT_UTC_Z)
+    numbers = page_numbers.stats(reader.tenant_id, external_id, public_only=reader.public_only, now=utcnow())
+    if numbers is None:
+        raise PageNotFound(external_id)
+    return orjson.dumps(numbers, option=orjson.OPT_UTC_Z)
 
 
 def render(shown: ShownBoard, items: Sequence[dict[str, Any]]) -> Answer:
@@ -92,8 +92,7 @@ def _cursor(board: Board, position: Position) -> str:
 def _find_page(reader: Reader, name: str) -> str:
     found = None
     if EXTERNAL_ID.fullmatch(name) is not None:
-        with tenant_tx(reader.tenant_id) as tx:
-            found = pages.ids_of(tx, [name], public_only=reader.public_only).get(name)
+        found = pages.find_id(reader.tenant_id, name, public_only=reader.public_only)
     if found is None:
         raise PageNotFound(name)
     return found

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import cache
-from secrets import token_hex
+from random import getrandbits
 from typing import Any, TypeVar
 
 import structlog
@@ -93,7 +93,7 @@ def always_headers(*, https: bool) -> list[tuple[str, str]]:
 def request_id_of(environ: dict[str, Any]) -> str:
     """The caller's own id for the request, or a new one."""
     given = environ.get("HTTP_X_REQUEST_ID", "")
-    return given if given and REQUEST_ID.fullmatch(given) else token_hex(16)
+    return given if given and REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
 
 
 def shorten_target(environ: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from flask import Blueprint, Response, render_template, request
 from analytics.boards import page_numbers, reading
 from analytics.boards.names import Board
 from analytics.ingest import pages
+from analytics.ingest.pages import PageNotFound
 from analytics.metrics import SCORE, VIEWS, page_metrics
 from analytics.windows import Window
 from app.api.blueprint import Schema, load, metric_field
@@ -98,9 +99,13 @@ def badge(external_id: str) -> Response:
     """How often a public page was viewed or liked, as a small image."""
     query, now = load(BadgeIn(), request.args), utcnow()
     limit_reader(current_reader(), "boards", READS_PER_MINUTE)
-    with tenant_tx(current_key().tenant_id) as tx:
+    tenant_id = current_key().tenant_id
+    with tenant_tx(tenant_id) as tx:
         page = pages.get(tx, external_id, public_only=True)
-        value = page_numbers.stats(tx, page.id, now=now)[query["metric"]][query["window"].value]
+    numbers = page_numbers.stats(tenant_id, external_id, public_only=True, now=now)
+    if numbers is None:
+        raise PageNotFound(external_id)
+    value = numbers[query["metric"]][query["window"].value]
     over = "" if query["window"] is Window.ALL else f", {query['window'].label.lower()}"
     label = query.get("label") or f"{query['metric']}{over}"
     response = _image(label, _compact(value), title=f"{page.title}: {value:,} {query['metric']}{over}")
