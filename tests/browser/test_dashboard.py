@@ -423,7 +423,7 @@ def test_the_widget_is_shown_on_the_keys_origins_only(browser: Browser, wiki: Wi
         site.html = elsewhere.html = f"<!doctype html><title>w</title>{badge}{script}"
         list_ = f"/embed/popular?key={key}&space=embed"
         # Each of the service's processes answers some of these.
-        eventually(lambda: {wiki.service.get(list_).text.count("<li") for _ in range(8)} == {len(NASTY)})
+        eventually(lambda: {wiki.service.get(list_).text.count("<li>") for _ in range(8)} == {len(NASTY)})
         context = browser.new_context()
         wrong: list[str] = []
         context.on("dialog", lambda dialog: wrong.append(dialog.message))
