@@ -30,6 +30,8 @@ TRUST_FACTOR = 20
 COUNT_TIMEOUT_MS = 100
 BACKGROUND_COUNT_TIMEOUT_MS = 60_000
 RECOUNT_AFTER_S = 1.0
+# Below half of a ceiling, rows are counted no more often than this.
+FAR_BELOW_S = 10.0
 RECENT_S = 3.0
 MAX_CACHED = 10_000
 
@@ -129,12 +131,21 @@ def require(tx: Tx, ceiling: Ceiling, count: Count) -> None:
 
 
 def room(tenant_id: str, ceiling: Ceiling, count: Count) -> int:
-    """How many rows may be created, as of a few seconds ago at most. Whoever creates some calls `add`."""
+    """How many rows may be created, as of a few seconds ago at most. Whoever creates some calls `add`.
+
+    One caller counts; the others use the number of before meanwhile.
+    """
     key, maximum = (tenant_id, ceiling), recent(tenant_id)[ceiling]
     cached = _fresh_count(key)
     if cached is None:
+        before = _counts.get(key)
+        if before is not None:
+            with _lock:
+                before.until = time.monotonic() + RECOUNT_AFTER_S
         with tenant_tx(tenant_id) as tx:
             cached = _recount(tx, key, maximum, count)
+        if cached.number < maximum // 2:  # far below, the number may be older
+            cached.until = max(cached.until, time.monotonic() + FAR_BELOW_S)
     return max(0, maximum - cached.number)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from psycopg import ClientCursor
 from psycopg.rows import namedtuple_row
 
-from tenants.db import SERVICE_ROLE, Tx, service_connection, service_driver, set_role, set_tenant
+from tenants.db import SERVICE_ROLE, Tx, current_tx, service_connection, service_driver, set_role, set_tenant
 
 
 @contextmanager
@@ -47,3 +47,14 @@ def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: 
         cursor = ClientCursor(driver, row_factory=namedtuple_row)
         cursor.execute(set_role(SERVICE_ROLE, shared=shared) + ";".join(statements), values)
         return [result.fetchone() for result in cursor.results() if result.description]
+
+
+def read_one(tenant_id: str, statement: str, parameters: Sequence[Any]) -> Any:
+    """The only row that a statement on a tenant's rows returns, or None: in one round trip, for busy reads.
+
+    Inside an open transaction of the tenant it is a part of it: a request uses one connection only.
+    """
+    tx = current_tx()
+    if tx is not None and tx.tenant_id == tenant_id:
+        return tx.raw.exec_driver_sql(statement, tuple(parameters)).one_or_none()
+    return run_in_one_trip([(tenant_id, statement, parameters)], shared=False)[0]

@@ -20,10 +20,11 @@ from sqlalchemy import ForeignKeyConstraint, Index, Uuid, cast, delete, func, se
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import liveness, logs, registry, resets, users
+from tenants import liveness, logs, resets, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import NotFound, Unauthenticated
+from tenants.group_tx import read_one
 from tenants.opaque_tokens import hash_token, tenant_part
 from tenants.settings import VisiblePages
 from tenants.signing import Signer
@@ -197,19 +198,7 @@ def rights_of(tenant_id: str, session_id: str) -> Rights | None:
             wanted = UUID(session_id)
         except ValueError:
             return None, [name]
-        with tenant_tx(tenant_id) as tx:
-            row = tx.execute(
-                select(User.id, User.role, User.sees_private, Session.expires_at)
-                .join(Session, (Session.tenant_id == User.tenant_id) & (Session.user_id == User.id))
-                .join(registry.Tenant, registry.Tenant.id == User.tenant_id)
-                .where(
-                    Session.id == wanted,
-                    Session.revoked_at.is_(None),
-                    Session.expires_at > func.now(),
-                    User.suspended_at.is_(None),
-                    registry.Tenant.deleted_at.is_(None),
-                )
-            ).one_or_none()
+        row = read_one(tenant_id, _VALID_SESSION, (tenant_id, wanted))
         if row is None:
             return None, [name]
         is_restricted = row.role != Role.ADMIN and not row.sees_private
@@ -222,6 +211,16 @@ def rights_of(tenant_id: str, session_id: str) -> Rights | None:
     if found.is_restricted and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL:
         return Rights(found.rights.role, public_only=True)
     return found.rights
+
+
+# Of a user who is not suspended, in a tenant that was not deleted. One round trip: the first call with each token asks.
+_VALID_SESSION = """
+    SELECT u.id, u.role, u.sees_private, s.expires_at FROM sessions s
+    JOIN users u ON u.tenant_id = s.tenant_id AND u.id = s.user_id
+    JOIN tenants t ON t.id = s.tenant_id
+    WHERE s.tenant_id = %s AND s.id = %s AND s.revoked_at IS NULL AND s.expires_at > now()
+      AND u.suspended_at IS NULL AND t.deleted_at IS NULL
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from analytics.metrics import Computed, Counted, Value, column, counted_metrics,
 from analytics.scoring import Weights
 from analytics.windows import SLIDING, Window, bounds
 from tenants.db import Base, DeletedWithTenant, Tx, array
-from tenants.group_tx import run_in_one_trip
+from tenants.group_tx import read_one
 
 COLUMNS = tuple(page_columns())
 ALL_ZERO: tuple[Value, ...] = (0,) * len(COLUMNS)
@@ -76,7 +76,7 @@ class PageChange:
 
 def stats(tenant_id: str, external_id: str, *, public_only: bool, now: datetime) -> dict[str, Any] | None:
     """A page's value of each metric over each window, as on the boards. None: there is no such page."""
-    (row,) = run_in_one_trip([(tenant_id, _STATS, (tenant_id, external_id, public_only))], shared=False)
+    row = read_one(tenant_id, _STATS, (tenant_id, external_id, public_only))
     if row is None:
         return None
     numbers: dict[str, Any] = {metric.name: {} for metric in page_metrics()}

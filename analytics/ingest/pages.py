@@ -28,7 +28,7 @@ from tenants import ceilings, users
 from tenants.ceilings import Ceiling
 from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Invalid, NotFound
-from tenants.group_tx import run_in_one_trip
+from tenants.group_tx import read_one
 
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
 MAX_TITLE_CHARS = 500
@@ -192,7 +192,7 @@ def ids_of(tx: Tx, external_ids: Sequence[str], *, public_only: bool) -> dict[st
 def find_id(tenant_id: str, external_id: str, *, public_only: bool) -> str | None:
     """Our id of a page, in one round trip; with `public_only` a private page does not exist."""
     statement = "SELECT id FROM pages WHERE tenant_id = %s AND external_id = %s AND (NOT %s OR visibility = 'public')"
-    (row,) = run_in_one_trip([(tenant_id, statement, (tenant_id, external_id, public_only))], shared=False)
+    row = read_one(tenant_id, statement, (tenant_id, external_id, public_only))
     return str(row.id) if row is not None else None
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from tenants.db import tenant_tx, utcnow
-from tenants.group_tx import run_in_one_trip, shared_tx
+from tenants.group_tx import read_one, run_in_one_trip, shared_tx
 from tenants.users import User, ensure_external
 
 
@@ -38,3 +38,12 @@ def test_a_shared_transaction_is_inside_one_tenant_at_a_time(tenant: str, other_
     for tenant_id, external_id in ((tenant, "a"), (other_tenant, "b")):
         with tenant_tx(tenant_id) as tx:
             assert list(tx.scalars(select(User.external_id))) == [external_id]
+
+
+def test_a_single_row_is_read_in_the_open_transaction_or_in_one_of_its_own(tenant: str, other_tenant: str) -> None:
+    statement = "SELECT external_id FROM users WHERE tenant_id = %s AND external_id = %s"
+    with tenant_tx(tenant) as tx:
+        ensure_external(tx, "a", now=utcnow())
+        assert read_one(tenant, statement, (tenant, "a")).external_id == "a", "not committed yet"
+    assert read_one(tenant, statement, (tenant, "a")).external_id == "a"
+    assert read_one(other_tenant, statement, (tenant, "a")) is None, "inside another tenant"
