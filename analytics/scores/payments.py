@@ -13,7 +13,6 @@ from uuid import UUID, uuid4
 
 import orjson
 from prometheus_client import Counter
-from sqlalchemy import text
 
 from analytics import user_changes
 from analytics.boards import reading
@@ -37,7 +36,7 @@ from analytics.scores.integrity import Rule
 from analytics.windows import Window, hour_of
 from tenants import ceilings, users
 from tenants.ceilings import Ceiling, CeilingReached
-from tenants.db import Tx
+from tenants.db import Tx, array
 from tenants.errors import DomainError, Unavailable
 from tenants.settings import TenantSettings
 from tenants.throttle import State, TooMany
@@ -160,24 +159,24 @@ class _Cashier:
 
     def _read_facts(self, claims: Sequence[ActionClaim], room: int) -> Sequence[Any]:
         """For each claim everything it depends on: an earlier payment, the terms, and what the user was paid lately."""
-        rows = self.tx.run(
+        rows = self.tx.raw.exec_driver_sql(
             _FACTS,
-            {
-                "tenant": self.tx.tenant,
-                "account": POINTS.account,
-                "users": [claim.user if isinstance(claim.user, UUID) else None for claim in claims],
-                "names": [claim.user if isinstance(claim.user, str) else None for claim in claims],
-                "actions": [claim.action_type for claim in claims],
-                "sources": [claim.source for claim in claims],
-                "objects": [normal_object(claim.object) for claim in claims],
-                "spellings": [claim.object or "" for claim in claims],
-                "room": room,
-                "now": self.now,
-                "today": midnight(self.now),
-                "hour_ago": self.now - integrity.WINDOW,
-                "minute_ago": self.now - timedelta(seconds=limits.WINDOW_S),
-                "rule": Rule.POINTS_PER_HOUR.value,
-            },
+            (
+                self.tx.tenant,
+                POINTS.account,
+                [claim.user if isinstance(claim.user, UUID) else None for claim in claims],
+                [claim.user if isinstance(claim.user, str) else None for claim in claims],
+                [claim.action_type for claim in claims],
+                [claim.source for claim in claims],
+                [normal_object(claim.object) for claim in claims],
+                [claim.object or "" for claim in claims],
+                room,
+                self.now,
+                midnight(self.now),
+                self.now - integrity.WINDOW,
+                self.now - timedelta(seconds=limits.WINDOW_S),
+                Rule.POINTS_PER_HOUR.value,
+            ),
         )
         return rows.all()
 
@@ -282,36 +281,37 @@ class _Cashier:
         board = Board(self.tx.tenant, "users", Window.ALL, POINTS)
         for new, rank in zip(ranked, reading.ranks_for(self.tx, board, [new.score for new in ranked]), strict=True):
             new.rank = rank
-        return not self.new or bool(self.tx.run(_RECORD, self._columns()).scalar())
+        return not self.new or bool(self.tx.raw.exec_driver_sql(_RECORD, self._columns()).scalar())
 
-    def _columns(self) -> dict[str, Any]:
+    def _columns(self) -> tuple[Any, ...]:
+        """The parameters of `record_payments`, in its order."""
         claims = [new.claim for new in self.new]
         tokens = [claim.token for claim in claims if claim.token is not None]
-        return {
-            "tenant": self.tx.tenant,
-            "account": POINTS.account,
-            "now": self.now,
-            "at": self.at,
-            "hour": hour_of(self.at),
-            "users": [new.user_id for new in self.new],
-            "sources": [claim.source for claim in claims],
-            "actions": [claim.action_type for claim in claims],
-            "deltas": [new.delta for new in self.new],
-            "scores": [new.score for new in self.new],
-            "ranks": [new.rank for new in self.new],
-            "events": [new.event_id for new in self.new],
-            "hashes": [claim.payload_hash for claim in claims],
-            "onces": [new.once_key for new in self.new],
-            "verifications": [claim.verification.value for claim in claims],
-            "client_times": [claim.client_time for claim in claims],
-            "objects": [claim.object for claim in claims],
-            "ips": [claim.ip for claim in claims],
-            "agents": [(claim.agent or "")[:MAX_AGENT_CHARS] or None for claim in claims],
-            "client_infos": [_json(claim.client_info) for claim in claims],
-            "metadata": [_json(claim.metadata) for claim in claims],
-            "tokens": [token.id for token in tokens],
-            "tokens_expire": [token.expires_at for token in tokens],
-        }
+        return (
+            self.tx.tenant,
+            POINTS.account,
+            self.now,
+            self.at,
+            hour_of(self.at),
+            array(new.user_id for new in self.new),
+            [claim.source for claim in claims],
+            [claim.action_type for claim in claims],
+            array(new.delta for new in self.new),
+            array(new.score for new in self.new),
+            array("NULL" if new.rank is None else new.rank for new in self.new),
+            array(new.event_id for new in self.new),
+            [claim.payload_hash for claim in claims],
+            [new.once_key for new in self.new],
+            array(claim.verification.value for claim in claims),
+            [claim.client_time for claim in claims],
+            [claim.object for claim in claims],
+            [claim.ip for claim in claims],
+            [(claim.agent or "")[:MAX_AGENT_CHARS] or None for claim in claims],
+            [_json(claim.client_info) for claim in claims],
+            [_json(claim.metadata) for claim in claims],
+            [token.id for token in tokens],
+            [token.expires_at for token in tokens],
+        )
 
 
 def _terms(row: Any) -> Terms | None:
@@ -333,19 +333,15 @@ def _json(value: Mapping[str, Any] | None) -> str | None:
     return orjson.dumps(value).decode() if value else None
 
 
-_FACTS = text("""
+# Functions, because their plans are cached; called without SQLAlchemy's compilation, which cost as much as they do.
+_FACTS = """
     SELECT * FROM claim_facts(
-        :tenant, :account, CAST(:users AS uuid[]), CAST(:names AS text[]), CAST(:actions AS text[]),
-        CAST(:sources AS text[]), CAST(:objects AS text[]), CAST(:spellings AS text[]), CAST(:room AS bigint),
-        CAST(:now AS timestamptz), CAST(:today AS timestamptz), CAST(:hour_ago AS timestamptz),
-        CAST(:minute_ago AS timestamptz), :rule)
-""")
-_RECORD = text("""
+        %s, %s, %s::uuid[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint, %s::timestamptz,
+        %s::timestamptz, %s::timestamptz, %s::timestamptz, %s)
+"""
+_RECORD = """
     SELECT record_payments(
-        :tenant, :account, CAST(:now AS timestamptz), CAST(:at AS timestamptz), CAST(:hour AS timestamptz),
-        CAST(:users AS uuid[]), CAST(:sources AS text[]), CAST(:actions AS text[]), CAST(:deltas AS bigint[]),
-        CAST(:scores AS bigint[]), CAST(:ranks AS bigint[]), CAST(:events AS uuid[]), CAST(:hashes AS bytea[]),
-        CAST(:onces AS text[]), CAST(:verifications AS text[]), CAST(:client_times AS timestamptz[]),
-        CAST(:objects AS text[]), CAST(:ips AS text[]), CAST(:agents AS text[]), CAST(:client_infos AS text[]),
-        CAST(:metadata AS text[]), CAST(:tokens AS text[]), CAST(:tokens_expire AS timestamptz[]))
-""")
+        %s, %s, %s::timestamptz, %s::timestamptz, %s::timestamptz, %s::uuid[], %s::text[], %s::text[], %s::bigint[],
+        %s::bigint[], %s::bigint[], %s::uuid[], %s::bytea[], %s::text[], %s::text[], %s::timestamptz[], %s::text[],
+        %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])
+"""

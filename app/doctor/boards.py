@@ -23,7 +23,7 @@ from app.doctor.installation import Installation
 ABOUT = "Boards"
 # The sweep, which finds every tenant that is behind, runs every five seconds.
 MOVES_WITHIN_S = 7.0
-LOOK_EVERY_S = 0.25
+CHECK_EVERY_S = 0.25
 MAX_STALE_MEMBERS = 100_000
 MAX_INTENTS = 1_000
 MAX_BOARDS = 50_000
@@ -190,6 +190,6 @@ def _still_there(first: set[tuple[Any, ...]], look: Callable[[], set[tuple[Any, 
     """What of the first look is found by every later one."""
     deadline = time.monotonic() + MOVES_WITHIN_S
     while first and time.monotonic() < deadline:
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(CHECK_EVERY_S)
         first = first & look()
     return first

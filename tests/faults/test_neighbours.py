@@ -169,10 +169,10 @@ def test_a_neighbour_who_comes_seldom_finds_a_thread(service: Service, noisy: Te
 
     with flood_of_likes() as flood:
         eventually(lambda: flood.answers.total() > 200)
-        unlocked = [seconds_of(read_page) for _ in range(5)]
+        unlocked = [seconds_of(read_page) for _ in range(3)]
     locked = []
     with locked_page(service), flood_of_likes() as flood:
-        for _ in range(5):
+        for _ in range(3):
             eventually(partial(flood.has_refused, flood.refused() + 200))
             locked.append(seconds_of(read_page))
         flood.stop()

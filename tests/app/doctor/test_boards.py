@@ -21,7 +21,7 @@ from tests.conftest import make_tenant
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "MOVES_WITHIN_S", 0.5)
-    monkeypatch.setattr(boards, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(boards, "CHECK_EVERY_S", 0.05)
 
 
 @pytest.fixture
