@@ -34,7 +34,7 @@ from tenants.signing import BadToken
 log = structlog.get_logger()
 
 # How many times as long as a view a claim of an action takes to write.
-CLAIM_WEIGHT = 20
+CLAIM_WEIGHT = 8
 
 
 class EventKind(Enum):

@@ -20,6 +20,8 @@ MIN_VERSION = 15
 MB, GB = 2**20, 2**30
 MAX_CLOCK_DIFFERENCE_S = 2.0
 BAD_CLOCK_DIFFERENCE_S = 60.0
+# Connections of a process that answers requests, beside its pool: it reads and waits for revocations by them.
+FOR_REVOCATIONS = 2
 # Of the connections that are allowed, in use now.
 MAX_SHARE_IN_USE = 0.8
 USUAL_WORKERS = 2
@@ -211,7 +213,7 @@ def connections(installation: Installation) -> Iterable[Finding]:
 
 def connections_needed(settings: Settings, *, workers: int) -> int:
     """At most, for `web`, one `live`, the workers and one `cron`: the formula of docs/performance.md."""
-    for_requests = settings.web_threads // 2 + 1
+    for_requests = settings.web_threads // 2 + 1 + FOR_REVOCATIONS
     of_requests, of_jobs = settings.web_processes + 1, workers + 1
     with_owner = of_jobs if settings.service_database_url else of_jobs + of_requests
     return of_requests * for_requests + 4 * of_jobs + 2 * with_owner
