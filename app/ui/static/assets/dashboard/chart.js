@@ -136,7 +136,8 @@ class Chart {
       .filter((_, place) => place % every === Math.floor(every / 2))
       .map((index) => {
         const text = tick(points[index].at, stepS * points.length, isUtcDay);
-        return svg("text", { class: "axis", x: this.x(index), y, "text-anchor": "middle" }, text);
+        const anchor = index === points.length - 1 ? "end" : "middle"; // the last would not fit
+        return svg("text", { class: "axis", x: this.x(index), y, "text-anchor": anchor }, text);
       });
   }
 }
