@@ -220,9 +220,10 @@ def test_an_interrupted_stream_continues_with_its_last_event_id(live: Live, wiki
     like(wiki, "ann")
     again = opened(live, address, **{"Last-Event-ID": last_id})  # as browsers do it: with the same, spent ticket
     said = events(again)
-    greeting, rows = next(said)[1], next(said)[1]
-    assert (greeting["type"], greeting["seq"], greeting["version"]) == ("subscribed", top["seq"] + 1, 1)
-    assert rows["items"][0]["value"] == 1
+    greeting = next(said)[1]
+    assert (greeting["type"], greeting["seq"]) == ("subscribed", top["seq"] + 1)
+    rows = next(message for _, message in said if message.get("items"))  # at once, or when the change is published
+    assert (rows["version"], rows["items"][0]["value"]) == (1, 1)
     again.close()
     for wrong in ("7", "7.x.y", last_id[:-1] + ("0" if last_id[-1] != "0" else "1"), "x." + last_id, "9" * 40):
         url = f"{live.url}/api/v1/live/events?{address}"
