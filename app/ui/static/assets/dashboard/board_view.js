@@ -72,6 +72,7 @@ export class BoardView {
     this.board = board;
     this.card = null;
     this.version = -1;
+    this.announced = -1;
     this.context.live.follow(followed);
     return true;
   }
@@ -86,11 +87,20 @@ export class BoardView {
     this.read();
   }
 
-  /** Reads the board and shows it, unless a newer version is shown already. */
+  /** Remembers that the board has this version now. */
+  announce(version) {
+    this.announced = Math.max(this.announced, version ?? -1);
+  }
+
+  /** Reads the board and shows it, unless a newer version is shown already; again, if a newer one was announced. */
   async readBoard(signal) {
     try {
       const board = await get(withQuery("/api/v1/leaderboards", { ...this.board, limit: this.rows }), { signal });
       if (!signal.aborted && board.version >= this.version) this.showBoard(board);
+      if (!signal.aborted && board.version < this.announced) {
+        this.announced = -1; // once: no process keeps an answer for as long as readSoon waits
+        this.readSoon();
+      }
       this.boardCard.classList.remove("stale");
     } catch (error) {
       if (this.showError(this.boardCard, error, this.card)) this.card = null;

@@ -55,7 +55,10 @@ export class ContentView extends BoardView {
   }
 
   onChange(topic, version) {
-    if (topic === topicOf(this.board) && version <= this.version) return;
+    if (topic === topicOf(this.board)) {
+      if (version <= this.version) return;
+      this.announce(version);
+    }
     this.readSoon();
     this.opened?.sheet.onChange();
   }

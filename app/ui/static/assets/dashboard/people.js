@@ -36,6 +36,7 @@ export class PeopleView extends BoardView {
   }
 
   onChange(_topic, version) {
+    this.announce(version);
     if (version === undefined || version > this.version) this.readSoon();
   }
 
