@@ -30,8 +30,9 @@ TRUST_FACTOR = 20
 COUNT_TIMEOUT_MS = 100
 BACKGROUND_COUNT_TIMEOUT_MS = 60_000
 RECOUNT_AFTER_S = 1.0
-# Below half of a ceiling, rows are counted no more often than this.
+# Where there is room for more rows than can be created meanwhile, they are counted no more often than this.
 FAR_BELOW_S = 10.0
+MAX_NEW_ROWS = 100_000
 RECENT_S = 3.0
 MAX_CACHED = 10_000
 
@@ -144,7 +145,7 @@ def room(tenant_id: str, ceiling: Ceiling, count: Count) -> int:
                 before.until = time.monotonic() + RECOUNT_AFTER_S
         with tenant_tx(tenant_id) as tx:
             cached = _recount(tx, key, maximum, count)
-        if cached.number < maximum // 2:  # far below, the number may be older
+        if maximum - cached.number > MAX_NEW_ROWS:  # far below, the number may be older
             cached.until = max(cached.until, time.monotonic() + FAR_BELOW_S)
     return max(0, maximum - cached.number)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import DBAPIError
 
-from analytics.ingest.writes import Outcome, WriteRequest, commit_together
+from analytics.ingest.writes import Outcome, Unwritable, WriteRequest, commit_together
 from tenants.errors import Unavailable
 from tenants.shares import TenantBusy, share_of
 
@@ -250,6 +250,8 @@ class GroupCommit:
             return ()
         try:
             return self._commit(requests, True)
+        except Unwritable:
+            return requests
         except DBAPIError as error:
             if _outcome_is_known(error):
                 return requests
@@ -276,6 +278,11 @@ class GroupCommit:
             attempt = tries.popleft()
             try:
                 left = self._commit(attempt, False)
+            except Unwritable as error:
+                if attempt is requests:
+                    tries.extend([request] for request in requests)
+                else:
+                    _fail(attempt, error.__cause__ or error)
             except DBAPIError as error:
                 if not _outcome_is_known(error) or _code(error) in TIMEOUTS:
                     _fail([request for group in (attempt, *tries) for request in group], error)
@@ -300,8 +307,11 @@ class GroupCommit:
 
 
 def _outcome_is_known(error: DBAPIError) -> bool:
-    """Whether the server rejected the transaction. Otherwise it may be committed, and must not be sent again."""
-    return not error.connection_invalidated and _code(error) is not None
+    """Whether nothing was committed: the server, or the driver before it sent anything, refused the transaction.
+
+    After a lost connection it may be committed, and must not be sent again.
+    """
+    return not error.connection_invalidated
 
 
 def _code(error: DBAPIError) -> str | None:
@@ -309,6 +319,6 @@ def _code(error: DBAPIError) -> str | None:
     return code
 
 
-def _fail(requests: Iterable[WriteRequest], error: DBAPIError) -> None:
+def _fail(requests: Iterable[WriteRequest], error: BaseException) -> None:
     for request in requests:
         request.error = error

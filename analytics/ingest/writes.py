@@ -7,7 +7,8 @@ commits of different processes cannot deadlock.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import Enum
@@ -16,6 +17,7 @@ from uuid import UUID
 
 import structlog
 from sqlalchemy import BigInteger, Date, Index, Uuid, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
@@ -34,7 +36,11 @@ from tenants.signing import BadToken
 log = structlog.get_logger()
 
 # How many times as long as a view a claim of an action takes to write.
-CLAIM_WEIGHT = 8
+CLAIM_WEIGHT = 20
+
+
+class Unwritable(Exception):
+    """Nothing of a commit was written, because one of its requests cannot be: see its cause."""
 
 
 class EventKind(Enum):
@@ -157,18 +163,30 @@ def commit_together(requests: Sequence[WriteRequest], shared: bool) -> list[Writ
     writes = [_TenantWrite(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
     left: list[WriteRequest] = []
     if any(write.claims for write in writes):
-        with shared_tx(writes[0].tenant_id, shared=shared) as enter:
+        with shared_tx(writes[0].tenant_id, shared=shared) as enter, _rolled_back_on_error():
             for write in writes:
                 tx = enter(write.tenant_id)
                 left += write.write(tx)
                 write.follow_commit(tx.take_after_commit())
     else:
-        calls = [(write.tenant_id, _WRITE_EVENTS, write.parameters()) for write in writes]
+        with _rolled_back_on_error():
+            calls = [(write.tenant_id, _WRITE_EVENTS, write.parameters()) for write in writes]
         for write, row in zip(writes, run_in_one_trip(calls, shared=shared), strict=True):
             left += write.assign_outcomes(row)
     for write in writes:
         write.measure()
     return left
+
+
+@contextmanager
+def _rolled_back_on_error() -> Iterator[None]:
+    """Whatever fails in here is known not to be committed. (The database's own errors say so themselves.)"""
+    try:
+        yield
+    except DBAPIError:
+        raise
+    except Exception as error:
+        raise Unwritable from error
 
 
 class _TenantWrite:

@@ -23,6 +23,7 @@ OF_ANY_VERSION = 2**62
 MAX_ANSWERS = 50_000
 MAX_NAMES = 100_000
 MAX_BYTES = 32 * 1024 * 1024
+KEY_BYTES = 1_000
 # Larger answers are rarely requested twice within `MAX_AGE_S`.
 MAX_ANSWER_BYTES = 256 * 1024
 # How long a caller waits for another that computes the same; then it computes the answer itself.
@@ -48,6 +49,11 @@ class _Kept:
     # What its version belongs to: (tenant, topic of a board), or (tenant, "") for what any change of the tenant ends.
     name: tuple[str, str]
     valid_until: float
+
+    @property
+    def size(self) -> int:
+        """With what its key and this object take."""
+        return len(self.answer.body) + KEY_BYTES
 
 
 @dataclass(slots=True)
@@ -116,19 +122,18 @@ class BoardAnswerCache:
         return answer
 
     def _keep(self, key: Hashable, kept: _Kept) -> None:
-        size = len(kept.answer.body)
-        if size > MAX_ANSWER_BYTES:
+        if len(kept.answer.body) > MAX_ANSWER_BYTES:
             return
         self._drop(key)
         self._answers[key] = kept  # the last to make room
-        self._bytes += size
+        self._bytes += kept.size
         while len(self._answers) > MAX_ANSWERS or self._bytes > MAX_BYTES:
             self._drop(next(iter(self._answers)))
 
     def _drop(self, key: Hashable) -> None:
         kept = self._answers.pop(key, None)
         if kept is not None:
-            self._bytes -= len(kept.answer.body)
+            self._bytes -= kept.size
 
     def close(self) -> None:
         self._listener.stop()

@@ -20,12 +20,16 @@ from app.http.auth import Reader
 from app.http.boards import rows_as_json, subject_as_json
 from tenants.db import tenant_tx, utcnow
 
+MAX_TARGET_CHARS = 256
+
 
 def answer_key(reader: Reader, target: str, *, of: str = "") -> tuple[str, tuple[bool, bool], str, str]:
     """Under what an answer is kept: what the caller may see, the address with its query, and whose answer it is.
 
     `of`: the caller, if others with the same rights get another answer.
     """
+    if len(target) > MAX_TARGET_CHARS:  # a long address takes no more memory than another
+        target = hashlib.blake2b(target.encode(errors="surrogateescape")).hexdigest()
     return reader.tenant_id, reader.audience, target, of
 
 

@@ -23,6 +23,7 @@ BOARDS, RANKS = "/api/v1/leaderboards", "/api/v1/leaderboards/rank"
 STATS = re.compile(r"/api/v1/pages/([^/]+)/stats")
 # A query without anything that is encoded, sent twice or empty.
 QUERY = re.compile(r"(?:[a-z_]+=[A-Za-z0-9._~:@-]+(?:&[a-z_]+=[A-Za-z0-9._~:@-]+)*)?")
+MAX_QUERY_CHARS = 256
 NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")
 DEFAULT_LIMIT, MAX_ROWS, MAX_AROUND = 10, 1_000, 100
 
@@ -103,9 +104,13 @@ class FastReads:
         return self._cache.get_of_tenant(reader.tenant_id, key, partial(stats_answer, reader, external_id))
 
 
-@lru_cache(maxsize=10_000)
 def plain_query(text: str) -> Mapping[str, str] | None:
-    """The parameters of a query that needs no decoding; None: the route must read it."""
+    """The parameters of a query that needs no decoding and is not long; None: the route must read it."""
+    return _plain_query(text) if len(text) <= MAX_QUERY_CHARS else None
+
+
+@lru_cache(maxsize=10_000)
+def _plain_query(text: str) -> Mapping[str, str] | None:
     if QUERY.fullmatch(text) is None:
         return None
     pairs = [(part.split("=")[0], part.split("=")[1]) for part in text.split("&")] if text else []

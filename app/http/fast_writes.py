@@ -16,6 +16,7 @@ from analytics.ingest.pages import EXTERNAL_ID
 from analytics.ingest.reasons import Result
 from analytics.ingest.writes import EventKind, WriteRequest
 from analytics.scores.actions import Payment
+from analytics.scores.catalog import ACTION_TYPE, MAX_POINTS
 from app.http import body
 from app.http.auth import WRITTEN, Actor, address_of
 from app.http.fast_calls import Environ, FastAnswer, FastCall
@@ -38,7 +39,7 @@ class Update(msgspec.Struct, forbid_unknown_fields=True):
     action_id: UUID = msgspec.field(name="actionId")
     action_type: str = msgspec.field(name="actionType")
     timestamp: str
-    wanted: int | None = msgspec.field(default=None, name="scoreDelta")
+    wanted: int | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="scoreDelta")
 
 
 class FastWrites:
@@ -87,7 +88,7 @@ class FastWrites:
         _, _, _, _, external_id, _, *user = environ["PATH_INFO"].split("/")
         if actor.public_only or body.has_body(environ) or (actor.kind != "client" and user):
             return None
-        if user and EXTERNAL_ID.fullmatch(user[0]) is None:
+        if any(EXTERNAL_ID.fullmatch(name) is None for name in (external_id, *user)):
             return None
         kind = KINDS[environ["REQUEST_METHOD"]]
         request = like_request(actor, external_id, kind, user[0] if user else actor.user_id)
@@ -102,13 +103,15 @@ class FastWrites:
     def _claim(self, actor: Actor, environ: Environ) -> FastAnswer | None:
         sent = body.read_bytes(environ) if environ.get("CONTENT_TYPE") == "application/json" else b""
         update = msgspec.json.decode(sent, type=Update)
-        if TIMESTAMP.fullmatch(update.timestamp) is None or not 1 <= len(update.action_type) <= 64:
+        wanted = None if update.wanted is msgspec.UNSET else update.wanted
+        is_plain = TIMESTAMP.fullmatch(update.timestamp) and ACTION_TYPE.fullmatch(update.action_type)
+        if not is_plain or (wanted is not None and abs(wanted) > MAX_POINTS):
             return None
         claimed = {
             "action_id": update.action_id,
             "action_type": update.action_type,
             "timestamp": datetime.fromisoformat(update.timestamp),
-            "wanted": update.wanted,
+            "wanted": wanted,
         }
         address = address_of(environ, proxy_hops=self._proxy_hops)
         claim = update_claim(actor.user_id, claimed, ip=address, agent=environ.get("HTTP_USER_AGENT"))

@@ -102,7 +102,7 @@ def test_who_computes_may_fail_and_others_compute_themselves(cache: BoardAnswerC
 def test_the_cache_is_bounded_in_bytes_and_answers(cache: BoardAnswerCache, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(400):
         cache.get(BOARD, number, answer(body=b"x" * 200_000))
-        assert cache._bytes == sum(len(kept.answer.body) for kept in cache._answers.values()) <= MAX_BYTES
+        assert cache._bytes == sum(kept.size for kept in cache._answers.values()) <= MAX_BYTES
     assert cache._bytes > MAX_BYTES / 4, "and it keeps something"
     monkeypatch.setattr(answer_cache, "MAX_ANSWERS", 10)
     for number in range(100):

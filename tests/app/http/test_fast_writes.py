@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
+import orjson
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -42,6 +43,8 @@ def claim(**changes: Any) -> dict[str, Any]:
         ("PUT", "/api/v1/pages/a/likes/ada"),
         ("DELETE", "/api/v1/pages/a/likes/ada"),
         ("PUT", "/api/v1/pages/nowhere/likes/ada"),
+        ("PUT", "/api/v1/pages/a%00b/likes/ada"),
+        ("PUT", "/api/v1/pages/a%00b/like"),
         ("PUT", "/api/v1/pages/a/likes/not%20a%20user"),
         ("PUT", "/api/v1/pages/a/like"),
         ("POST", "/api/v1/pages/a/like"),
@@ -62,6 +65,8 @@ def test_both_lanes_answer_likes_alike(
         {},
         {"scoreDelta": 3},
         {"scoreDelta": 11},
+        {"scoreDelta": None},
+        {"actionType": "a\u0000b"},
         {"scoreDelta": 1.5},
         {"scoreDelta": "3"},
         {"actionType": "fly"},
@@ -100,6 +105,13 @@ def test_a_claim_is_paid_once_whichever_lane_it_takes(tenant: str, player: Calle
 def test_both_lanes_answer_broken_claims_alike(player: Caller, body: bytes, content_type: str) -> None:
     options: dict[str, Any] = {"data": body, "content_type": content_type}
     assert answer_of(player, "POST", UPDATE, **options) == by_the_route(player, "POST", UPDATE, **options)
+
+
+def test_both_lanes_refuse_a_number_that_nothing_can_hold(player: Caller) -> None:
+    body = orjson.dumps(claim(scoreDelta=7)).replace(b":7", b":1" + b"0" * 30)
+    options: dict[str, Any] = {"data": body, "content_type": "application/json"}
+    assert answer_of(player, "POST", UPDATE, **options) == by_the_route(player, "POST", UPDATE, **options)
+    assert answer_of(player, "POST", UPDATE, **options)[0] == 422
 
 
 def test_plain_writes_never_come_as_far_as_flask(app: Flask, admin: Caller, player: Caller, tenant: str) -> None:
