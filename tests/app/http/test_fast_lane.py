@@ -1,7 +1,7 @@
 """Nobody can tell the fast lane from the route but by its speed."""
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,49 +12,30 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from analytics.ingest import pages
 from app.http import edge
-from app.http.fast_lane import FastLane
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import views_of
-from tests.people import client_of
+from tests.app.http.lanes import answer_of, paths_at_the_routes
+from tests.people import Caller, client_of
 
 VIEWS = "/api/v1/pages/a/views"
 GZIP = {"Content-Encoding": "gzip"}
-OF_THIS_ANSWER = {"X-Request-Id"}
 
 
 @pytest.fixture
-def flask_routes(app: Flask, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def flask_routes(app: Flask) -> Iterator[list[str]]:
     """The paths that came as far as Flask."""
-    lane: Any = app.wsgi_app
-    assert isinstance(lane, FastLane)
-    seen: list[str] = []
-    flask = lane._flask
-
-    def watched(environ: dict[str, Any], start_response: Any) -> Any:
-        seen.append(environ["PATH_INFO"])
-        return flask(environ, start_response)
-
-    monkeypatch.setattr(lane, "_flask", watched)
-    return seen
+    with paths_at_the_routes(app) as seen:
+        yield seen
 
 
 @pytest.fixture
-def sender(client: FlaskClient, tenant: str) -> Callable[..., Any]:
+def sender(client: FlaskClient, tenant: str) -> Caller:
     with tenant_tx(tenant) as tx:
         pages.put(tx, "a", space="s", title="t", url="/a", now=utcnow())
     return client_of(client, tenant, "events:write")
 
 
-def answers(sender: Callable[..., Any], path: str, **options: Any) -> tuple[int, dict[str, str], Any]:
-    answer = sender("POST", path, **options)
-    headers = {name: value for name, value in answer.headers.items() if name not in OF_THIS_ANSWER}
-    said = answer.get_json()
-    return answer.status_code, headers, {name: value for name, value in said.items() if name != "request_id"}
-
-
-def test_a_plain_view_never_comes_as_far_as_flask(
-    sender: Callable[..., Any], tenant: str, flask_routes: list[str]
-) -> None:
+def test_a_plain_view_never_comes_as_far_as_flask(sender: Caller, tenant: str, flask_routes: list[str]) -> None:
     labels = {"method": "POST", "route": "/api/v1/pages/<external_id>/views", "status": "202"}
     before = REGISTRY.get_sample_value("plaudit_http_requests_total", labels) or 0
     flask_routes.clear()
@@ -84,16 +65,16 @@ def test_a_plain_view_never_comes_as_far_as_flask(
         {"data": b"x" * 1_048_577 + b"{}", "content_type": "application/json"},
     ],
 )
-def test_both_lanes_answer_alike(sender: Callable[..., Any], flask_routes: list[str], options: dict[str, Any]) -> None:
-    lane = answers(sender, VIEWS, **options)
+def test_both_lanes_answer_alike(sender: Caller, flask_routes: list[str], options: dict[str, Any]) -> None:
+    lane = answer_of(sender, "POST", VIEWS, **options)
     flask_routes.clear()
-    assert answers(sender, f"{VIEWS}?around", **options) == lane
+    assert answer_of(sender, "POST", f"{VIEWS}?around", **options) == lane
     assert flask_routes == [VIEWS], "a query takes the way through Flask"
     assert lane[0] < 500
 
 
 def test_what_the_lane_wrote_or_was_refused_is_not_tried_again(
-    client: FlaskClient, sender: Callable[..., Any], tenant: str, flask_routes: list[str]
+    client: FlaskClient, sender: Caller, tenant: str, flask_routes: list[str]
 ) -> None:
     flask_routes.clear()
     assert sender("POST", "/api/v1/pages/nowhere/views").status_code == 404
@@ -102,14 +83,14 @@ def test_what_the_lane_wrote_or_was_refused_is_not_tried_again(
     assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"] == {"unknown_page": 1}
 
 
-def test_the_request_id_is_the_callers_or_a_new_one(sender: Callable[..., Any]) -> None:
+def test_the_request_id_is_the_callers_or_a_new_one(sender: Caller) -> None:
     assert sender("POST", VIEWS, headers={"X-Request-Id": "mine"}).headers["X-Request-Id"] == "mine"
     first, second = (sender("POST", VIEWS).headers["X-Request-Id"] for _ in range(2))
     assert first != second
 
 
 def test_whatever_goes_wrong_in_the_lane_is_answered_by_the_route(
-    app: Flask, sender: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    app: Flask, sender: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_args: Any, **_more: Any) -> None:
         raise PoolTimeoutError
@@ -124,7 +105,7 @@ def test_whatever_goes_wrong_in_the_lane_is_answered_by_the_route(
 @pytest.mark.parametrize(("sent", "is_logged"), [("demo-secret", False), ("another", True)])
 def test_a_slow_view_is_logged_unless_the_demo_sent_it(
     app: Flask,
-    sender: Callable[..., Any],
+    sender: Caller,
     flask_routes: list[str],
     logged: Callable[[], list[dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,
