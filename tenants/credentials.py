@@ -179,9 +179,14 @@ def token_is_valid(tx: Tx, token: ClientToken) -> bool:
     return valid_id is not None
 
 
+def token_names(client_id: str, jti: str) -> tuple[str, str]:
+    """The names under which changes of a client's token are recorded."""
+    return f"client:{client_id}", f"token:{jti}"
+
+
 def client_token_is_valid(tenant_id: str, client_id: str, jti: str) -> bool:
     """The same, from memory if the answer is known there."""
-    names = f"client:{client_id}", f"token:{jti}"
+    names = token_names(client_id, jti)
 
     def read() -> tuple[bool, Sequence[str]]:
         with tenant_tx(tenant_id) as tx:

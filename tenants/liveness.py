@@ -50,6 +50,16 @@ class _Answer:
     expires_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What something that is kept elsewhere depends on: names of a tenant, as of a moment before it was read."""
+
+    tenant_id: str
+    names: tuple[str, ...]
+    sequence: int
+    expires_at: float
+
+
 class KeptAnswers:
     """Answers by tenant and name. Of those that depend on a changed name, only later ones are used."""
 
@@ -69,7 +79,7 @@ class KeptAnswers:
         if not self._is_trusted(now):
             return read()[0]
         kept = self._answers.get((tenant_id, name))
-        if kept is not None and kept.expires_at > now and self._is_current(tenant_id, kept):
+        if kept is not None and kept.expires_at > now and self._has_not_changed(tenant_id, kept):
             value: Value = kept.value
             return value
         sequence = self._sequence
@@ -77,6 +87,15 @@ class KeptAnswers:
         if current_tx() is None:  # an open transaction may see what it has not committed
             self._keep((tenant_id, name), _Answer(value, (*names, TENANT), sequence, now + MAX_AGE_S))
         return value
+
+    def moment(self) -> tuple[int, float]:
+        """For a `Basis`: the changes so far, and until when what is read from now on may be used."""
+        return self._sequence, self._clock() + MAX_AGE_S
+
+    def is_current(self, basis: Basis) -> bool:
+        """Whether nothing of it has changed, as far as memory is trusted."""
+        now = self._clock()
+        return self._is_trusted(now) and basis.expires_at > now and self._has_not_changed(basis.tenant_id, basis)
 
     def apply(self, change: Change) -> None:
         """What depends on the changed names is not used any more."""
@@ -97,7 +116,7 @@ class KeptAnswers:
             self._changed, self._changed_names = {}, 0
             self._answers.clear()
 
-    def _is_current(self, tenant_id: str, kept: _Answer) -> bool:
+    def _has_not_changed(self, tenant_id: str, kept: _Answer | Basis) -> bool:
         if kept.sequence < self._all_dropped_at:
             return False
         changed = self._changed.get(tenant_id)
@@ -118,6 +137,16 @@ class KeptAnswers:
 def look_up(tenant_id: str, name: str, read: Read[Value]) -> Value:
     """What `read` returns for this name of the tenant, from memory if it is known there."""
     return _answers.look_up(tenant_id, name, read)
+
+
+def moment() -> tuple[int, float]:
+    """To be read before what is kept with a `Basis`: its `sequence` and `expires_at`."""
+    return _answers.moment()
+
+
+def is_current(basis: Basis) -> bool:
+    """Whether what is kept with this basis may still be used."""
+    return _answers.is_current(basis)
 
 
 def record(tx: Tx, names: Iterable[str], *, tenant_id: str | None = None) -> None:

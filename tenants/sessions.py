@@ -11,7 +11,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -93,6 +93,8 @@ class Rights:
 
     role: Role
     public_only: bool
+    # When the session ends, in seconds since the epoch.
+    expires_at: float = field(default=0.0, compare=False)
 
 
 def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Tokens:
@@ -202,14 +204,14 @@ def rights_of(tenant_id: str, session_id: str) -> Rights | None:
         if row is None:
             return None, [name]
         is_restricted = row.role != Role.ADMIN and not row.sees_private
-        rights = Rights(Role(row.role), public_only=False)
-        return _ValidSession(rights, is_restricted, row.expires_at.timestamp()), [name, _user_name(row.id)]
+        rights = Rights(Role(row.role), public_only=False, expires_at=row.expires_at.timestamp())
+        return _ValidSession(rights, is_restricted), names_of(session_id, row.id)
 
     found = liveness.look_up(tenant_id, name, read)
-    if found is None or found.expires_at <= time.time():
+    if found is None or found.rights.expires_at <= time.time():
         return None
     if found.is_restricted and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL:
-        return Rights(found.rights.role, public_only=True)
+        return replace(found.rights, public_only=True)
     return found.rights
 
 
@@ -229,7 +231,11 @@ class _ValidSession:
 
     rights: Rights
     is_restricted: bool
-    expires_at: float
+
+
+def names_of(session_id: str, user_id: UUID) -> list[str]:
+    """The names under which changes of a session's validity and rights are recorded, but for the tenant's settings."""
+    return [f"session:{session_id}", _user_name(user_id)]
 
 
 def _user_name(user_id: UUID) -> str:

@@ -100,6 +100,10 @@ class Signer:
         """Read the keys, if due. Call it before a transaction that signs: a request has one connection only."""
         self._keys()
 
+    def loaded_at(self) -> float:
+        """When the present keys were read: what was verified before may be of a key that is published no more."""
+        return self._keys().at
+
     def sign(self, claims: dict[str, Any], *, ttl_s: int, now: datetime) -> str:
         """An access token with these claims, valid at once."""
         issued_at = int(now.timestamp())

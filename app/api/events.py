@@ -54,7 +54,7 @@ class RejectionsOut(Schema):
 
 @blueprint.post("/api/v1/pages/<external_id>/views")
 @quiet
-@requires(May.SEND_EVENTS, checks_token=True)
+@requires(May.SEND_EVENTS)
 @idempotent
 @blueprint.doc(
     summary="Send one view of a page",
@@ -81,7 +81,7 @@ def send_view(external_id: str) -> ResponseReturnValue:
 
 @blueprint.post("/api/v1/events")
 @quiet
-@requires(May.SEND_EVENTS, checks_token=True)
+@requires(May.SEND_EVENTS)
 @idempotent
 @blueprint.doc(
     summary="Send up to 1000 events",

@@ -53,7 +53,7 @@ def unlike(external_id: str) -> Any:
 
 @blueprint.put("/<external_id>/likes/<user>")
 @quiet
-@requires(May.SEND_EVENTS, checks_token=True)
+@requires(May.SEND_EVENTS)
 @idempotent
 @blueprint.response(200, LikeOut)
 def like_for(external_id: str, user: str) -> Any:
@@ -64,7 +64,7 @@ def like_for(external_id: str, user: str) -> Any:
 
 @blueprint.delete("/<external_id>/likes/<user>")
 @quiet
-@requires(May.SEND_EVENTS, checks_token=True)
+@requires(May.SEND_EVENTS)
 @idempotent
 @blueprint.response(200, LikeOut)
 def unlike_for(external_id: str, user: str) -> Any:

@@ -5,6 +5,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client import REGISTRY as THIS_PROCESS
 
 from app.api.blueprint import Blueprint
+from app.http import request_counts
 from app.http.edge import quiet
 from app.http.rights import operator
 from app.http.services import essentials
@@ -18,6 +19,7 @@ blueprint = Blueprint("metrics", __name__, description="For Prometheus")
 @operator
 def metrics() -> Response:
     """Counters and timings of every process. Only from loopback, or with the metrics token."""
+    request_counts.write()
     settings = essentials().settings
     registry = THIS_PROCESS
     if settings.metrics_dir is not None:

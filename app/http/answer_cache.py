@@ -15,6 +15,7 @@ from analytics.boards.kept import BoardMemory
 from analytics.boards.listener import Listener
 from analytics.boards.names import Board
 from analytics.boards.redis_store import CHANNEL
+from app.http.fast_answer import NOT_MODIFIED, FastAnswer
 from tenants import liveness
 
 MAX_AGE_S = 1.0
@@ -23,7 +24,10 @@ OF_ANY_VERSION = 2**62
 MAX_ANSWERS = 50_000
 MAX_NAMES = 100_000
 MAX_BYTES = 32 * 1024 * 1024
-KEY_BYTES = 1_000
+# What an entry takes besides the body: its key, this object, its headers.
+ENTRY_BYTES = 3_000
+# What every answer with an ETag has, besides it.
+CONDITIONAL_HEADERS = (("Cache-Control", "private, no-cache"), ("Vary", "Authorization, Cookie, X-Plaudit-Key"))
 # Larger answers are rarely requested twice within `MAX_AGE_S`.
 MAX_ANSWER_BYTES = 256 * 1024
 # How long a caller waits for another that computes the same; then it computes the answer itself.
@@ -37,10 +41,16 @@ class Answer:
     body: bytes
     etag: str
     version: int
+    # As the fast lane sends it: in full, and to a caller who has it.
+    whole: FastAnswer
+    unchanged: FastAnswer
 
     @classmethod
     def of(cls, body: bytes, *, version: int) -> "Answer":
-        return cls(body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"', version)
+        etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+        headers = (("ETag", etag), *CONDITIONAL_HEADERS)
+        whole, unchanged = FastAnswer.of("200 OK", body, headers), FastAnswer.of(NOT_MODIFIED, b"", headers)
+        return cls(body, etag, version, whole, unchanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +62,7 @@ class _Kept:
 
     @property
     def size(self) -> int:
-        """With what its key and this object take."""
-        return len(self.answer.body) + KEY_BYTES
+        return len(self.answer.body) + ENTRY_BYTES
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ publishable key (origin). What each may do is in `app.http.rights`.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from ipaddress import ip_address, ip_network
 from typing import Any, Literal
 from uuid import UUID
@@ -13,7 +14,7 @@ from uuid import UUID
 from flask import g, request
 
 from app.http.services import essentials
-from tenants import credentials, logs, sessions
+from tenants import credentials, liveness, logs, sessions
 from tenants.credentials import ClientToken, Scope, ValidKey
 from tenants.db import TENANT_ID
 from tenants.errors import Forbidden, Unauthenticated
@@ -41,6 +42,19 @@ class Actor:
     # The id of a client's token, and when it expires (seconds since the epoch).
     token_id: str = ""
     token_expires_at: int | None = None
+    # Until when all of this is so, unless something is revoked or changed (seconds since the epoch).
+    expires_at: float = field(default=0.0, compare=False)
+
+    @cached_property
+    def reader(self) -> "Reader":
+        return Reader(self.tenant_id, public_only=self.public_only, is_anonymous=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of `liveness` whose changes may make this another actor, or none."""
+        if self.kind == "client":
+            return (*credentials.token_names(self.id, self.token_id), liveness.TENANT)
+        return (*sessions.names_of(str(self.session_id), self.user_id), liveness.SETTINGS, liveness.TENANT)
 
     @property
     def caller(self) -> str:
@@ -98,10 +112,6 @@ class Reader:
     is_anonymous: bool
 
     @classmethod
-    def of(cls, actor: Actor) -> "Reader":
-        return cls(actor.tenant_id, public_only=actor.public_only, is_anonymous=False)
-
-    @classmethod
     def anonymous(cls, tenant_id: str) -> "Reader":
         return cls(tenant_id, public_only=True, is_anonymous=True)
 
@@ -110,7 +120,7 @@ class Reader:
         """Not anonymous or self-registered readers: a tenant's own id for a user may be an e-mail address."""
         return not self.public_only
 
-    @property
+    @cached_property
     def audience(self) -> tuple[bool, bool]:
         """Readers with the same audience may get the same cached answer."""
         return self.public_only, self.is_anonymous
@@ -119,7 +129,7 @@ class Reader:
 def current_reader() -> Reader:
     actor: Actor | None = g.get("actor")
     if actor is not None:
-        return Reader.of(actor)
+        return actor.reader
     return Reader.anonymous(current_key().tenant_id)
 
 
@@ -169,27 +179,29 @@ def _parse_address(text: str) -> str | None:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def authenticate(*, check_token: bool = True) -> Actor:
+def authenticate() -> Actor:
     """The caller, from their token or cookie. A revocation is effective on the next call (`tenants.liveness`)."""
     authorization = request.environ.get("HTTP_AUTHORIZATION", "")
     cookie = request.cookies.get(cookie_name()) if not authorization and "HTTP_COOKIE" in request.environ else None
     if cookie is not None:
         actor = _actor_from_cookie(cookie)
     else:
-        actor = authenticate_bearer(authorization, essentials().signer, check_token=check_token)
+        actor = authenticate_bearer(authorization, essentials().signer)
     g.actor = actor
     logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
     return actor
 
 
-def authenticate_bearer(authorization: str, signer: Signer, *, check_token: bool) -> Actor:
+def authenticate_bearer(authorization: str, signer: Signer) -> Actor:
     scheme, _, token = authorization.partition(" ")
     if not token:
         raise NoCredentials("Send an access token: Authorization: Bearer …")
     if scheme.lower() != "bearer":
         raise NoCredentials("Only bearer tokens are accepted")
     try:
-        return _actor_from_claims(signer.verify(token.strip()), check_token=check_token)
+        claims = signer.verify(token.strip())
+        actor = _actor_from_claims(claims)
+        return replace(actor, expires_at=min(actor.expires_at, claims["exp"]))
     except BadToken:
         raise BadCredentials from None
 
@@ -222,10 +234,18 @@ def _actor_from_session(tenant_id: str, user_id: str, session_id: str) -> Actor 
     if rights is None:
         return None
     session = UUID(session_id)
-    return Actor("user", tenant_id, user_id, role=rights.role, public_only=rights.public_only, session_id=session)
+    return Actor(
+        "user",
+        tenant_id,
+        user_id,
+        role=rights.role,
+        public_only=rights.public_only,
+        session_id=session,
+        expires_at=rights.expires_at,
+    )
 
 
-def _actor_from_claims(claims: dict[str, Any], *, check_token: bool) -> Actor:
+def _actor_from_claims(claims: dict[str, Any]) -> Actor:
     tenant_id, subject = str(claims["tenant"]), str(claims["sub"])
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise BadToken
@@ -236,7 +256,8 @@ def _actor_from_claims(claims: dict[str, Any], *, check_token: bool) -> Actor:
         return actor
     if claims.get("kind") == "client":
         jti, scopes = str(claims.get("jti")), frozenset(str(claims.get("scope", "")).split())
-        if check_token and not credentials.client_token_is_valid(tenant_id, subject, jti):
+        if not credentials.client_token_is_valid(tenant_id, subject, jti):
             raise BadToken
-        return Actor("client", tenant_id, subject, scopes, token_id=jti, token_expires_at=int(claims["exp"]))
+        exp = int(claims["exp"])
+        return Actor("client", tenant_id, subject, scopes, token_id=jti, token_expires_at=exp, expires_at=exp)
     raise BadToken

@@ -5,16 +5,13 @@ from typing import Any
 
 from flask import Response, request
 
-from app.http.answer_cache import Answer
+from app.http.answer_cache import CONDITIONAL_HEADERS, Answer
 from tenants.errors import Stale
-
-# What every answer with an ETag has, besides it.
-HEADERS = (("Cache-Control", "private, no-cache"), ("Vary", "Authorization, Cookie, X-Plaudit-Key"))
 
 
 def if_changed(answer: Answer) -> Response:
     """The answer, or 304 if the caller already has it."""
-    headers = [("ETag", answer.etag), *HEADERS]
+    headers = [("ETag", answer.etag), *CONDITIONAL_HEADERS]
     if caller_has(answer, request.environ):
         return Response(status=304, headers=headers)
     return Response(answer.body, content_type="application/json", headers=headers)

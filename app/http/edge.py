@@ -4,15 +4,15 @@ import hmac
 import re
 import time
 from collections.abc import Callable
-from functools import cache
 from random import getrandbits
 from typing import Any, TypeVar
 
 import structlog
 from flask import Flask, Request, Response, current_app, g, request
-from prometheus_client import Counter, Histogram
 from werkzeug.exceptions import RequestURITooLarge
 
+from app.http import request_counts
+from app.http.fast_answer import DEFAULT_HEADERS
 from tenants import logs
 from tenants.errors import Malformed
 
@@ -29,26 +29,12 @@ TOO_LONG = "plaudit.target_too_long"
 
 DEMO_HEADER = "HTTP_X_PLAUDIT_DEMO"
 
-REQUESTS = Counter("plaudit_http_requests_total", "Requests answered.", ["method", "route", "status"])
-SECONDS = Histogram(
-    "plaudit_http_request_seconds",
-    "Time to answer.",
-    ["route"],
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
-)
-
 CORS_ALLOWED_HEADERS = (
     "Authorization, Content-Type, Content-Encoding, Idempotency-Key, "
     "If-Match, If-None-Match, X-Plaudit-Key, X-Request-Id"
 )
 CORS_EXPOSED_HEADERS = "ETag, Idempotent-Replay, Location, RateLimit, RateLimit-Policy, Retry-After, X-Request-Id"
 CORS_PATHS = ("/api/", "/oauth/", "/.well-known/")
-DEFAULT_HEADERS = (
-    ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cache-Control", "no-store"),
-)
-
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -144,23 +130,13 @@ def record(req: Request, response: Response, demo_secret: str | None) -> None:
     has_route = req.url_rule is not None
     route = req.url_rule.rule if req.url_rule is not None else "(none)"
     status = response.status_code
-    measure(req.method if has_route else "(any)", route, status, seconds)
+    request_counts.add(req.method if has_route else "(any)", route, status, seconds)
     is_notable = status >= 400 or seconds > SLOW_S or not is_quiet(req)
     if is_notable and (status >= 500 or not is_sent_by_demo(req.environ, demo_secret)):
         logged_route = route if has_route else logs.mask(req.path, max_chars=MAX_LOGGED_CHARS)
         log_request(req.method[:MAX_LOGGED_CHARS], logged_route, status, seconds, code=g.get("problem_code"))
 
 
-def measure(method: str, route: str, status: int, seconds: float) -> None:
-    requests_of(method, route, str(status)).inc()
-    seconds_of(route).observe(seconds)
-
-
 def log_request(method: str, route: str, status: int, seconds: float, *, code: str | None = None) -> None:
     write = log.error if status >= 500 else log.info
     write(f"{method} {route!r} {status}", action="request", data={"ms": round(seconds * 1000, 1), "code": code})
-
-
-# The routes are few, so their counters are looked up once.
-requests_of = cache(REQUESTS.labels)
-seconds_of = cache(SECONDS.labels)

@@ -15,7 +15,8 @@ from app.http.answer_cache import Answer
 from app.http.auth import Actor, Reader
 from app.http.board_answers import answer_key, page_rank_answer, stats_answer, top_answer
 from app.http.boards import board_for
-from app.http.fast_calls import Environ, FastAnswer, FastCall
+from app.http.fast_answer import FastAnswer
+from app.http.fast_calls import Environ, FastCall
 from app.http.rights import May
 from app.http.services import Services
 
@@ -32,9 +33,9 @@ class FastReads:
     def __init__(self, services: Services) -> None:
         self._cache = services.boards
         self._threads = services.threads
-        self._boards = FastCall("GET", BOARDS, May.READ_BOARDS, True, self._read_top)
-        self._ranks = FastCall("GET", RANKS, May.READ_BOARDS, True, self._read_rank)
-        self._stats = FastCall("GET", "/api/v1/pages/<external_id>/stats", May.READ_BOARDS, True, self._read_stats)
+        self._boards = FastCall("GET", BOARDS, May.READ_BOARDS, self._read_top)
+        self._ranks = FastCall("GET", RANKS, May.READ_BOARDS, self._read_rank)
+        self._stats = FastCall("GET", "/api/v1/pages/<external_id>/stats", May.READ_BOARDS, self._read_stats)
 
     def find(self, environ: Environ) -> FastCall | None:
         path = environ["PATH_INFO"]
@@ -60,7 +61,7 @@ class FastReads:
     def _answer(
         self, actor: Actor, environ: Environ, compute: Callable[[Reader, Any, Environ], Answer | None]
     ) -> FastAnswer | None:
-        reader = Reader.of(actor)
+        reader = actor.reader
         key = answer_key(reader, f"{environ['PATH_INFO']}?{environ.get('QUERY_STRING', '')}")
         answer = self._cache.find(key)
         if answer is None:
@@ -68,10 +69,7 @@ class FastReads:
                 answer = compute(reader, key, environ)
         if answer is None:
             return None
-        headers = (("ETag", answer.etag), *conditional.HEADERS)
-        if conditional.caller_has(answer, environ):
-            return FastAnswer("304 NOT MODIFIED", b"", headers)
-        return FastAnswer("200 OK", answer.body, headers)
+        return answer.unchanged if conditional.caller_has(answer, environ) else answer.whole
 
     def _compute_top(self, reader: Reader, key: Any, environ: Environ) -> Answer | None:
         query = plain_query(environ.get("QUERY_STRING", ""))

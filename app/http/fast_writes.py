@@ -19,7 +19,8 @@ from analytics.scores.actions import Payment
 from analytics.scores.catalog import ACTION_TYPE, MAX_POINTS
 from app.http import body
 from app.http.auth import WRITTEN, Actor, address_of
-from app.http.fast_calls import Environ, FastAnswer, FastCall
+from app.http.fast_answer import FastAnswer
+from app.http.fast_calls import Environ, FastCall
 from app.http.rights import May
 from app.http.score_claims import claim_request, payment_answer, update_claim
 from app.http.services import Services
@@ -30,6 +31,9 @@ PAGES = re.compile(r"/api/v1/pages/([^/]+)/(views|like|likes/([^/]+))")
 UPDATE = "/api/v1/scores/update"
 # With more digits of a second, libraries differ.
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d)")
+VIEW_ANSWERS = {
+    result: FastAnswer.of("202 ACCEPTED", view_answer(result)) for result in (Result.ACCEPTED, Result.DUPLICATE)
+}
 KINDS = {"PUT": EventKind.LIKE, "DELETE": EventKind.UNLIKE}
 
 
@@ -48,11 +52,11 @@ class FastWrites:
         self._threads = services.threads
         self._proxy_hops = services.settings.proxy_hops
         of_page = "/api/v1/pages/<external_id>/"
-        self._views = FastCall("POST", f"{of_page}views", May.SEND_EVENTS, False, self._view)
-        self._update = FastCall("POST", UPDATE, May.ACT, True, self._claim)
-        self._own = {method: FastCall(method, f"{of_page}like", May.LIKE, True, self._like) for method in KINDS}
+        self._views = FastCall("POST", f"{of_page}views", May.SEND_EVENTS, self._view)
+        self._update = FastCall("POST", UPDATE, May.ACT, self._claim)
+        self._own = {method: FastCall(method, f"{of_page}like", May.LIKE, self._like) for method in KINDS}
         self._others = {
-            method: FastCall(method, f"{of_page}likes/<user>", May.SEND_EVENTS, False, self._like) for method in KINDS
+            method: FastCall(method, f"{of_page}likes/<user>", May.SEND_EVENTS, self._like) for method in KINDS
         }
 
     def find(self, environ: Environ) -> FastCall | None:
@@ -78,7 +82,7 @@ class FastWrites:
         match result:
             case Result.ACCEPTED | Result.DUPLICATE:
                 count_view(actor.tenant_id, result)
-                return FastAnswer("202 ACCEPTED", view_answer(result))
+                return VIEW_ANSWERS[result]
             case Result.UNKNOWN_PAGE | Result.UNKNOWN_USER | Result.LIMITED:
                 return None
             case _:
@@ -98,7 +102,7 @@ class FastWrites:
         if outcome.result is not Result.ACCEPTED:
             return None
         count_like(actor.tenant_id, kind)
-        return FastAnswer("200 OK", orjson.dumps(like_answer(kind, outcome)))
+        return FastAnswer.of("200 OK", orjson.dumps(like_answer(kind, outcome)))
 
     def _claim(self, actor: Actor, environ: Environ) -> FastAnswer | None:
         sent = body.read_bytes(environ) if environ.get("CONTENT_TYPE") == "application/json" else b""
@@ -119,7 +123,7 @@ class FastWrites:
         if not self._write(request, environ) or not isinstance(request.payments[0], Payment):
             return None
         answer, headers = payment_answer(request.payments[0])
-        return FastAnswer("200 OK", orjson.dumps(answer), tuple(headers.items()))
+        return FastAnswer.of("200 OK", orjson.dumps(answer), tuple(headers.items()))
 
     def _write(self, request: WriteRequest, environ: Environ) -> bool:
         """Write; False: the route must answer the error. Whatever happens, the route does not write again."""

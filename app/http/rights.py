@@ -143,17 +143,13 @@ def requires_or_key(may: May) -> Callable[[View], View]:
     return decorate
 
 
-def requires(may: May, *, checks_token: bool = False) -> Callable[[View], View]:
-    """Only callers with this right.
-
-    A route that `checks_token` does so in its own transaction (`app.http.event_writes.write`), which saves the busiest
-    routes a query. With an Idempotency-Key the token is checked here as well: a replay has no transaction of its own.
-    """
+def requires(may: May) -> Callable[[View], View]:
+    """Only callers with this right."""
 
     def decorate(view: View) -> View:
         @wraps(view)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            actor = authenticate(check_token=not checks_token or "Idempotency-Key" in request.headers)
+            actor = authenticate()
             if not is_allowed(actor, may):
                 raise InsufficientScope(may)
             if WRITTEN in request.environ:  # the fast lane has already used the tenant's share

@@ -26,7 +26,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> BoardAnswerCache:
 
 
 def answer(version: int = 1, body: bytes = b"x") -> Callable[[], Answer]:
-    return lambda: Answer(body, "e", version)
+    return lambda: Answer.of(body, version=version)
 
 
 def publish(cache: BoardAnswerCache, version: int, tenant: str = "t") -> None:
@@ -45,7 +45,7 @@ def test_an_answer_is_used_until_its_board_changes(cache: BoardAnswerCache) -> N
 def test_an_answer_that_was_read_before_a_change_is_not_kept(cache: BoardAnswerCache) -> None:
     def compute() -> Answer:
         publish(cache, 2)
-        return Answer(b"old", "e", 1)
+        return Answer.of(b"old", version=1)
 
     assert cache.get(BOARD, "a", compute).body == b"old"
     assert cache.find("a") is None
@@ -76,7 +76,7 @@ def test_what_many_ask_for_at_once_is_computed_once(cache: BoardAnswerCache) -> 
     def compute() -> Answer:
         computed.append(1)
         waiting.wait(20)
-        return Answer(b"x", "e", 1)
+        return Answer.of(b"x", version=1)
 
     def ask(_: int) -> bytes:
         gate.wait(20)
