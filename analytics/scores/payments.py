@@ -1,6 +1,6 @@
 """Paying for actions, each once: all claims of a commit together, in two calls however many they are.
 
-The SQL function `claim_facts` locks the users and reads what decides about their claims; each is decided in turn; and
+The SQL function `read_claim_facts` locks the users and reads what decides about their claims; each is decided in turn; and
 `record_payments` writes what is paid: ledger, audit, scores, hours, used tokens, outbox. A replay is answered before
 any limit, as the first time.
 """
@@ -335,7 +335,7 @@ def _json(value: Mapping[str, Any] | None) -> str | None:
 
 # Functions, because their plans are cached; called without SQLAlchemy's compilation, which cost as much as they do.
 _FACTS = """
-    SELECT * FROM claim_facts(
+    SELECT * FROM read_claim_facts(
         %s, %s, %s::uuid[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint, %s::timestamptz,
         %s::timestamptz, %s::timestamptz, %s::timestamptz, %s)
 """
