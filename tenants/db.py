@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal
 
 import psycopg
 import structlog
+from psycopg.pq.abc import PGresult
 from sqlalchemy import (
     URL,
     CursorResult,
@@ -126,6 +127,15 @@ class Tx(Session):
     def run(self, statement: TextClause, parameters: Mapping[str, Any]) -> CursorResult[Any]:
         """Execute a statement without the ORM: for the busy paths, which name their tenant themselves."""
         return self.raw.execute(statement, parameters)
+
+    def call(self, statement: str, values: Sequence[object]) -> list[Any]:
+        """The rows of a statement with a value for each `%s`: as the group commit runs them, at a fraction of the cost.
+
+        For the busiest paths, which name their tenant themselves.
+        """
+        answer = run_together(self.raw, pipelines.bound(statement, values))[0]
+        driver: Driver = self.raw.connection.driver_connection  # type: ignore[assignment]
+        return pipelines.rows(driver, answer)
 
     @property
     def tenant(self) -> str:
@@ -252,16 +262,15 @@ def service_url() -> URL:
 def set_role(role: str, *, shared: bool = False) -> tuple[Statement, ...]:
     """The statements that set a role and its timeouts: short ones in a transaction that several tenants share.
 
-    Timeouts are for this server, and need not reach others.
+    None of them is a query: whoever wants another isolation level can still say so.
     """
-    statement_ms = SHARED_STATEMENT_TIMEOUT_MS if shared else STATEMENT_TIMEOUT_MS
-    lock_ms = SHARED_LOCK_TIMEOUT_MS if shared else LOCK_TIMEOUT_MS
-    timeouts = (
-        f"SELECT set_config('statement_timeout', '{statement_ms}', true),"
-        f" set_config('lock_timeout', '{lock_ms}', true),"
-        f" set_config('idle_in_transaction_session_timeout', '{IDLE_IN_TRANSACTION_TIMEOUT_MS}', true)"
-    )
-    return Statement(f"SET LOCAL ROLE {role}".encode()), Statement(timeouts.encode())
+    local = {
+        "ROLE": role,
+        "statement_timeout =": SHARED_STATEMENT_TIMEOUT_MS if shared else STATEMENT_TIMEOUT_MS,
+        "lock_timeout =": SHARED_LOCK_TIMEOUT_MS if shared else LOCK_TIMEOUT_MS,
+        "idle_in_transaction_session_timeout =": IDLE_IN_TRANSACTION_TIMEOUT_MS,
+    }
+    return tuple(Statement(f"SET LOCAL {name} {value}".encode()) for name, value in local.items())
 
 
 def set_tenant(tenant_id: str) -> Statement:
@@ -323,11 +332,11 @@ def _begin(engine: Engine, opening: Sequence[Statement]) -> Connection:
     return connection
 
 
-def run_together(connection: Connection, *statements: Statement) -> None:
-    """Run statements without values on a connection, in one round trip."""
+def run_together(connection: Connection, *statements: Statement) -> list[PGresult]:
+    """Run statements on a connection, in one round trip; returns their answers."""
     driver: Driver = connection.connection.driver_connection  # type: ignore[assignment]
     try:
-        pipelines.run(driver, statements)
+        return pipelines.run(driver, statements)
     except psycopg.Error as error:
         raise _as_dbapi_error(error, is_disconnect=driver.closed) from None
     finally:

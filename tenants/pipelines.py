@@ -147,6 +147,8 @@ def _element(value: object) -> str:
             return f'"{value.isoformat()}"'
         case UUID():
             return value.hex
+        case bytes():
+            return f'"\\\\x{value.hex()}"'
         case _:
             raise TypeError(f"a {type(value).__name__} is not sent in an array")
 

@@ -207,7 +207,7 @@ class _TenantWrite:
     def write(self, tx: Tx) -> list[WriteRequest]:
         """Step by step, in an open transaction. Returns the requests that are still to be written."""
         if self.items or any(request.token or request.rejected for request in self.requests):
-            row = tx.raw.exec_driver_sql(_WRITE_EVENTS, self.parameters()).one()
+            row = tx.call(_WRITE_EVENTS, self.parameters())[0]
             left = self.assign_outcomes(row)
             if row.invalid_tokens:
                 return left

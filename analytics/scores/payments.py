@@ -1,8 +1,8 @@
 """Paying for actions, each once: all claims of a commit together, in two calls however many they are.
 
-The SQL function `read_claim_facts` locks the users and reads what decides about their claims; each is decided in turn; and
-`record_payments` writes what is paid: ledger, audit, scores, hours, used tokens, outbox. A replay is answered before
-any limit, as the first time.
+The SQL function `read_claim_facts` locks the users and reads what decides about their claims; each is decided in turn;
+and `record_payments` writes what is paid: ledger, audit, scores, hours, used tokens, outbox. A replay is answered
+before any limit, as the first time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -159,7 +159,7 @@ class _Cashier:
 
     def _read_facts(self, claims: Sequence[ActionClaim], room: int) -> Sequence[Any]:
         """For each claim everything it depends on: an earlier payment, the terms, and what the user was paid lately."""
-        rows = self.tx.raw.exec_driver_sql(
+        return self.tx.call(
             _FACTS,
             (
                 self.tx.tenant,
@@ -178,7 +178,6 @@ class _Cashier:
                 Rule.POINTS_PER_HOUR.value,
             ),
         )
-        return rows.all()
 
     def _open_account(self, claim: ActionClaim, row: Any) -> None:
         if row.user_id is None:
@@ -281,7 +280,7 @@ class _Cashier:
         board = Board(self.tx.tenant, "users", Window.ALL, POINTS)
         for new, rank in zip(ranked, reading.ranks_for(self.tx, board, [new.score for new in ranked]), strict=True):
             new.rank = rank
-        return not self.new or bool(self.tx.raw.exec_driver_sql(_RECORD, self._columns()).scalar())
+        return not self.new or bool(self.tx.call(_RECORD, self._columns())[0].record_payments)
 
     def _columns(self) -> tuple[Any, ...]:
         """The parameters of `record_payments`, in its order."""

@@ -129,4 +129,3 @@ def index_values_only() -> None:
         op.drop_index(name)
         where = sa.text(f"{columns[-1]} IS NOT NULL")
         op.create_index(name, "score_ledger", columns, unique=True, postgresql_where=where)
-
