@@ -7,13 +7,17 @@ does not slow requests down. An outage is logged as critical once, and its end o
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
@@ -23,6 +27,9 @@ from tenants.errors import Unavailable
 CONNECT_TIMEOUT_S = 0.2
 TIMEOUT_S = 0.25
 PROBE_EVERY_S = 1.0
+MAX_IDLE_CONNECTIONS = 64
+
+Command = Sequence[str | int]
 
 log = structlog.get_logger()
 
@@ -43,6 +50,8 @@ class Guarded:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _down_since: float | None = None
     _next_probe_at: float = 0.0
+    # Connections for `read`, beside those of the client's pool.
+    _idle: "deque[AbstractConnection]" = field(default_factory=deque)
 
     @contextmanager
     def client(self) -> Iterator["Redis"]:
@@ -54,6 +63,27 @@ class Guarded:
             self._failed(error)
             raise RedisUnavailable from error
         self._worked()
+
+    def read(self, *commands: Command) -> list[Any]:
+        """The answers to commands that change nothing, in one round trip; or RedisUnavailable.
+
+        For the busiest reads: what the client itself does for each command takes longer than Redis. A connection that
+        the server has closed since is replaced, and the commands are sent again.
+        """
+        with self.client() as client:
+            pool = client.connection_pool
+            idle = self._idle.pop() if self._idle else None
+            connection = idle or pool.connection_class(**pool.connection_kwargs)
+            try:
+                answers = _exchange(connection, commands)
+            except RedisConnectionError:
+                if idle is None:
+                    raise
+                self._idle.clear()  # they are as old
+                answers = _exchange(connection, commands)
+            if len(self._idle) < MAX_IDLE_CONNECTIONS:
+                self._idle.append(connection)
+            return answers
 
     def is_up(self) -> bool:
         try:
@@ -97,6 +127,15 @@ class Guarded:
                 action="redis.recovered",
                 data={"redis": self.name, "outage_s": round(time.monotonic() - down_since, 1)},
             )
+
+
+def _exchange(connection: "AbstractConnection", commands: Sequence[Command]) -> list[Any]:
+    try:
+        connection.send_packed_command(connection.pack_commands(commands))  # type: ignore[no-untyped-call]
+        return [connection.read_response() for _ in commands]
+    except BaseException:
+        connection.disconnect()  # type: ignore[no-untyped-call]  # the next command would take what is still to come for its own answer
+        raise
 
 
 @dataclass(frozen=True)

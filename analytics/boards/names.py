@@ -7,6 +7,7 @@ tenants). Scopes of user boards: `users` and `users:<segment>`.
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property, lru_cache
 
 from analytics.metrics import METRICS, SCORE, Metric, names_of, page_columns, page_metrics, user_metrics
 from analytics.windows import Window
@@ -16,6 +17,8 @@ from tenants.redis import key
 # The reserved tenant that the global boards belong to.
 ALL_TENANTS = "_all"
 GLOBAL = "global"
+# Boards that requests name again and again, with the names that follow from them.
+MAX_KEPT_BOARDS = 10_000
 SPACE_KEY = re.compile(r"[A-Za-z0-9._~-]{1,64}")
 
 
@@ -29,46 +32,46 @@ class UnknownMetric(Invalid):
     title = "There is no such board"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Board:
     tenant_id: str
     scope: str
     window: Window
     metric: Metric
 
-    @property
+    @cached_property
     def topic(self) -> str:
         return f"{self.scope}:{self.window}:{self.metric}"
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The sorted set: member → value."""
         return key("lb", self.tenant_id, self.topic)
 
-    @property
+    @cached_property
     def marker(self) -> str:
         """The board's version. The hash tag is the board's own key, so that both are on one node of a cluster."""
         return f"lbv:{{{self.key}}}"
 
-    @property
+    @cached_property
     def lookup(self) -> str:
         """On a user board: user id → member."""
         return f"lbu:{{{self.key}}}"
 
-    @property
+    @cached_property
     def scope_key(self) -> str | None:
         """The space whose pages it ranks, or the segment whose users; None: all."""
         return self.scope.partition(":")[2] or None
 
-    @property
+    @cached_property
     def is_users(self) -> bool:
         return is_user_scope(self.scope)
 
-    @property
+    @cached_property
     def is_global(self) -> bool:
         return self.tenant_id == ALL_TENANTS
 
-    @property
+    @cached_property
     def is_public(self) -> bool:
         """Whether it has public pages only."""
         return self.scope.partition(":")[0] in {"public", GLOBAL}
@@ -78,6 +81,7 @@ def is_user_scope(scope: str) -> bool:
     return scope.partition(":")[0] == "users"
 
 
+@lru_cache(maxsize=MAX_KEPT_BOARDS)
 def board_of(tenant_id: str, scope: str, window: Window, metric: str | None) -> Board:
     """The board that a caller of this tenant names; without a metric, the usual one of its scope."""
     kind, colon, part = scope.partition(":")

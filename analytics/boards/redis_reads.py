@@ -66,10 +66,7 @@ def read_top(board: Board, *, limit: int, after: Position | None) -> Listing | N
 def read_tops(boards: Sequence[Board], *, limit: int) -> list[Listing | None]:
     """The first rows of many boards, in one round trip."""
     try:
-        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
-            for board in boards:
-                pipe.eval(_TOP, 2, board.key, board.marker, limit)
-            answers = pipe.execute()
+        answers = redis.boards().read(*(("EVAL", _TOP, 2, board.key, board.marker, limit) for board in boards))
     except RedisUnavailable:
         return [None] * len(boards)
     return [_listing(board, answer) for board, answer in zip(boards, answers, strict=True)]
@@ -118,8 +115,7 @@ def _read(board: Board, script: str, *arguments: Any) -> Listing | None:
 
 def _ask(board: Board, script: str, *arguments: Any) -> Sequence[Any] | None:
     try:
-        with redis.boards().client() as client:
-            answer: Sequence[Any] = client.eval(script, *_keys(board), *arguments)
+        answer: Sequence[Any] = redis.boards().read(("EVAL", script, *_keys(board), *arguments))[0]
     except RedisUnavailable:
         return None
     return answer
@@ -136,6 +132,6 @@ def _listing(board: Board, answer: Sequence[Any]) -> Listing | None:
 
 def _rows(board: Board, start: int, flat: Sequence[Any]) -> list[Row]:
     return [
-        row_of(board, int(start) + place, bytes(member).decode(), value)
+        row_of(board, int(start) + place, member.decode(), value)
         for place, (member, value) in enumerate(zip(flat[::2], flat[1::2], strict=True), 1)
     ]

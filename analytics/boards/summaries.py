@@ -16,6 +16,8 @@ from tenants import redis
 from tenants.db import array
 from tenants.redis import RedisUnavailable, key
 
+FIELDS = ("external_id", "title", "url", "space", "tenant", "public")
+
 if TYPE_CHECKING:
     from analytics.boards.kept import BoardMemory
 
@@ -33,14 +35,9 @@ class Summary:
 
     def fields(self) -> dict[str, str]:
         """As a hash in Redis."""
-        return {
-            "external_id": self.external_id,
-            "title": self.title,
-            "url": self.url,
-            "space": self.space,
-            "tenant": self.tenant_id,
-            "public": "1" if self.is_public else "0",
-        }
+        public = "1" if self.is_public else "0"
+        values = (self.external_id, self.title, self.url, self.space, self.tenant_id, public)
+        return dict(zip(FIELDS, values, strict=True))
 
 
 def summary_key(tenant_id: str, member: str) -> str:
@@ -99,16 +96,14 @@ def _from_redis(board: Board, page_ids: Sequence[str], memory: "BoardMemory | No
         return {}
     drops = memory.drops if memory is not None else 0
     try:
-        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
-            for page_id in page_ids:
-                pipe.hgetall(summary_key(board.tenant_id, page_id))
-            answers = pipe.execute()
+        hashes = [summary_key(board.tenant_id, page_id) for page_id in page_ids]
+        answers = redis.boards().read(*(("HMGET", hash_key, *FIELDS) for hash_key in hashes))
     except RedisUnavailable:
         return {}
     found: dict[str, Mapping[str, Any]] = {
-        page_id: {name.decode(): value.decode() for name, value in fields.items()}
-        for page_id, fields in zip(page_ids, answers, strict=True)
-        if fields
+        page_id: {name: value.decode() for name, value in zip(FIELDS, values, strict=True)}
+        for page_id, values in zip(page_ids, answers, strict=True)
+        if None not in values
     }
     if memory is not None and memory.drops == drops:  # nothing changed since they were read
         for page_id, fields in found.items():

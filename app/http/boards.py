@@ -47,11 +47,18 @@ def subject_as_json(board: Board, row: ShownRow, *, external_ids: bool) -> dict[
     """The page or user of a row. `external_ids` only for readers who may see them: one may be an e-mail address."""
     if row.shown is None:
         return {"page": None}
+    shown = row.shown
     if board.is_users:
         names = ("id", "username", *(["external_id"] if external_ids else []))
-        return {"user": {name: row.shown[name] for name in names}}
-    names = ("external_id", "title", "url", "space", *(["tenant"] if board.is_global else []))
-    return {"page": {"id": int(row.subject), **{name: row.shown[name] for name in names}}}
+        return {"user": {name: shown[name] for name in names}}
+    page = {
+        "id": int(row.subject),
+        "external_id": shown["external_id"],
+        "title": shown["title"],
+        "url": shown["url"],
+        "space": shown["space"],
+    }
+    return {"page": page | {"tenant": shown["tenant"]} if board.is_global else page}
 
 
 def limit_reader(reader: Reader, name: str, per_minute: int) -> None:

@@ -56,6 +56,42 @@ def test_a_broken_call_of_ours_is_not_an_outage(settings: Settings) -> None:
     assert guarded.is_up()
 
 
+def test_reads_are_answered_in_order_on_connections_that_are_used_again(settings: Settings) -> None:
+    guarded = Guarded("test", make_client(settings.redis_url or "", timeout_s=2))
+    for round_ in range(3):
+        assert guarded.read(("ECHO", f"a{round_}"), ("ECHO", "b")) == [f"a{round_}".encode(), b"b"]
+    assert len(guarded._idle) == 1
+
+
+def test_a_read_on_a_connection_that_the_server_closed_is_sent_again(
+    settings: Settings, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    guarded = Guarded("test", make_client(settings.redis_url or "", timeout_s=2))
+    number = guarded.read(("CLIENT", "ID"))[0]
+    guarded.redis.client_kill_filter(_id=number)
+    assert guarded.read(("ECHO", "a")) == [b"a"]
+    assert guarded.read(("CLIENT", "ID"))[0] != number
+    assert logged() == [], "no outage"
+
+
+def test_a_read_that_fails_opens_the_breaker_and_leaves_no_answer_for_the_next(settings: Settings) -> None:
+    guarded = Guarded("test", make_client(settings.redis_url or "", timeout_s=2))
+    with pytest.raises(RedisUnavailable):
+        guarded.read(("NO-SUCH-COMMAND",), ("ECHO", "left over"))
+    with pytest.raises(RedisUnavailable):
+        guarded.read(("ECHO", "refused"))
+    guarded._next_probe_at = 0
+    assert guarded.read(("ECHO", "mine")) == [b"mine"]
+
+
+def test_a_read_from_a_hung_redis_costs_less_than_half_a_second(hung_port: int) -> None:
+    guarded = Guarded("test", make_client(f"redis://127.0.0.1:{hung_port}/0"))
+    began = time.monotonic()
+    with pytest.raises(RedisUnavailable):
+        guarded.read(("ECHO", "a"))
+    assert time.monotonic() - began < 0.5
+
+
 def test_keys_name_their_tenant() -> None:
     assert key("lb", "demo", "tenant", "7d", "likes") == "lb:demo:tenant:7d:likes"
     assert key("lb", "_all", "global") == "lb:_all:global"
