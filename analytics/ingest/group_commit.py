@@ -28,7 +28,8 @@ from tenants.shares import TenantBusy, share_of
 MAX_ITEMS_IN_FLIGHT = 50_000
 MAX_ITEMS_PER_COMMIT = 10_000
 WAIT_S = 10.0
-GATHER_S = 0.001
+MAX_GATHER_S = 0.003
+GATHER_STEP_S = 0.0005
 # A tenant whose own transaction takes longer, after a shared one failed, stays out of the shared one for a while.
 SLOW_S = 0.1
 APART_S = 30.0
@@ -51,7 +52,9 @@ class _Lane:
     tenant_id: str | None = None
     waiting: "deque[_Waiting]" = field(default_factory=deque)
     is_led: bool = False
-    last_batch: int = 0
+    # How many callers there were at the last commit: in it, or waiting when it was done; and how long it took.
+    callers: int = 0
+    last_took_s: float = 0.0
     apart_until: float = 0.0
 
     @property
@@ -178,11 +181,11 @@ class GroupCommit:
     def _lead(self, own: _Waiting) -> None:
         """Commit the lane's next batch, our own request first; then pass the lead on."""
         lane = own.lane
-        if len(lane.waiting) < lane.last_batch:  # callers that were just answered often send again at once
-            time.sleep(GATHER_S)
+        self._gather(lane)
         batch = self._take(lane, own)
         requests = [caller.request for caller in batch]
         left: Sequence[WriteRequest] = ()
+        began = time.monotonic()
         try:
             left = self._commit_shared(requests) if lane.is_shared else self._commit_apart(lane, requests)
         except BaseException as error:
@@ -191,6 +194,8 @@ class GroupCommit:
             raise
         finally:
             with self._lock:
+                lane.last_took_s = time.monotonic() - began
+                lane.callers = len(batch) + len(lane.waiting)
                 self._finish(batch, left)
                 self._pass_on(lane)
         if self._after is not None:
@@ -201,6 +206,15 @@ class GroupCommit:
                 if id(request) not in unfinished and request.error is None and (request.items or request.claims)
             ]
             self._after({request.tenant_id for request in done})
+
+    def _gather(self, lane: _Lane) -> None:
+        """Wait a moment for callers that were just answered, who often send again at once; never for a lone one.
+
+        A commit of twice as many requests costs little more, so this answers all of them sooner.
+        """
+        until = time.monotonic() + min(MAX_GATHER_S, lane.last_took_s)
+        while len(lane.waiting) < lane.callers and time.monotonic() < until:
+            time.sleep(GATHER_STEP_S)
 
     def _take(self, lane: _Lane, own: _Waiting) -> list[_Waiting]:
         """The next batch, in the order of arrival; no tenant gets more than its share, so that others fit in."""
@@ -224,7 +238,6 @@ class GroupCommit:
                     items_of[tenant_id] += weight
                 else:
                     lane.waiting.append(caller)
-            lane.last_batch = len(batch)
             return batch
 
     def _finish(self, batch: Sequence[_Waiting], left: Sequence[WriteRequest]) -> None:
@@ -301,7 +314,6 @@ class GroupCommit:
             lane.waiting[0].lead()
             return
         lane.is_led = False
-        lane.last_batch = 0
         if lane.tenant_id is not None and lane.apart_until < time.monotonic():
             del self._apart[lane.tenant_id]
 
