@@ -74,6 +74,11 @@ class BoardMemory:
         # Counts what was dropped: what was read before a drop is not kept after it.
         self.drops = 0
 
+    def keep_page(self, tenant_id: str, page_id: str, summary: Mapping[str, Any]) -> None:
+        """What a row shows of a page, and so the page's id by its external id. `tenant_id`: whose boards show it."""
+        self.summaries.keep((tenant_id, page_id), summary)
+        self.page_ids.keep((summary["tenant"], summary["external_id"]), page_id)
+
     def on_change(self, message: Mapping[str, Any]) -> None:
         """What was published: summaries that changed are dropped."""
         changed = message.get("summaries", ())

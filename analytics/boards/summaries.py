@@ -107,7 +107,7 @@ def _from_redis(board: Board, page_ids: Sequence[str], memory: "BoardMemory | No
     }
     if memory is not None and memory.drops == drops:  # nothing changed since they were read
         for page_id, fields in found.items():
-            memory.summaries.keep((board.tenant_id, page_id), fields)
+            memory.keep_page(board.tenant_id, page_id, fields)
     return found
 
 

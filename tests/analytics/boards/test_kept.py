@@ -45,3 +45,12 @@ def test_nothing_is_left_after_messages_may_have_been_lost() -> None:
     memory.ranks.keep((board, date(2026, 1, 1)), (None,))
     memory.clear()
     assert (len(memory.summaries), len(memory.page_ids), len(memory.ranks)) == (0, 0, 0)
+
+
+def test_a_page_that_is_shown_is_found_by_its_external_id_in_its_own_tenant() -> None:
+    memory = BoardMemory(lambda: True)
+    summary = {"external_id": "home", "tenant": "a"}
+    memory.keep_page("_all", "1", summary)
+    assert memory.summaries.get(("_all", "1")) == summary
+    assert memory.page_ids.get(("a", "home")) == "1"
+    assert memory.page_ids.get(("_all", "home")) is None
