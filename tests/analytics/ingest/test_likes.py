@@ -3,6 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import permutations, product
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -151,3 +153,21 @@ def test_a_retry_of_last_week_does_not_change_what_was_decided_since(sender: Cal
     like = {"type": "like", "page": page, "user": "u-1", "occurred_at": old}
     assert sender("POST", "/api/v1/events", json={"events": [like]}).get_json()["accepted"] == 1
     assert likes_of(tenant, page) == (0, 0)
+
+
+def test_a_thousand_changes_of_one_like_cost_about_as_much_as_a_thousand_likes(tenant: str, page: str) -> None:
+    """They are one commit with requests of other tenants, which wait for it."""
+
+    def seconds(users: int) -> float:
+        now, kinds = utcnow(), (EventKind.LIKE, EventKind.UNLIKE)
+        items = [Item(kinds[n % 2], page, now, user=f"u{n % users}", is_dated=False) for n in range(1000)]
+        request = WriteRequest(tenant, items, now)
+        request.prepare()
+        began = perf_counter()
+        writes.commit_together([request], True)
+        return perf_counter() - began
+
+    seconds(1000)  # creates the users
+    different, same = (median(seconds(users) for _ in range(3)) for users in (1000, 1))
+    assert same < 5 * different
+    assert likes_of(tenant, page)[0] == likes_of(tenant, page)[1]
