@@ -54,6 +54,19 @@ def counted(service: Service) -> tuple[int, int, int]:
     return int(found[0]), int(found[1]), int(found[2])
 
 
+def insist(method: str, url: str, **options: Any) -> int:
+    """Send until it is acknowledged; returns how often it was sent."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            if requests.request(method, url, timeout=5, **options).ok:
+                return tries
+        except requests.RequestException:
+            pass
+        time.sleep(0.05)
+
+
 def replaced(service: Service, killed_pid: int) -> bool:
     """Whether another web process has taken the killed one's place."""
     web = service.processes().get("web")
@@ -74,25 +87,13 @@ def test_a_thousand_views_and_likes_through_three_kills_are_a_thousand(service: 
     def send(number: int) -> int:
         page = f"{service.url}/api/v1/pages/p{rng.randrange(10)}"
         if number % 2:
-            tries = insist("POST", f"{page}/views", json={"id": f"v{number}"})
+            tries = insist("POST", f"{page}/views", json={"id": f"v{number}"}, headers=headers)
         else:
-            tries = insist("PUT", f"{page}/likes/u{number}")
-            tries += insist("DELETE", f"{page}/likes/u{number}") if number % 3 == 0 else 0
+            tries = insist("PUT", f"{page}/likes/u{number}", headers=headers)
+            tries += insist("DELETE", f"{page}/likes/u{number}", headers=headers) if number % 3 == 0 else 0
         progress[0] += 1
         done.release()
         return tries
-
-    def insist(method: str, url: str, **options: Any) -> int:
-        """Send until it is acknowledged; returns how often it was sent."""
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                if requests.request(method, url, headers=headers, timeout=5, **options).ok:
-                    return tries
-            except requests.RequestException:
-                pass
-            time.sleep(0.05)
 
     def kill_thrice() -> None:
         for threshold in (150, 400, 700):
