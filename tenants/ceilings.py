@@ -21,8 +21,9 @@ import structlog
 from sqlalchemy import TextClause, select, text, update
 from sqlalchemy.exc import DBAPIError
 
-from tenants.db import Tx, tenant_tx
+from tenants.db import Tx, run_together, tenant_tx
 from tenants.errors import Conflict
+from tenants.pipelines import Statement
 from tenants.registry import Tenant, TenantNotFound
 
 TRUST_FACTOR = 20
@@ -211,7 +212,7 @@ def _count_in_background(key: tuple[str, Ceiling], maximum: int, count: Count) -
 
 def _count_within(tx: Tx, timeout_ms: int, count: Callable[[], int]) -> int | None:
     """The count; None if it takes longer. The transaction then continues with its own timeout in every case."""
-    tx.raw.exec_driver_sql(f"SAVEPOINT counting; SET LOCAL statement_timeout = {timeout_ms}")
+    run_together(tx.raw, Statement(b"SAVEPOINT counting"), Statement(b"SET LOCAL statement_timeout = %d" % timeout_ms))
     try:
         return count()
     except DBAPIError as error:
@@ -219,7 +220,7 @@ def _count_within(tx: Tx, timeout_ms: int, count: Callable[[], int]) -> int | No
             raise
         return None
     finally:
-        tx.raw.exec_driver_sql("ROLLBACK TO SAVEPOINT counting; RELEASE SAVEPOINT counting")
+        run_together(tx.raw, Statement(b"ROLLBACK TO SAVEPOINT counting"), Statement(b"RELEASE SAVEPOINT counting"))
 
 
 def _remember(key: tuple[str, Ceiling], number: int, *, took_s: float) -> _CachedCount:

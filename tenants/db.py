@@ -11,17 +11,19 @@ There are three kinds, one for each database role:
 commits an intent before its effect passes `separate=True`. Announcements wait for the commit: `tx.after_commit(...)`.
 
 Nothing here keeps session state, so it all works behind PgBouncer in transaction mode: role, tenant and timeouts are
-set with SET LOCAL when the transaction opens, all in one round trip. `SET LOCAL plaudit.tenant` is a statement, not
-`set_config()`, because only the statement is forwarded to other nodes on Citus; its literal is checked by a pattern.
+set until the transaction ends when it opens, all in one round trip (`tenants.pipelines`). `SET LOCAL plaudit.tenant` is
+a statement, not `set_config()`, because only the statement is forwarded to other nodes on Citus; its literal is checked
+by a pattern.
 """
 
 import re
 import select
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import psycopg
@@ -43,7 +45,9 @@ from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, ORMExecuteState, Session, mapped_column, with_loader_criteria
 
+from tenants import pipelines
 from tenants.errors import NotFound, Unavailable
+from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, Statement
 from tenants.shares import TenantShare, share_of
 
 log = structlog.get_logger()
@@ -60,7 +64,7 @@ LOCK_TIMEOUT_MS = 5_000
 SHARED_LOCK_TIMEOUT_MS = 300
 SHARED_STATEMENT_TIMEOUT_MS = 3_000
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 60_000
-OWNER_OPENING = f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
+OWNER_OPENING = (Statement(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode()),)
 
 
 class Base(DeclarativeBase):
@@ -185,7 +189,7 @@ def make_engine(
         # `_open` ends every transaction itself; the pool's own ROLLBACK would be superfluous work for each.
         pool_reset_on_return=None if isolation_level == "AUTOCOMMIT" else "rollback",
         # Prepared statements survive neither a migration nor PgBouncer: do not create any.
-        connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "prepare_threshold": None},
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "prepare_threshold": None, "client_encoding": "utf-8"},
     )
 
 
@@ -205,7 +209,7 @@ def tenant_tx(tenant_id: str, *, separate: bool = False) -> Iterator[Tx]:
     engines = _configured()
     with (
         engines.share.of(tenant_id) if engines.share is not None else nullcontext(),
-        _open(engines.service, set_role(SERVICE_ROLE) + set_tenant(tenant_id), separate=separate) as connection,
+        _open(engines.service, (*set_role(SERVICE_ROLE), set_tenant(tenant_id)), separate=separate) as connection,
     ):
         tx = yield from _session(connection, tenant_id, separate=separate)
     tx.run_after_commit()
@@ -244,22 +248,27 @@ def service_url() -> URL:
     return _configured().service.url
 
 
-def set_role(role: str, *, shared: bool = False) -> str:
-    """The statements that set a role and its timeouts: short ones in a transaction that several tenants share."""
-    statement_ms = SHARED_STATEMENT_TIMEOUT_MS if shared else STATEMENT_TIMEOUT_MS
-    lock_ms = SHARED_LOCK_TIMEOUT_MS if shared else LOCK_TIMEOUT_MS
-    return (
-        f"SET LOCAL ROLE {role}; SET LOCAL statement_timeout = {statement_ms};"
-        f" SET LOCAL lock_timeout = {lock_ms};"
-        f" SET LOCAL idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_TIMEOUT_MS};"
-    )
+@cache
+def set_role(role: str, *, shared: bool = False) -> tuple[Statement, ...]:
+    """The statements that set a role and its timeouts: short ones in a transaction that several tenants share.
+
+    Not one SELECT of set_config() for all timeouts: that costs twice as much as these, it is a query, after which the
+    isolation level cannot be set any more, and a lock is waited for where the rows are, maybe on another node.
+    """
+    settings = {
+        "ROLE": role,
+        "statement_timeout =": SHARED_STATEMENT_TIMEOUT_MS if shared else STATEMENT_TIMEOUT_MS,
+        "lock_timeout =": SHARED_LOCK_TIMEOUT_MS if shared else LOCK_TIMEOUT_MS,
+        "idle_in_transaction_session_timeout =": IDLE_IN_TRANSACTION_TIMEOUT_MS,
+    }
+    return tuple(Statement(f"SET LOCAL {name} {value}".encode()) for name, value in settings.items())
 
 
-def set_tenant(tenant_id: str) -> str:
+def set_tenant(tenant_id: str) -> Statement:
     """The statement that sets the tenant. The id is checked first, so that quoting it is safe."""
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise NotFound
-    return f" SET LOCAL plaudit.tenant = '{tenant_id}';"
+    return Statement(f"SET LOCAL plaudit.tenant = '{tenant_id}'".encode())
 
 
 def array(values: Iterable[object]) -> str:
@@ -278,46 +287,63 @@ def _configured() -> _Engines:
 
 
 @contextmanager
-def _open(engine: Engine, opening: str, *, separate: bool) -> Iterator[Connection]:
+def _open(engine: Engine, opening: Sequence[Statement], *, separate: bool) -> Iterator[Connection]:
     """A transaction on a connection of the pool: opened in one round trip, committed at the end."""
     if not separate and current_tx() is not None:
         raise RuntimeError("A transaction is already open, and a request uses one connection only: see tenants/db.py")
     connection = _begin(engine, opening)
     try:
         yield connection
-        connection.exec_driver_sql("COMMIT")
+        run_together(connection, COMMIT)
     except BaseException:
         if not connection.invalidated:
-            connection.exec_driver_sql("ROLLBACK")
+            run_together(connection, ROLLBACK)
         raise
     finally:
         connection.close()
 
 
-def _begin(engine: Engine, opening: str) -> Connection:
+def _begin(engine: Engine, opening: Sequence[Statement]) -> Connection:
     """A connection inside a transaction. The opening statements also check that the connection still works."""
     connection = engine.connect()
     try:
-        connection.exec_driver_sql(f"BEGIN; {opening}")
+        run_together(connection, BEGIN, *opening)
     except DBAPIError as error:
         connection.close()
         if not error.connection_invalidated:
             raise
-        # The server was restarted, and the pool has now dropped all old connections: try once with a new one.
+        # The server was restarted, so the pool's other connections are lost too: try once with a new one.
         connection = engine.connect()
-        connection.exec_driver_sql(f"BEGIN; {opening}")
+        while _has_unread_input(connection.connection):
+            connection.invalidate()
+            connection.close()
+            connection = engine.connect()
+        run_together(connection, BEGIN, *opening)
+    connection.begin()  # so that SQLAlchemy takes the transaction for ours, and its sessions end nothing
     return connection
 
 
+def run_together(connection: Connection, *statements: Statement) -> None:
+    """Run statements without values on a connection, in one round trip."""
+    driver: Driver = connection.connection.driver_connection  # type: ignore[assignment]
+    try:
+        pipelines.run(driver, statements)
+    except psycopg.Error as error:
+        raise _as_dbapi_error(error, is_disconnect=driver.closed) from None
+    finally:
+        if driver.closed:
+            connection.invalidate()
+
+
 @contextmanager
-def service_connection(opening: str) -> Iterator[Connection]:
+def service_connection(opening: Sequence[Statement]) -> Iterator[Connection]:
     """A transaction on a connection of the service's pool: for `tenants.group_tx`."""
     with _open(_configured().service, opening, separate=False) as connection:
         yield connection
 
 
 @contextmanager
-def service_driver() -> Iterator[psycopg.Connection[Any]]:
+def service_driver() -> Iterator[Driver]:
     """A connection of the service's pool, as the driver has it: for `tenants.group_tx`."""
     engine = _configured().service
     try:
@@ -328,14 +354,14 @@ def service_driver() -> Iterator[psycopg.Connection[Any]]:
             pooled = engine.raw_connection()
     except psycopg.Error as error:
         raise _as_dbapi_error(error, is_disconnect=True) from None
-    driver: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
+    driver: Driver = pooled.driver_connection  # type: ignore[assignment]
     try:
         yield driver
     except psycopg.Error as error:
-        if driver.closed:
-            pooled.invalidate(error)
         raise _as_dbapi_error(error, is_disconnect=driver.closed) from None
     finally:
+        if driver.closed:
+            pooled.invalidate()
         pooled.close()
 
 

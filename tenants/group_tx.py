@@ -8,10 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from psycopg import ClientCursor
-from psycopg.rows import namedtuple_row
-
-from tenants.db import SERVICE_ROLE, Tx, current_tx, service_connection, service_driver, set_role, set_tenant
+from tenants import pipelines
+from tenants.db import (
+    SERVICE_ROLE,
+    Tx,
+    current_tx,
+    run_together,
+    service_connection,
+    service_driver,
+    set_role,
+    set_tenant,
+)
+from tenants.pipelines import BEGIN, COMMIT
 
 
 @contextmanager
@@ -20,13 +28,13 @@ def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
 
     The caller runs what `after_commit` registered. The first tenant is set when the transaction opens.
     """
-    opening = set_role(SERVICE_ROLE, shared=shared) + set_tenant(first)
+    opening = (*set_role(SERVICE_ROLE, shared=shared), set_tenant(first))
     with service_connection(opening) as connection, Tx(connection, first) as tx:
 
         def enter(tenant_id: str) -> Tx:
             if tenant_id != tx.tenant_id:
                 tx.expunge_all()
-                connection.exec_driver_sql(set_tenant(tenant_id))
+                run_together(connection, set_tenant(tenant_id))
                 tx.tenant_id = tenant_id
             return tx
 
@@ -37,16 +45,16 @@ def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
 def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: bool) -> list[Any]:
     """Run one statement for each tenant in one transaction and one round trip; returns each statement's row, or None.
 
-    The server runs a message of several statements as one transaction, so there is neither a BEGIN nor a COMMIT; values
-    are sent as literals. Nothing is sent again after an error: the server may have executed a message that it did not
-    answer.
+    Nothing is sent again after an error: the server may have executed what it did not answer.
     """
-    statements = (f"{set_tenant(tenant_id)} {statement}" for tenant_id, statement, _ in calls)
-    values = [value for _, _, parameters in calls for value in parameters]
+    opening = set_role(SERVICE_ROLE, shared=shared)
     with service_driver() as driver:
-        cursor = ClientCursor(driver, row_factory=namedtuple_row)
-        cursor.execute(set_role(SERVICE_ROLE, shared=shared) + ";".join(statements), values)
-        return [result.fetchone() for result in cursor.results() if result.description]
+        statements = [BEGIN, *opening]
+        for tenant_id, statement, parameters in calls:
+            statements += (set_tenant(tenant_id), pipelines.bound(statement, parameters))
+        statements.append(COMMIT)
+        answers = pipelines.run(driver, statements)[len(opening) + 2 : -1 : 2]
+        return [next(iter(pipelines.rows(driver, answer)), None) for answer in answers]
 
 
 def read_one(tenant_id: str, statement: str, parameters: Sequence[Any]) -> Any:

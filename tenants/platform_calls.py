@@ -1,8 +1,8 @@
 """Single statements as the platform role, on connections beside the pool of requests.
 
 For what must never wait until a request returns its connection: a process that is overloaded still has to learn of
-revocations. A call is one message and so one transaction, as `tenants.db.run_in_one_trip`: role and timeout are set
-with SET LOCAL, so PgBouncer in transaction mode works.
+revocations. A call is one transaction in one round trip, as `tenants.group_tx.run_in_one_trip`: role and timeout are
+set until its end, so PgBouncer in transaction mode works.
 """
 
 import os
@@ -10,15 +10,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from psycopg import ClientCursor
 from sqlalchemy import URL, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from tenants import pipelines
 from tenants.db import PLATFORM_ROLE, make_engine, service_url
+from tenants.pipelines import BEGIN, COMMIT, Driver, Statement
 
 # The server's answer, and the acknowledgement of what we sent: a connection that hangs is given up.
 STATEMENT_TIMEOUT_MS = 300
 TCP_TIMEOUT_MS = 2_000
+_OPENING = (
+    Statement(f"SET LOCAL ROLE {PLATFORM_ROLE}".encode()),
+    Statement(f"SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}".encode()),
+)
+_NOT_DURABLE = Statement(b"SET LOCAL synchronous_commit = off")
 
 
 class CallFailed(Exception):
@@ -39,25 +45,21 @@ class PlatformCalls:
 
     def run(self, statement: str, values: Sequence[Any] = (), *, durable: bool = True) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows. What is not `durable` may be lost if the server crashes."""
-        opening = f"SET LOCAL ROLE {PLATFORM_ROLE}; SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS};"
-        if not durable:
-            opening += " SET LOCAL synchronous_commit = off;"
+        opening = _OPENING if durable else (*_OPENING, _NOT_DURABLE)
         try:
             pooled = self._connected_engine().raw_connection()
         except (psycopg.Error, SQLAlchemyError) as error:
             raise ConnectionLost(type(error).__name__) from None
-        driver: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
+        driver: Driver = pooled.driver_connection  # type: ignore[assignment]
         try:
-            cursor = ClientCursor(driver)
-            cursor.execute(f"{opening} {statement}", values)
-            return [row for result in cursor.results() if result.description for row in result.fetchall()]
+            answers = pipelines.run(driver, (BEGIN, *opening, pipelines.bound(statement, values), COMMIT))
+            return pipelines.rows(driver, answers[-2])
         except psycopg.Error as error:
             message = f"{type(error).__name__} {error.sqlstate or ''}".strip()
-            if driver.closed:
-                pooled.invalidate(error)
-                raise ConnectionLost(message) from None
-            raise CallFailed(message) from None
+            raise (ConnectionLost if driver.closed else CallFailed)(message) from None
         finally:
+            if driver.closed:
+                pooled.invalidate()
             pooled.close()
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from analytics.boards import recomputing
 from analytics.ingest import pages
 from tenants import db
 from tenants.db import owner_tx, tenant_tx, utcnow
+from tenants.pipelines import Statement
 from tests.analytics.conftest import make_page, views_of
 from tests.analytics.scores.conftest import UPDATE, claim_of
 from tests.people import Caller
@@ -27,7 +28,7 @@ def test_a_tenants_locked_row_keeps_nobody_elses_history(
                     SELECT tenant_id, id, date_trunc('hour', now()) - interval '2 years', 7 FROM pages
                 """)
             )
-    monkeypatch.setattr(db, "OWNER_OPENING", "SET LOCAL lock_timeout = 100")
+    monkeypatch.setattr(db, "OWNER_OPENING", [Statement(b"SET LOCAL lock_timeout = 100")])
     first, second = sorted([tenant, other_tenant])
     with tenant_tx(first, separate=True) as holding:
         holding.execute(text("SELECT FROM page_counters FOR UPDATE"))

@@ -88,3 +88,30 @@ def test_a_separate_transaction_neither_joins_nor_is_joined(tenant: str) -> None
         raise ZeroDivisionError
     with tenant_tx(tenant) as tx:
         assert list(tx.scalars(select(User.external_id))) == ["committed"]
+
+
+def test_the_first_transaction_after_a_restart_finds_a_working_connection(tenant: str) -> None:
+    backend = text("SELECT pg_backend_pid()")
+    with tenant_tx(tenant) as one, tenant_tx(tenant, separate=True) as two:
+        backends = {one.scalar(backend), two.scalar(backend)}
+        assert len(backends) == 2
+    with owner_tx() as owner:
+        for pid in backends:
+            assert owner.scalar(text("SELECT pg_terminate_backend(:pid, 60000)"), {"pid": pid})
+    for _ in range(3):
+        with tenant_tx(tenant) as tx:
+            assert tx.scalar(backend) not in backends
+
+
+def test_a_connection_lost_in_a_transaction_fails_it_and_is_replaced(tenant: str) -> None:
+    def lose_it() -> None:
+        with tenant_tx(tenant) as tx:
+            pid = tx.scalar(text("SELECT pg_backend_pid()"))
+            with owner_tx() as owner:
+                owner.scalar(text("SELECT pg_terminate_backend(:pid, 60000)"), {"pid": pid})
+
+    with pytest.raises(DBAPIError) as raised:
+        lose_it()
+    assert raised.value.connection_invalidated
+    with tenant_tx(tenant) as tx:
+        assert tx.scalar(text("SELECT 1")) == 1

@@ -1,14 +1,16 @@
 """Transactions that several tenants share: each sees its own rows, and all are committed or none."""
 
+from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from tenants.db import tenant_tx, utcnow
+from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.group_tx import read_one, run_in_one_trip, shared_tx
 from tenants.users import User, ensure_external
+from tests.service import eventually
 
 
 def test_one_trip_writes_for_every_tenant_or_for_none(tenant: str, other_tenant: str) -> None:
@@ -47,3 +49,25 @@ def test_a_single_row_is_read_in_the_open_transaction_or_in_one_of_its_own(tenan
         assert read_one(tenant, statement, (tenant, "a")).external_id == "a", "not committed yet"
     assert read_one(tenant, statement, (tenant, "a")).external_id == "a"
     assert read_one(other_tenant, statement, (tenant, "a")) is None, "inside another tenant"
+
+
+def terminate_sleeper() -> bool:
+    asleep = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    with owner_tx() as tx:
+        return bool(tx.scalar(text(asleep)))
+
+
+def test_an_error_in_one_trip_says_whether_the_outcome_is_known(tenant: str) -> None:
+    with pytest.raises(DBAPIError) as refused:
+        run_in_one_trip([(tenant, "SELECT 1 / %s", (0,))], shared=True)
+    assert not refused.value.connection_invalidated
+    assert getattr(refused.value.orig, "sqlstate", None) == "22012"
+    with pytest.raises(DBAPIError) as never_sent:
+        run_in_one_trip([(tenant, "SELECT %s::text", ("a\0b",))], shared=True)
+    assert not never_sent.value.connection_invalidated
+    with ThreadPoolExecutor() as threads:
+        threads.submit(eventually, terminate_sleeper)
+        with pytest.raises(DBAPIError) as lost:
+            run_in_one_trip([(tenant, "SELECT pg_sleep(60)", ())], shared=False)
+    assert lost.value.connection_invalidated
+    assert run_in_one_trip([(tenant, "SELECT %s AS one", (1,))], shared=True) == [(1,)]

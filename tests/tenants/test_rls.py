@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
 from tenants import rls
-from tenants.db import PLATFORM_ROLE, SERVICE_ROLE, Tx, owner_tx, set_role, set_tenant
+from tenants.db import PLATFORM_ROLE, SERVICE_ROLE, Tx, owner_tx, run_together, set_role, set_tenant
 
 
 class Undo(Exception):
@@ -31,7 +31,7 @@ def tx(connected: None) -> Iterator[Tx]:
 
 
 def become(tx: Tx, role: str, tenant: str | None = None) -> None:
-    tx.execute(text(set_role(role) + (set_tenant(tenant) if tenant else "")))
+    run_together(tx.raw, *set_role(role), *([set_tenant(tenant)] if tenant else []))
 
 
 def notes(tx: Tx) -> list[str]:

@@ -1,0 +1,164 @@
+"""Several statements in one round trip, each a message of its own: libpq's pipeline mode.
+
+PostgreSQL would also take them as one message, but Citus sends a message to its workers as a whole, so a message has
+one statement only. They are sent without psycopg's cursors, which cost more than most of these statements do, and
+without preparing them on the server, so PgBouncer in transaction mode works. Waiting is psycopg's, so it works under
+threads and under gevent.
+
+Values are bound as text; the server derives the type of a string or an array from the statement, as for a literal.
+"""
+
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.adapt import Transformer
+from psycopg.errors import error_from_result
+from psycopg.generators import fetch_many, send
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
+
+_CONNECTED = ConnStatus.OK
+_FAILED = ExecStatus.FATAL_ERROR
+_IDLE = TransactionStatus.IDLE
+MAX_KEPT_STATEMENTS = 256
+
+Driver = psycopg.Connection[Any]
+
+
+class Statement(NamedTuple):
+    """A statement as it is sent."""
+
+    sql: bytes
+    values: Sequence[bytes | None] | None = None
+    types: Sequence[int] | None = None
+
+
+BEGIN, COMMIT, ROLLBACK = Statement(b"BEGIN"), Statement(b"COMMIT"), Statement(b"ROLLBACK")
+
+
+def bound(sql: str, values: Sequence[object]) -> Statement:
+    """A statement with a value for each `%s`. Raises `psycopg.DataError` for what PostgreSQL cannot store."""
+    encoded = [_encode(value) for value in values]
+    return Statement(_numbered(sql, len(encoded)), [value for value, _ in encoded], [kind for _, kind in encoded])
+
+
+def run(driver: Driver, statements: Sequence[Statement]) -> list[PGresult]:
+    """Send these, and wait for all answers: one for each. Raises the first error.
+
+    After an error of the server the connection is usable, and a transaction that began here is rolled back. After
+    anything else that interrupts it, the connection is closed: it may be that the server has executed the statements.
+    """
+    pgconn = driver.pgconn
+    try:
+        pgconn.enter_pipeline_mode()
+        for sql, values, types in statements:
+            pgconn.send_query_params(sql, values, types)
+        pgconn.pipeline_sync()
+        answers = driver.wait(_answers(pgconn, len(statements)))
+        if pgconn.status == _CONNECTED:
+            pgconn.exit_pipeline_mode()
+    except BaseException:
+        driver.close()  # the next statement would take what is still to come for its own answer
+        raise
+    for answer in answers:
+        if answer.status == _FAILED:
+            if statements[0] is BEGIN and pgconn.status == _CONNECTED and pgconn.transaction_status != _IDLE:
+                run(driver, (ROLLBACK,))
+            raise error_from_result(answer)
+    return answers
+
+
+def rows(driver: Driver, answer: PGresult) -> list[Any]:
+    """The rows of an answer, by name."""
+    loader = Transformer.from_context(driver)
+    loader.set_pgresult(answer)
+    names = tuple(answer.fname(column) for column in range(answer.nfields))
+    return loader.load_rows(0, answer.ntuples, _row_type(names)._make) if names else []
+
+
+def _answers(pgconn: PGconn, count: int) -> PQGen[list[PGresult]]:
+    """The answer to each statement. Fewer if the server closed the connection: the last one then says why."""
+    yield from send(pgconn)
+    answers: list[PGresult] = []
+    try:
+        while len(answers) < count:
+            answers += yield from fetch_many(pgconn)
+        yield from fetch_many(pgconn)  # the end of the pipeline
+    except psycopg.DatabaseError:
+        if not any(answer.status == _FAILED for answer in answers):
+            raise
+    return answers
+
+
+@lru_cache(MAX_KEPT_STATEMENTS)
+def _numbered(sql: str, count: int) -> bytes:
+    """A statement with $1, $2, … for each `%s`."""
+    parts = sql.replace("%%", "%").split("%s") if count else [sql]
+    if len(parts) != count + 1:
+        raise psycopg.ProgrammingError(f"the statement has {len(parts) - 1} placeholders, and there are {count} values")
+    return "".join(part + (f"${place}" if place <= count else "") for place, part in enumerate(parts, 1)).encode()
+
+
+@lru_cache(MAX_KEPT_STATEMENTS)
+def _row_type(names: tuple[bytes | None, ...]) -> Any:
+    return namedtuple("Row", [(name or b"").decode() for name in names], rename=True)  # noqa: PYI024  names of the answer
+
+
+def _encode(value: object) -> tuple[bytes | None, int]:
+    """A value as text, and its type."""
+    encode, kind = _ENCODERS.get(type(value)) or _inherited(value)
+    return encode(value), kind
+
+
+def _inherited(value: object) -> tuple[Callable[[Any], bytes | None], int]:
+    for base in type(value).__mro__:
+        if base in _ENCODERS:
+            return _ENCODERS[base]
+    raise TypeError(f"a {type(value).__name__} is not sent in a pipeline")
+
+
+def _as_bytes(value: str) -> bytes:
+    """As libpq wants it, which would end the value at a NUL without a word."""
+    if "\0" in value:
+        raise psycopg.DataError("PostgreSQL text cannot contain NUL bytes")
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise psycopg.DataError("PostgreSQL text cannot contain surrogates") from None
+
+
+def _as_array(values: list[object]) -> bytes:
+    return _as_bytes(f"{{{','.join(map(_element, values))}}}")
+
+
+def _element(value: object) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case str():
+            return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        case datetime():
+            return f'"{value.isoformat()}"'
+        case UUID():
+            return value.hex
+        case _:
+            raise TypeError(f"a {type(value).__name__} is not sent in an array")
+
+
+# For each type how a value is encoded, and PostgreSQL's number of the type; 0: it is derived from the statement.
+_ENCODERS: dict[type, tuple[Callable[[Any], bytes | None], int]] = {
+    str: (_as_bytes, 0),
+    list: (_as_array, 0),
+    type(None): (lambda _: None, 0),
+    bool: (lambda value: b"t" if value else b"f", 16),
+    int: (lambda value: b"%d" % value, 20),
+    float: (lambda value: repr(value).encode(), 701),
+    datetime: (lambda value: value.isoformat().encode(), 1184),
+    UUID: (lambda value: value.hex.encode(), 2950),
+}
