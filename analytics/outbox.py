@@ -42,7 +42,11 @@ def mark_stale(tx: Tx, kind: Kind, members: Iterable[int | str]) -> None:
 def mark_selected_stale(tx: Tx, kind: Kind, select: str, parameters: Mapping[str, Any]) -> None:
     """The same for the members that a query selects, without a wake-up: for whoever projects them next itself."""
     tx.run(
-        text(f"INSERT INTO outbox (tenant_id, kind, member) SELECT :tenant, :kind, member FROM ({select}) s(member)"),  # noqa: S608  the callers' constants
+        text(f"""
+            INSERT INTO outbox (tenant_id, kind, member)
+            SELECT t.id, CAST(:kind AS text), s.member FROM tenants t CROSS JOIN ({select}) s(member)
+            WHERE t.id = :tenant
+        """),  # noqa: S608  the callers' constants
         {"tenant": tx.tenant, "kind": kind.value, **parameters},
     )
 

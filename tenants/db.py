@@ -17,7 +17,6 @@ by a pattern.
 """
 
 import re
-import select
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -36,7 +35,6 @@ from sqlalchemy import (
     Engine,
     ForeignKey,
     MetaData,
-    PoolProxiedConnection,
     Text,
     TextClause,
     create_engine,
@@ -262,15 +260,16 @@ def service_url() -> URL:
 def set_role(role: str, *, shared: bool = False) -> tuple[Statement, ...]:
     """The statements that set a role and its timeouts: short ones in a transaction that several tenants share.
 
-    None of them is a query: whoever wants another isolation level can still say so.
+    Not one SELECT of set_config() for all timeouts: that costs twice as much as these, it is a query, after which the
+    isolation level cannot be set any more, and a lock is waited for where the rows are, maybe on another node.
     """
-    local = {
+    settings = {
         "ROLE": role,
         "statement_timeout =": SHARED_STATEMENT_TIMEOUT_MS if shared else STATEMENT_TIMEOUT_MS,
         "lock_timeout =": SHARED_LOCK_TIMEOUT_MS if shared else LOCK_TIMEOUT_MS,
         "idle_in_transaction_session_timeout =": IDLE_IN_TRANSACTION_TIMEOUT_MS,
     }
-    return tuple(Statement(f"SET LOCAL {name} {value}".encode()) for name, value in local.items())
+    return tuple(Statement(f"SET LOCAL {name} {value}".encode()) for name, value in settings.items())
 
 
 def set_tenant(tenant_id: str) -> Statement:
@@ -323,7 +322,7 @@ def _begin(engine: Engine, opening: Sequence[Statement]) -> Connection:
             raise
         # The server was restarted, so the pool's other connections are lost too: try once with a new one.
         connection = engine.connect()
-        while _has_unread_input(connection.connection):
+        while pipelines.has_unread_input(connection.connection):
             connection.invalidate()
             connection.close()
             connection = engine.connect()
@@ -338,7 +337,7 @@ def run_together(connection: Connection, *statements: Statement) -> list[PGresul
     try:
         return pipelines.run(driver, statements)
     except psycopg.Error as error:
-        raise _as_dbapi_error(error, is_disconnect=driver.closed) from None
+        raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
     finally:
         if driver.closed:
             connection.invalidate()
@@ -357,33 +356,21 @@ def service_driver() -> Iterator[Driver]:
     engine = _configured().service
     try:
         pooled = engine.raw_connection()
-        while _has_unread_input(pooled):  # the server sends some when it closes an idle connection
+        while pipelines.has_unread_input(pooled):  # the server sends some when it closes an idle connection
             pooled.invalidate()
             pooled.close()
             pooled = engine.raw_connection()
     except psycopg.Error as error:
-        raise _as_dbapi_error(error, is_disconnect=True) from None
+        raise pipelines.as_dbapi_error(error, is_disconnect=True) from None
     driver: Driver = pooled.driver_connection  # type: ignore[assignment]
     try:
         yield driver
     except psycopg.Error as error:
-        raise _as_dbapi_error(error, is_disconnect=driver.closed) from None
+        raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
     finally:
         if driver.closed:
             pooled.invalidate()
         pooled.close()
-
-
-def _has_unread_input(pooled: PoolProxiedConnection) -> bool:
-    poll = select.poll()
-    poll.register(pooled.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _as_dbapi_error(error: psycopg.Error, *, is_disconnect: bool) -> BaseException:
-    return DBAPIError.instance(
-        None, None, error, psycopg.Error, hide_parameters=True, connection_invalidated=is_disconnect
-    )
 
 
 def _session(connection: Connection, tenant_id: str | None, *, separate: bool) -> Generator[Tx, None, Tx]:

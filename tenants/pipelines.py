@@ -8,6 +8,7 @@ threads and under gevent.
 Values are bound as text; the server derives the type of a string or an array from the statement, as for a literal.
 """
 
+import select
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -22,6 +23,8 @@ from psycopg.errors import error_from_result
 from psycopg.generators import fetch_many, send
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+from sqlalchemy import PoolProxiedConnection
+from sqlalchemy.exc import DBAPIError
 
 _CONNECTED = ConnStatus.OK
 _FAILED = ExecStatus.FATAL_ERROR
@@ -80,6 +83,20 @@ def rows(driver: Driver, answer: PGresult) -> list[Any]:
     loader.set_pgresult(answer)
     names = tuple(answer.fname(column) for column in range(answer.nfields))
     return loader.load_rows(0, answer.ntuples, _row_type(names)._make) if names else []
+
+
+def has_unread_input(connection: PoolProxiedConnection) -> bool:
+    """Whether the server has sent something unasked: it does when it closes an idle connection."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def as_dbapi_error(error: psycopg.Error, *, is_disconnect: bool) -> BaseException:
+    """An error of the driver, as SQLAlchemy raises it."""
+    return DBAPIError.instance(
+        None, None, error, psycopg.Error, hide_parameters=True, connection_invalidated=is_disconnect
+    )
 
 
 def _answers(pgconn: PGconn, count: int) -> PQGen[list[PGresult]]:

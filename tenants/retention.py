@@ -1,23 +1,35 @@
-"""How long rows are kept after they have expired. Run by the owner, across tenants."""
+"""How long rows are kept after they have expired. Run by the owner, for one tenant after the other."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
 from tenants.db import Tx, owner_tx
 
-# table → (a time column, how long after that time the row is kept)
-RETENTION: dict[str, tuple[str, timedelta]] = {
-    "sessions": ("expires_at", timedelta(hours=24)),
-    "password_resets": ("expires_at", timedelta(hours=1)),
-    "revoked_tokens": ("expires_at", timedelta(hours=1)),
-    "consumed_tokens": ("expires_at", timedelta(hours=1)),
-    "live_tickets": ("expires_at", timedelta(hours=1)),
-    "idempotency_keys": ("created_at", timedelta(hours=24)),
-    "ingest_rejections_hour": ("bucket_hour", timedelta(days=31)),
-    "credential_changes": ("at", timedelta(hours=1)),
-    "processes": ("seen_at", timedelta(hours=1)),
+
+@dataclass(frozen=True)
+class Kept:
+    """How long a table's rows are kept after the time in a column. `key` is their primary key without the tenant."""
+
+    key: tuple[str, ...]
+    column: str
+    after: timedelta
+    has_tenant: bool = True
+
+
+RETENTION = {
+    "sessions": Kept(("id",), "expires_at", timedelta(hours=24)),
+    "password_resets": Kept(("token_hash",), "expires_at", timedelta(hours=1)),
+    "revoked_tokens": Kept(("jti",), "expires_at", timedelta(hours=1)),
+    "consumed_tokens": Kept(("token_id",), "expires_at", timedelta(hours=1)),
+    "live_tickets": Kept(("ticket_hash",), "expires_at", timedelta(hours=1)),
+    "idempotency_keys": Kept(("request",), "created_at", timedelta(hours=24)),
+    "ingest_rejections_hour": Kept(("bucket_hour", "reason"), "bucket_hour", timedelta(days=31)),
+    "credential_changes": Kept(("id",), "at", timedelta(hours=1)),
+    "processes": Kept(("id",), "seen_at", timedelta(hours=1), has_tenant=False),
 }
 MAX_ROWS_PER_CHUNK = 10_000
 
@@ -26,23 +38,40 @@ def purge_expired(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
     """Delete expired rows, one chunk per commit, until none are left or time is up. Safe to run twice."""
     deadline = time.monotonic() + within_s
     purged = dict.fromkeys(RETENTION, 0)
-    for table, (column, after) in RETENTION.items():
-        while time.monotonic() < deadline:
-            with owner_tx() as tx:
-                deleted = _purge(tx, table, column, now - after)
-            purged[table] += deleted
-            if deleted < MAX_ROWS_PER_CHUNK:
-                break
+    for table, kept in RETENTION.items():
+        before = now - kept.after
+        for tenant_id in _owners(table, kept, before) if kept.has_tenant else [None]:
+            while time.monotonic() < deadline:
+                with owner_tx() as tx:
+                    deleted = _purge(tx, table, kept, tenant_id, before)
+                purged[table] += deleted
+                if deleted < MAX_ROWS_PER_CHUNK:
+                    break
     return purged
 
 
-def _purge(tx: Tx, table: str, column: str, before: datetime) -> int:
+def _owners(table: str, kept: Kept, before: datetime) -> Sequence[str]:
+    """The tenants that have expired rows."""
+    with owner_tx() as tx:
+        return tx.scalars(
+            text(f"SELECT DISTINCT tenant_id FROM {table} WHERE {kept.column} < :before ORDER BY tenant_id"),  # noqa: S608  names from the table above
+            {"before": before},
+        ).all()
+
+
+def _purge(tx: Tx, table: str, kept: Kept, tenant_id: str | None, before: datetime) -> int:
+    """Delete a chunk of a tenant's rows: by their keys, since a distributed table has no ctid of its own."""
+    key = ", ".join(kept.key)
+    old_key = ", ".join(f"old.{column}" for column in kept.key)
+    in_tenant = "tenant_id = :tenant AND" if kept.has_tenant else ""
     deleted = tx.execute(
-        text(
-            f"DELETE FROM {table} WHERE ctid = ANY (ARRAY("  # noqa: S608  names from the table above
-            f"SELECT ctid FROM {table} WHERE {column} < :before LIMIT {MAX_ROWS_PER_CHUNK}"
-            " FOR UPDATE SKIP LOCKED)) RETURNING 1"
-        ),
-        {"before": before},
+        text(f"""
+            WITH old AS MATERIALIZED (
+                SELECT {key} FROM {table} WHERE {in_tenant} {kept.column} < :before
+                LIMIT {MAX_ROWS_PER_CHUNK} FOR UPDATE SKIP LOCKED
+            )
+            DELETE FROM {table} WHERE {in_tenant} ({key}) IN (SELECT {old_key} FROM old) RETURNING 1
+        """),  # noqa: S608  names from the table above
+        {"before": before} | ({"tenant": tenant_id} if kept.has_tenant else {}),
     )
     return len(deleted.all())

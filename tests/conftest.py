@@ -35,7 +35,7 @@ from migrations.run import migrate
 from tenants import db, logs, passwords, registry
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
-from tests import secrets_seen
+from tests import recorded_sql, secrets_seen
 from tests.secrets_seen import LOG_FOLDER, LOGS
 from tests.service import PREPARED_IN, Service, copy_prepared, running_service
 
@@ -144,6 +144,18 @@ def log_file() -> Iterator[Path]:
     with file.open("w", buffering=1) as stream:
         logs.configure(service="tests", log_format="json", stream=stream)
         yield file
+
+
+@pytest.fixture(scope="session", autouse=True)
+def watched_sql() -> None:
+    recorded_sql.watch()
+
+
+@pytest.fixture(autouse=True)
+def _statements_keep_the_rules(watched_sql: None) -> Iterator[None]:
+    """Whatever a test has our code execute is a statement of one tenant: see tests/rules/test_sql.py."""
+    yield
+    assert recorded_sql.take() == []
 
 
 @pytest.fixture

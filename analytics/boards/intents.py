@@ -51,8 +51,9 @@ def delete(tx: Tx, kind: Kind, members: Collection[str]) -> None:
 
 _RECORD = text("""
     INSERT INTO projecting AS i (tenant_id, kind, member, scopes)
-    SELECT :tenant, :kind, member, string_to_array(scopes, ' ')
-    FROM unnest(CAST(:members AS text[]), CAST(:scopes AS text[])) AS w(member, scopes)
+    SELECT t.id, CAST(:kind AS text), w.member, string_to_array(w.scopes, ' ')
+    FROM tenants t CROSS JOIN unnest(CAST(:members AS text[]), CAST(:scopes AS text[])) AS w(member, scopes)
+    WHERE t.id = :tenant
     ON CONFLICT (tenant_id, kind, member)
     DO UPDATE SET scopes = ARRAY(SELECT DISTINCT s FROM unnest(i.scopes || EXCLUDED.scopes) s)
 """)

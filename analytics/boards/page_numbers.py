@@ -204,11 +204,14 @@ _DELETE = text("DELETE FROM page_stats WHERE tenant_id = :tenant AND page_id = A
 _SAVE = text(f"""
     INSERT INTO page_stats (tenant_id, page_id, space_key, is_public, is_shared, page_updated_at, computed_at,
                             {", ".join(COLUMNS)})
-    SELECT :tenant, page_id, space_key, is_public, is_shared, page_updated_at, :now, {", ".join(COLUMNS)}
-    FROM unnest(CAST(:pages AS bigint[]), CAST(:spaces AS text[]), CAST(:public AS boolean[]),
+    SELECT t.id, w.page_id, w.space_key, w.is_public, w.is_shared, w.page_updated_at, CAST(:now AS timestamptz),
+           {", ".join(f"w.{name}" for name in COLUMNS)}
+    FROM tenants t CROSS JOIN
+         unnest(CAST(:pages AS bigint[]), CAST(:spaces AS text[]), CAST(:public AS boolean[]),
                 CAST(:shared AS boolean[]), CAST(:updated AS timestamptz[]),
                 {", ".join(f"CAST(:{name} AS {metric.sql_type}[])" for name, (metric, _) in page_columns().items())})
          AS w(page_id, space_key, is_public, is_shared, page_updated_at, {", ".join(COLUMNS)})
+    WHERE t.id = :tenant
     ON CONFLICT (tenant_id, page_id) DO UPDATE SET
         space_key = EXCLUDED.space_key, is_public = EXCLUDED.is_public, is_shared = EXCLUDED.is_shared,
         page_updated_at = EXCLUDED.page_updated_at, computed_at = EXCLUDED.computed_at,

@@ -290,5 +290,5 @@ _SEAL = text("""
     FROM leaderboard_snapshots
     WHERE tenant_id = :tenant AND sealed_on = :live AND (taken_at AT TIME ZONE 'UTC')::date < :today
       AND NOT is_sealed
-    ON CONFLICT DO NOTHING
+    ON CONFLICT DO NOTHING RETURNING scope
 """)

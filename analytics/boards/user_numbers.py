@@ -174,11 +174,13 @@ _VALUES = ", ".join(f"value_{window}" for window in Window)
 _MEMBERS = ", ".join(f"member_{window}" for window in Window)
 _SAVE = text(f"""
     INSERT INTO user_stats (tenant_id, user_id, metric, segment, computed_at, {_VALUES}, {_MEMBERS})
-    SELECT :tenant, user_id, :metric, segment, :now, {_VALUES}, {_MEMBERS}
-    FROM unnest(CAST(:users AS uuid[]), CAST(:segments AS text[]),
+    SELECT t.id, w.user_id, CAST(:metric AS text), w.segment, CAST(:now AS timestamptz), {_VALUES}, {_MEMBERS}
+    FROM tenants t CROSS JOIN
+         unnest(CAST(:users AS uuid[]), CAST(:segments AS text[]),
                 {", ".join(f"CAST(:value_{window} AS bigint[])" for window in Window)},
                 {", ".join(f"CAST(:member_{window} AS text[])" for window in Window)})
          AS w(user_id, segment, {_VALUES}, {_MEMBERS})
+    WHERE t.id = :tenant
     ON CONFLICT (tenant_id, user_id, metric) DO UPDATE SET segment = EXCLUDED.segment,
         computed_at = EXCLUDED.computed_at,
         {", ".join(f"{name} = EXCLUDED.{name}" for name in f"{_VALUES}, {_MEMBERS}".split(", "))}

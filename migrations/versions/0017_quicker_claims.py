@@ -6,7 +6,7 @@ from alembic import op
 from tenants.db import SERVICE_ROLE
 
 revision = "0017"
-down_revision = "0015"
+down_revision = "0016"
 
 # What decides about claims of actions, read after their users are locked. Each statement of the function sees what was
 # committed before it began, so nothing that decides can change any more. Instead of `claim_facts`: what the terms of an

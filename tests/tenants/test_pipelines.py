@@ -52,10 +52,24 @@ def test_values_arrive_as_they_were_given(driver: Driver) -> None:
     sql = """
         SELECT %s AS number, %s AS fraction, %s AS yes, %s AS no, %s AS time, %s AS id, %s::text AS nothing,
                %s::text[] AS texts, %s::timestamptz[] AS times, %s::uuid[] AS ids, %s::text[] AS empty,
-               %s::int[] AS numbers, 7 %% 4 AS rest
+               %s::bytea[] AS hashes, %s::int[] AS numbers, 7 %% 4 AS rest
     """
     empty: list[str] = []
-    values = (7, 0.5, True, False, now, one, None, TEXTS, [now, None], [None, one], empty, "{1,NULL,-2}")
+    values = (
+        7,
+        0.5,
+        True,
+        False,
+        now,
+        one,
+        None,
+        TEXTS,
+        [now, None],
+        [None, one],
+        empty,
+        [b"\x00\xff", b"", None],
+        "{1,NULL,-2}",
+    )
     (row,) = pipelines.rows(driver, *pipelines.run(driver, [bound(sql, values)]))
     assert tuple(row) == (*values[:-1], [1, None, -2], 3)
     for one_text in TEXTS:

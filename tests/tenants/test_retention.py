@@ -31,7 +31,7 @@ def insert(tenant: str, **ages: timedelta) -> datetime:
 
 
 def test_rows_are_deleted_when_their_time_is_over_and_not_before(tenant: str) -> None:
-    kept_for, moment = RETENTION["idempotency_keys"][1], timedelta(seconds=1)
+    kept_for, moment = RETENTION["idempotency_keys"].after, timedelta(seconds=1)
     now = insert(tenant, old=kept_for + moment, kept=kept_for - moment)
     assert retention.purge_expired(now=now)["idempotency_keys"] >= 1
     assert keys_of(tenant) == {"kept"}
@@ -49,5 +49,18 @@ def test_more_rows_than_a_chunk_are_deleted_too_and_none_after_the_time_is_up(
     assert keys_of(tenant) == set()
 
 
-def test_every_table_of_the_list_has_its_time_column(connected: None) -> None:
+def test_every_table_of_the_list_has_its_time_column_and_its_key(connected: None) -> None:
     assert retention.purge_expired(now=utcnow() - timedelta(days=4000)).keys() == RETENTION.keys()
+    with owner_tx() as tx:
+        keys = {row.table: row.columns for row in tx.execute(_PRIMARY_KEYS)}
+    assert {table: ["tenant_id"] * kept.has_tenant + [*kept.key] for table, kept in RETENTION.items()} == {
+        table: keys[table] for table in RETENTION
+    }
+
+
+_PRIMARY_KEYS = text("""
+    SELECT c.relname::text AS "table", array_agg(a.attname::text ORDER BY a.attnum) AS columns
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY(i.indkey)
+    WHERE i.indisprimary AND c.relnamespace = 'public'::regnamespace GROUP BY c.relname
+""")
