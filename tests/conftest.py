@@ -1,6 +1,7 @@
 """Real servers for every test: local ones, or those that DATABASE_URL and REDIS_URL name."""
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -44,6 +45,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if is_first_process():
         shutil.rmtree(LOGS, ignore_errors=True)
         os.environ[PREPARED_IN] = str(make_reachable_folder())  # the other processes inherit it
+
+
+def pytest_collection() -> None:
+    gc.disable()  # modules are loaded, which stay: there is hardly any garbage to find
+
+
+def pytest_collection_finish() -> None:
+    """Spare every later search for garbage what is here to stay: libraries, modules and tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -101,7 +112,7 @@ INDEPENDENT_TESTS = {"tests/faults/test_up.py"}
 # Names that a module imports to start Plaudit's processes or a browser.
 STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service", "servers_of"}
 # Fixtures that do so.
-STARTING = {"on_ours", "processes", "web"}
+STARTING = {"on_ours", "on_ours_empty", "processes", "web"}
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
