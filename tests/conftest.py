@@ -71,23 +71,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 # The slowest files start first, so that no pytest process is still busy with one when the others are done.
 SLOW = [
-    "tests/workers/test_run.py",  # not slow on a new database: its worker projects whatever other tests left
-    "tests/faults/test_live.py",
-    "tests/attacks/test_exports.py",
+    # Not slow on a new database: they go over whatever other tests left.
+    "tests/workers/test_run.py",
+    "tests/analytics/test_maintenance.py",
+    # With all tests that share its service.
     "tests/browser/test_dashboard.py",
-    "tests/faults/test_scores.py",
-    "tests/faults/test_boards.py",
-    "tests/faults/test_up.py",
-    "tests/app/run/test_backups.py",
+    "tests/faults/test_live.py",
     "tests/analytics/boards/test_model.py",
     "tests/faults/test_neighbours.py",
+    "tests/faults/test_up.py",
+    "tests/faults/test_boards.py",
+    "tests/faults/test_terminal.py",
+    "tests/faults/test_scores.py",
     "tests/faults/test_ingest.py",
+    "tests/attacks/test_exports.py",
     "tests/app/run/test_server_roles.py",
+    "tests/app/run/test_backups.py",
     "tests/analytics/ingest/test_group_commit.py",
+    "tests/analytics/ingest/test_imports.py",
     "tests/app/live/test_server.py",
     "tests/app/live/test_admission.py",
-    "tests/analytics/ingest/test_imports.py",
     "tests/browser/test_nginx.py",
+    "tests/analytics/test_metrics.py",
+    "tests/app/api/test_logins.py",
+    "tests/app/http/test_fast_reads.py",
 ]
 # Tests that use one of these session fixtures run in one pytest process, which starts it once.
 SHARED_BY = {
