@@ -1,6 +1,7 @@
 """Real servers for every test: local ones, or those that DATABASE_URL and REDIS_URL name."""
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -46,6 +47,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         os.environ[PREPARED_IN] = str(make_reachable_folder())  # the other processes inherit it
 
 
+def pytest_collection() -> None:
+    gc.disable()  # modules are loaded, which stay: there is hardly any garbage to find
+
+
+def pytest_collection_finish() -> None:
+    """Spare every later search for garbage what is here to stay: libraries, modules and tests."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """No password, secret, token or key is in any log line of the whole run."""
     secrets_seen.save()
@@ -60,23 +71,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 # The slowest files start first, so that no pytest process is still busy with one when the others are done.
 SLOW = [
-    "tests/workers/test_run.py",  # not slow on a new database: its worker projects whatever other tests left
-    "tests/faults/test_live.py",
-    "tests/attacks/test_exports.py",
+    # Not slow on a new database: they go over whatever other tests left.
+    "tests/workers/test_run.py",
+    "tests/analytics/test_maintenance.py",
+    # With all tests that share its service.
     "tests/browser/test_dashboard.py",
-    "tests/faults/test_scores.py",
-    "tests/faults/test_boards.py",
-    "tests/faults/test_up.py",
-    "tests/app/run/test_backups.py",
+    "tests/faults/test_live.py",
     "tests/analytics/boards/test_model.py",
     "tests/faults/test_neighbours.py",
+    "tests/faults/test_up.py",
+    "tests/faults/test_boards.py",
+    "tests/faults/test_terminal.py",
+    "tests/faults/test_scores.py",
     "tests/faults/test_ingest.py",
+    "tests/attacks/test_exports.py",
     "tests/app/run/test_server_roles.py",
+    "tests/app/run/test_backups.py",
     "tests/analytics/ingest/test_group_commit.py",
+    "tests/analytics/ingest/test_imports.py",
     "tests/app/live/test_server.py",
     "tests/app/live/test_admission.py",
-    "tests/analytics/ingest/test_imports.py",
     "tests/browser/test_nginx.py",
+    "tests/analytics/test_metrics.py",
+    "tests/app/api/test_logins.py",
+    "tests/app/http/test_fast_reads.py",
 ]
 # Tests that use one of these session fixtures run in one pytest process, which starts it once.
 SHARED_BY = {
@@ -101,7 +119,7 @@ INDEPENDENT_TESTS = {"tests/faults/test_up.py"}
 # Names that a module imports to start Plaudit's processes or a browser.
 STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service", "servers_of"}
 # Fixtures that do so.
-STARTING = {"on_ours", "processes", "web"}
+STARTING = {"on_ours", "on_ours_empty", "processes", "web"}
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

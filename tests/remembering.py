@@ -1,13 +1,13 @@
-"""A process that answers from memory whether sessions are valid, as the web processes do: told what to do by lines.
+"""A process that answers from memory whether sessions are valid, as the web processes do: told what to do by messages.
 
 Without HTTP before it, so that a test decides which process is asked, and asks at the very moment it wants to.
 """
 
-import json
+import multiprocessing
 import os
-import subprocess
 import sys
-from pathlib import Path
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from typing import Any, Self
 from uuid import UUID
 
@@ -17,47 +17,44 @@ from tenants import liveness, logs, sessions
 from tenants.credential_feed import boottime
 from tenants.db import tenant_tx, utcnow
 
-ROOT = Path(__file__).parents[1]
+# Most of the time of a new process is loading libraries: these are forks of one that has them, and nothing else.
+_forking = multiprocessing.get_context("forkserver")
+_forking.set_forkserver_preload([__name__])
 
 
 class Remembering:
     """One such process, seen from the test."""
 
     def __init__(self, settings: Settings, *, redis_url: str) -> None:
-        addresses = {
-            "PLAUDIT_SERVICE_DATABASE_URL": settings.service_database_url or settings.database_url or "",
-            "REDIS_URL": redis_url,
-            "PLAUDIT_SECRET_KEY": settings.secret_key or "",
-        }
-        env = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"} | addresses
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.remembering"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env=env,
-            text=True,
+        self._calls, its_calls = _forking.Pipe()
+        own = replace(
+            settings,
+            database_url=None if settings.service_database_url else settings.database_url,
+            redis_url=redis_url,
+            queue_redis_url=redis_url,
         )
+        self.process = _forking.Process(target=answer_calls, args=(own, its_calls), daemon=True)
+        self.process.start()
+        its_calls.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self.process.join()
+        self._calls.close()
+
+    def send_signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
 
     def tell(self, what: str, tenant: str, session: str = "") -> None:
         """Begin a call, without waiting for its answer."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([what, tenant, session]) + "\n")
-        self.process.stdin.flush()
+        self._calls.send((what, tenant, session))
 
     def answer(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
+        return self._calls.recv()
 
     def is_valid(self, tenant: str, session: str) -> bool:
         self.tell("is_valid", tenant, session)
@@ -87,11 +84,11 @@ def revoke(tenant: str, session: str) -> float:
     return boottime() - committed_at[0]
 
 
-def main() -> None:
+def answer_calls(settings: Settings, calls: Connection) -> None:
     logs.configure(service="web", log_format="json", stream=sys.stderr)
-    connect(Settings.from_env())
-    for line in sys.stdin:
-        what, tenant, session = json.loads(line)
+    connect(settings)
+    while True:
+        what, tenant, session = calls.recv()
         match what:
             case "is_valid":
                 answer: Any = sessions.rights_of(tenant, session) is not None
@@ -99,8 +96,4 @@ def main() -> None:
                 answer = remembers(tenant, session)
             case "revoke":
                 answer = revoke(tenant, session)
-        print(json.dumps(answer), flush=True)  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()
+        calls.send(answer)

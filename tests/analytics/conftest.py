@@ -9,6 +9,8 @@ from sqlalchemy import text
 
 from analytics.ingest import pages, writes
 from analytics.ingest.writes import Item, Outcome, WriteRequest
+from analytics.scores import catalog
+from analytics.scores.catalog import Terms
 from tenants import queue
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
@@ -31,10 +33,10 @@ def page(sender: Caller) -> str:
 @pytest.fixture
 def admin(client: FlaskClient, tenant: str) -> Caller:
     """A tenant app with all rights, and a catalog of two actions."""
-    caller = client_of(client, tenant)
-    for name, terms in {"post": {"points": 10}, "answer": {"points": 100}}.items():
-        assert caller("PUT", f"/api/v1/actions/catalog/{name}", json=terms).status_code == 200
-    return caller
+    with tenant_tx(tenant) as tx:
+        for name, points in {"post": 10, "answer": 100}.items():
+            catalog.put(tx, name, Terms(points=points), now=utcnow())
+    return client_of(client, tenant)
 
 
 @pytest.fixture

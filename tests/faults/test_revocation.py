@@ -153,7 +153,7 @@ def test_a_process_that_was_stopped_during_a_revocation_refuses_it_when_it_conti
     for process in processes:
         eventually(lambda process=process: process.remembers(tenant, session))  # type: ignore[misc]
         assert process.is_valid(tenant, other)
-    stopped = processes[-1].process
+    stopped = processes[-1]
     stopped.send_signal(signal.SIGSTOP)
     try:
         waited_s = processes[0].revoke(tenant, session)

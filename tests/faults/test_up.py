@@ -162,7 +162,8 @@ def left_by_killing(parent: psutil.Popen) -> list[psutil.Process]:
     parent.kill()
     parent.wait()
     for child in children:
-        child.resume()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it was killed with its parent, although it stood still
+            child.resume()
     return left_of(children)
 
 

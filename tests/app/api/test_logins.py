@@ -9,7 +9,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from app.settings import Settings
-from app.web import create_app
+from app.web import connect, create_app, install_services
 from tenants import passwords, users
 from tenants.db import tenant_tx, utcnow
 from tenants.users import Role
@@ -137,11 +137,21 @@ def test_logins_are_throttled_without_redis_too(settings: Settings, tenant: str)
     assert [away.post("/api/v1/auth/login", json=body).status_code for _ in range(11)] == [401] * 10 + [429]
 
 
+@pytest.fixture(scope="module")
+def built_twice(settings: Settings) -> tuple[Flask, Flask]:
+    return create_app(settings), create_app(settings)
+
+
 @pytest.fixture(params=["redis", "no redis"])
-def two_apps(request: pytest.FixtureRequest, settings: Settings) -> tuple[Flask, Flask]:
+def two_apps(
+    request: pytest.FixtureRequest, built_twice: tuple[Flask, Flask], settings: Settings
+) -> tuple[Flask, Flask]:
     """Two applications, with Redis and without. (`tests/faults` does the same with real processes.)"""
     here = settings if request.param == "redis" else replace(settings, redis_url="redis://127.0.0.1:1/0")
-    return create_app(here), create_app(here)
+    connect(here)
+    for app in built_twice:
+        install_services(app, here)
+    return built_twice
 
 
 @pytest.mark.parametrize("how", ["logout", "revoke", "suspend", "reset", "reuse"])

@@ -1,13 +1,14 @@
 """Commands, run as processes on the tests' own servers. (Tests of local servers and backups: tests/app/run.)"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from app.settings import Settings
+from app.run.data_folder import Addresses
 from tests.analytics.conftest import page, sender
+from tests.conftest import fresh_database
 from tests.service import plaudit
 
 __all__ = ["page", "sender"]
@@ -17,9 +18,20 @@ Run = Callable[..., CompletedProcess[str]]
 
 
 @pytest.fixture
-def on_ours(settings: Settings, tmp_path: Path) -> Run:
+def on_ours(addresses: Addresses, tmp_path: Path) -> Run:
     """Commands on the tests' own servers, which need not be started for each."""
-    env = {"DATABASE_URL": settings.database_url or "", "REDIS_URL": settings.redis_url or ""}
-    if settings.service_database_url:
-        env["PLAUDIT_SERVICE_DATABASE_URL"] = settings.service_database_url
-    return lambda *arguments: plaudit(*arguments, data_dir=tmp_path, env=env)
+    return commands_on(addresses, tmp_path)
+
+
+@pytest.fixture
+def on_ours_empty(servers: Addresses, tmp_path: Path) -> Iterator[Run]:
+    """The same, with a database of the test's own: nothing of other tests waits to be projected there."""
+    with fresh_database(servers) as fresh:
+        yield commands_on(fresh, tmp_path)
+
+
+def commands_on(addresses: Addresses, data_dir: Path) -> Run:
+    env = {"DATABASE_URL": addresses.database_url, "REDIS_URL": addresses.redis_url}
+    if addresses.service_database_url:
+        env["PLAUDIT_SERVICE_DATABASE_URL"] = addresses.service_database_url
+    return lambda *arguments: plaudit(*arguments, data_dir=data_dir, env=env)

@@ -8,8 +8,8 @@ from tests.conftest import reachable_folder
 from tests.service import copy_prepared, plaudit
 
 
-def test_on_configured_servers_without_workers_it_says_so_and_exits_with_1(connected: None, on_ours: Run) -> None:
-    done = on_ours("doctor", "--json")
+def test_on_configured_servers_without_workers_it_says_so_and_exits_with_1(on_ours_empty: Run) -> None:
+    done = on_ours_empty("doctor", "--json")
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert not report["ok"]
@@ -18,7 +18,7 @@ def test_on_configured_servers_without_workers_it_says_so_and_exits_with_1(conne
     for finding in report["findings"]:
         assert finding.keys() == {"level", "about", "what", "why", "advice"}
         assert finding["level"] == "ok" or (finding["why"] and finding["advice"])
-    text = on_ours("doctor").stdout
+    text = on_ours_empty("doctor").stdout
     assert "✗ There is no worker\n      why: boards do not follow" in text
     assert text.splitlines()[-1].endswith("warnings.") or text.splitlines()[-1].endswith("warning.")
 

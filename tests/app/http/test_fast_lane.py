@@ -1,6 +1,7 @@
 """Nobody can tell the fast lane from the route but by its speed."""
 
 import gzip
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import views_of
 from tests.app.http.lanes import answer_of, paths_at_the_routes
 from tests.people import Caller, client_of
+from tests.service import eventually
 
 VIEWS = "/api/v1/pages/a/views"
 GZIP = {"Content-Encoding": "gzip"}
@@ -68,9 +70,16 @@ def test_a_plain_view_never_comes_as_far_as_flask(sender: Caller, tenant: str, f
     ],
 )
 def test_both_lanes_answer_alike(sender: Caller, flask_routes: list[str], options: dict[str, Any]) -> None:
-    lane = answer_of(sender, "POST", VIEWS, **options)
-    flask_routes.clear()
-    assert answer_of(sender, "POST", f"{VIEWS}?around", **options) == lane
+    def ask_both() -> tuple[Any, Any] | None:
+        """In the same second: a refusal may name a time."""
+        second = int(time.time())
+        lane = answer_of(sender, "POST", VIEWS, **options)
+        flask_routes.clear()
+        route = answer_of(sender, "POST", f"{VIEWS}?around", **options)
+        return (lane, route) if int(time.time()) == second else None
+
+    lane, route = eventually(ask_both)
+    assert route == lane
     assert flask_routes == [VIEWS], "a query takes the way through Flask"
     assert lane[0] < 500
 

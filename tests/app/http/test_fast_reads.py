@@ -1,5 +1,6 @@
 """Reads of the fast lane: the same answers as the routes give, and never those of somebody else."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from app.http.fast_reads import plain_query
 from tenants.db import utcnow
 from tests.analytics.conftest import make_page
 from tests.app.http.lanes import answer_of, by_the_route, paths_at_the_routes
+from tests.conftest import make_tenant
 from tests.people import Caller, client_of, user_of
 from tests.service import eventually
 
@@ -20,6 +22,26 @@ BOARD, RANK = "/api/v1/leaderboards", "/api/v1/leaderboards/rank"
 @pytest.fixture
 def admin(client: FlaskClient, tenant: str) -> Caller:
     """Three pages with views: two public, one private."""
+    return fill(client, tenant)
+
+
+@pytest.fixture(scope="module")
+def created_once() -> dict[str, Caller]:
+    return {}
+
+
+@pytest.fixture
+def readers(client: FlaskClient, created_once: dict[str, Caller]) -> dict[str, Caller]:
+    """Readers of a tenant with `admin`'s pages, by kind. Shared by tests that change nothing."""
+    if not created_once:
+        tenant = make_tenant()
+        created_once["client"] = fill(client, tenant)
+        for kind in ("member", "stranger"):
+            created_once[kind] = user_of(client, tenant, sees_private=kind == "member")
+    return {kind: replace(reader, http=client) for kind, reader in created_once.items()}
+
+
+def fill(client: FlaskClient, tenant: str) -> Caller:
     admin = client_of(client, tenant)
     for number, name in enumerate(("a", "b", "c"), 1):
         make_page(admin, name, visibility="private" if name == "c" else "public")
@@ -67,10 +89,9 @@ READS = [
 
 @pytest.mark.parametrize("path", READS)
 @pytest.mark.parametrize("kind", ["client", "member", "stranger"])
-def test_both_lanes_answer_alike(client: FlaskClient, admin: Caller, tenant: str, path: str, kind: str) -> None:
-    reader = admin if kind == "client" else user_of(client, tenant, sees_private=kind == "member")
+def test_both_lanes_answer_alike(readers: dict[str, Caller], path: str, kind: str) -> None:
     for _ in range(2):  # computed, and kept
-        assert answer_of(reader, "GET", path) == by_the_route(reader, "GET", path)
+        assert answer_of(readers[kind], "GET", path) == by_the_route(readers[kind], "GET", path)
 
 
 @pytest.mark.parametrize("path", [BOARD, f"{RANK}?member=a&around=5", "/api/v1/pages/a/stats"])
