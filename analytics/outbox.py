@@ -7,6 +7,7 @@ Append-only, so a writer never waits for the projection: rows are read, deduplic
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +30,8 @@ class Outbox(TenantOwned, Base):
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     kind: Mapped[str]
     member: Mapped[str]
+    # Of a page: the hour whose counts changed. None: several hours, or something else.
+    hour: Mapped[datetime | None]
 
 
 def mark_stale(tx: Tx, kind: Kind, members: Iterable[int | str]) -> None:

@@ -48,6 +48,7 @@ class Window(StrEnum):
 WINDOWS = {window.value: window for window in Window}
 SLIDING = tuple(window for window in Window if window.length is not None)
 LONGEST = max(window.length for window in Window if window.length is not None)
+SHORTEST = min(window.length for window in Window if window.length is not None)
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,10 @@ class Span:
 
 
 def bounds(now: datetime) -> dict[str, datetime | None]:
-    """SQL parameters: the start of each sliding window (`start_7d`), the oldest start, and the common end."""
+    """SQL parameters: the start of each sliding window (`start_7d`), the oldest and newest of them, and their end."""
     hour = hour_of(now)
     starts = {f"start_{window}": window.start(hour) for window in SLIDING}
-    return {**starts, "oldest": hour - LONGEST + HOUR, "end": hour + HOUR}
+    return {**starts, "oldest": hour - LONGEST + HOUR, "newest": hour - SHORTEST + HOUR, "end": hour + HOUR}
 
 
 def crossed(before: datetime, after: datetime) -> list[Span]:

@@ -92,12 +92,18 @@ def counts_of(tx: Tx, page_ids: Sequence[int], window: Window) -> dict[int, dict
     return {row.page_id: {name: getattr(row, column_) for name, column_ in names.items()} for row in rows}
 
 
-def compute(tx: Tx, page_ids: Collection[int], *, now: datetime, weights: Weights, shared: bool) -> list[PageChange]:
+def compute(
+    tx: Tx, page_ids: Collection[int], *, now: datetime, weights: Weights, shared: bool, add: bool = False
+) -> list[PageChange]:
     """These pages' numbers as of now, beside the saved ones. Only reads.
 
-    `shared`: whether the tenant shares its public pages with the global boards.
+    `shared`: whether the tenant shares its public pages with the global boards. `add`: the saved numbers are those of
+    this hour, but for what the outbox has. Then a page whose rows there all name hours that are in every window has the
+    same change in each of them: what its totals have more than the saved ones. Outbox and totals are of one moment,
+    since they are read by one statement. Without it, or if a row says otherwise, everything is counted again.
     """
-    rows = tx.run(_COMPUTE, {"tenant": tx.tenant, "pages": array(sorted(page_ids)), **bounds(now)})
+    parameters = {"tenant": tx.tenant, "pages": array(sorted(page_ids)), "add": add, **bounds(now)}
+    rows = tx.run(_COMPUTE, parameters)
     return list(_changes(tx.tenant, rows, weights, shared=shared))
 
 
@@ -173,9 +179,21 @@ def _counts_sql(name: str, source: Counted) -> str:
     return f"""
         CROSS JOIN LATERAL (
             SELECT {sums} FROM {source.table}
-            WHERE tenant_id = :tenant AND page_id = w.page_id AND {source.time} >= :oldest AND {source.time} < :end
+            WHERE NOT saved.is_base
+              AND tenant_id = :tenant AND page_id = w.page_id AND {source.time} >= :oldest AND {source.time} < :end
         ) {name}_counts
     """  # noqa: S608  names from the table of metrics
+
+
+def _values_sql(name: str, source: Counted) -> str:
+    """A page's counts in each window: counted, or added to the saved ones."""
+    totals = f"COALESCE(c.{source.total}, 0)"
+    added = (
+        f"CASE WHEN saved.is_base THEN s.{name}_{window} + {totals} - s.{name}_{Window.ALL}"
+        f" ELSE {name}_counts.{name}_{window} END AS {name}_{window}"
+        for window in SLIDING
+    )
+    return ", ".join((*added, f"{totals} AS {name}_{Window.ALL}"))
 
 
 _COUNTED = {metric.name: source for metric, source in counted_metrics().items()}
@@ -183,13 +201,16 @@ _COMPUTE = text(f"""
     SELECT w.page_id, p.space_key, p.visibility, p.external_id, p.title, p.url, p.updated_at,
            s.space_key AS saved_space, s.is_public AS saved_public, s.is_shared AS saved_shared,
            s.page_updated_at AS saved_updated_at,
-           {", ".join(f"{name}_counts.*" for name in _COUNTED)},
-           {", ".join(f"COALESCE(c.{source.total}, 0) AS {name}_{Window.ALL}" for name, source in _COUNTED.items())},
+           {", ".join(_values_sql(name, source) for name, source in _COUNTED.items())},
            {", ".join(f"s.{name} AS saved_{name}" for name in COLUMNS)}
     FROM unnest(CAST(:pages AS bigint[])) AS w(page_id)
     LEFT JOIN pages p ON p.tenant_id = :tenant AND p.id = w.page_id
     LEFT JOIN page_counters c ON c.tenant_id = :tenant AND c.page_id = w.page_id
     LEFT JOIN page_stats s ON s.tenant_id = :tenant AND s.page_id = w.page_id
+    CROSS JOIN LATERAL (SELECT :add AND s.page_id IS NOT NULL AND w.page_id::text NOT IN (
+        SELECT o.member FROM outbox o WHERE :add AND o.tenant_id = :tenant AND o.kind = 'page'
+        AND (o.hour IS NULL OR o.hour < :newest OR o.hour >= :end)
+    ) AS is_base) saved
     {"".join(_counts_sql(name, source) for name, source in _COUNTED.items())}
 """)  # noqa: S608  names from the table of metrics
 

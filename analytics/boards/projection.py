@@ -150,9 +150,11 @@ def _project(tx: Tx, *, now: datetime, limit: int) -> Projected:
         pages.rows += [row.id for row in sharing]
     done = Projected(pages=len(pages.members), users=len(users.members))
     done.more = has_more_hours or has_more_to_reweigh or has_more_to_reshare or pages.more or users.more
+    # While much is stale, each statement would read all of that.
+    add = not (has_more_hours or pages.more)
     with _RedisWriter(tx, done, now=now) as writer:
         for chunk in _chunks(sorted(map(int, pages.members))):
-            changed_pages = page_numbers.compute(tx, chunk, now=now, weights=current, shared=shared)
+            changed_pages = page_numbers.compute(tx, chunk, now=now, weights=current, shared=shared, add=add)
             unsure = intents.of_members(tx, Kind.PAGE, map(str, chunk))
             writer.write(Kind.PAGE, changed_pages, board_writes.for_pages(tx.tenant, changed_pages, unsure), unsure)
             page_numbers.save(tx, changed_pages, now=now)

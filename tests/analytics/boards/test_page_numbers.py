@@ -5,9 +5,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from analytics import outbox
 from analytics.boards import page_numbers
 from analytics.boards.page_numbers import COLUMNS, PageChange
 from analytics.ingest.writes import EventKind, Item
+from analytics.outbox import Kind
 from analytics.scoring import Weights, score
 from tenants.db import Tx, tenant_tx, utcnow
 from tests.analytics.conftest import put_page, write_events
@@ -26,8 +28,10 @@ def page(tenant: str) -> int:
     return page_id
 
 
-def compute(tx: Tx, *page_ids: int, shared: bool = False, weights: Weights | None = None) -> list[PageChange]:
-    return page_numbers.compute(tx, page_ids, now=NOW, weights=weights or Weights(), shared=shared)
+def compute(
+    tx: Tx, *page_ids: int, shared: bool = False, weights: Weights | None = None, add: bool = False
+) -> list[PageChange]:
+    return page_numbers.compute(tx, page_ids, now=NOW, weights=weights or Weights(), shared=shared, add=add)
 
 
 def test_each_window_has_its_counts_and_the_score_of_them(tenant: str, page: int) -> None:
@@ -72,3 +76,56 @@ def test_a_page_without_counts_or_that_was_deleted_is_on_no_board(tenant: str, p
         assert (change.now, change.summary, change.before is None) == (None, None, False)
         page_numbers.save(tx, [change], now=NOW)
         assert list(tx.scalars(text("SELECT page_id FROM page_stats"))) == []
+
+
+YESTERDAY, LAST_WEEK = NOW - timedelta(hours=23), NOW - timedelta(hours=24)
+VIEW, LIKE, UNLIKE = EventKind.VIEW, EventKind.LIKE, EventKind.UNLIKE
+
+
+@pytest.mark.parametrize(
+    ("items", "is_added"),
+    [
+        ([Item(VIEW, "home", NOW)], True),
+        ([Item(VIEW, "home", YESTERDAY)], True),
+        ([Item(LIKE, "home", NOW, user="eve")], True),
+        ([Item(LIKE, "home", NOW, user="eve"), Item(UNLIKE, "home", NOW, user="eve")], True),
+        ([Item(VIEW, "home", LAST_WEEK)], False),
+        ([Item(VIEW, "home", NOW), Item(VIEW, "home", LAST_WEEK)], False),
+        ([Item(VIEW, "home", NOW + timedelta(hours=1))], False),
+        ([Item(LIKE, "home", LAST_WEEK, user="eve")], False),
+        # The like of three days ago leaves two windows, and not the third.
+        ([Item(UNLIKE, "home", NOW, user="ada")], False),
+        # Liked since three days ago, now since today.
+        ([Item(UNLIKE, "home", NOW, user="ada"), Item(LIKE, "home", NOW, user="ada")], False),
+    ],
+)
+def test_what_is_in_every_window_is_added_and_everything_else_is_counted(
+    tenant: str, page: int, items: list[Item], is_added: bool
+) -> None:
+    with tenant_tx(tenant) as tx:
+        page_numbers.save(tx, compute(tx, page), now=NOW)
+        tx.execute(text("DELETE FROM outbox"))
+        # Visible in what is made of the saved numbers only.
+        tx.execute(text("UPDATE page_stats SET views_7d = views_7d + 100"))
+    write_events(tenant, *items)
+    with tenant_tx(tenant) as tx:
+        (counted,), (added,) = compute(tx, page), compute(tx, page, add=True)
+        assert counted.now is not None
+        assert added.now is not None
+        place = COLUMNS.index("views_7d")
+        assert added.now.values[place] - counted.now.values[place] == (100 if is_added else 0)
+        others = [number for number, name in enumerate(COLUMNS) if name not in {"views_7d", "score_7d"}]
+        assert [added.now.values[n] for n in others] == [counted.now.values[n] for n in others]
+
+
+def test_a_change_that_says_no_hour_is_counted_also_beside_one_that_does(tenant: str, page: int) -> None:
+    with tenant_tx(tenant) as tx:
+        page_numbers.save(tx, compute(tx, page), now=NOW)
+        tx.execute(text("DELETE FROM outbox"))
+        tx.execute(text("UPDATE page_stats SET views_7d = 77"))
+    write_events(tenant, Item(VIEW, "home", NOW))
+    with tenant_tx(tenant) as tx:
+        outbox.mark_stale(tx, Kind.PAGE, [page])
+        (change,) = compute(tx, page, add=True)
+        assert change.now is not None
+        assert change.now.values[COLUMNS.index("views_7d")] == 3
