@@ -198,6 +198,10 @@ def _values_sql(name: str, source: Counted) -> str:
 
 _COUNTED = {metric.name: source for metric, source in counted_metrics().items()}
 _COMPUTE = text(f"""
+    WITH changed AS MATERIALIZED (
+        SELECT DISTINCT o.member FROM outbox o WHERE :add AND o.tenant_id = :tenant AND o.kind = 'page'
+        AND (o.hour IS NULL OR o.hour < :newest OR o.hour >= :end)
+    )
     SELECT w.page_id, p.space_key, p.visibility, p.external_id, p.title, p.url, p.updated_at,
            s.space_key AS saved_space, s.is_public AS saved_public, s.is_shared AS saved_shared,
            s.page_updated_at AS saved_updated_at,
@@ -207,10 +211,8 @@ _COMPUTE = text(f"""
     LEFT JOIN pages p ON p.tenant_id = :tenant AND p.id = w.page_id
     LEFT JOIN page_counters c ON c.tenant_id = :tenant AND c.page_id = w.page_id
     LEFT JOIN page_stats s ON s.tenant_id = :tenant AND s.page_id = w.page_id
-    CROSS JOIN LATERAL (SELECT :add AND s.page_id IS NOT NULL AND w.page_id::text NOT IN (
-        SELECT o.member FROM outbox o WHERE :add AND o.tenant_id = :tenant AND o.kind = 'page'
-        AND (o.hour IS NULL OR o.hour < :newest OR o.hour >= :end)
-    ) AS is_base) saved
+    LEFT JOIN changed ON changed.member = w.page_id::text
+    CROSS JOIN LATERAL (SELECT :add AND s.page_id IS NOT NULL AND changed.member IS NULL AS is_base) saved
     {"".join(_counts_sql(name, source) for name, source in _COUNTED.items())}
 """)  # noqa: S608  names from the table of metrics
 
