@@ -5,7 +5,7 @@ BIN := .venv/bin
 RUNTIME := .venv/.installed-runtime
 DEV := .venv/.installed-dev
 # With configured servers, which all tests share, the tests run one at a time.
-PARALLEL = $(if $(REDIS_URL),,-n 3 --dist loadscope --no-loadscope-reorder)
+PARALLEL = $(if $(REDIS_URL),,-n 4 --dist loadscope --no-loadscope-reorder)
 
 # With it, every process that a test or `make up` starts would compile all code again.
 unexport PYTHONDONTWRITEBYTECODE
