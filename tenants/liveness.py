@@ -32,7 +32,7 @@ SETTINGS = "settings"
 MAX_ANSWERS = 20_000
 MAX_CHANGED_NAMES = 50_000
 # A bound for whatever is changed without `record`, such as by hand.
-MAX_AGE_S = 60.0
+MAX_AGE_S = 300.0
 
 Value = TypeVar("Value")
 # Reads from PostgreSQL: the answer, and the names whose changes end it (besides the tenant's).
