@@ -30,7 +30,7 @@ class Outbox(TenantOwned, Base):
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     kind: Mapped[str]
     member: Mapped[str]
-    # Of a page: the hour whose counts changed. None: several hours, or something else.
+    # Of a page: the hour to which counts were added. None: several hours, or anything else; always safe.
     hour: Mapped[datetime | None]
 
 

@@ -131,7 +131,11 @@ class Tx(Session):
 
         For the busiest paths, which name their tenant themselves.
         """
-        answer = run_together(self.raw, pipelines.bound(statement, values))[0]
+        try:
+            bound = pipelines.bound(statement, values)
+        except psycopg.Error as error:  # a value that PostgreSQL cannot store
+            raise pipelines.as_dbapi_error(error, is_disconnect=False) from None
+        answer = run_together(self.raw, bound)[0]
         driver: Driver = self.raw.connection.driver_connection  # type: ignore[assignment]
         return pipelines.rows(driver, answer)
 

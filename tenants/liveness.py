@@ -31,7 +31,8 @@ SETTINGS = "settings"
 
 MAX_ANSWERS = 20_000
 MAX_CHANGED_NAMES = 50_000
-# A bound for whatever is changed without `record`, such as by hand.
+# A bound for whatever is changed without `record`, such as by hand. What is kept with a `Basis` may be made of an
+# answer that is as old, and so be twice as old.
 MAX_AGE_S = 300.0
 
 Value = TypeVar("Value")
@@ -100,10 +101,12 @@ class KeptAnswers:
     def apply(self, change: Change) -> None:
         """What depends on the changed names is not used any more."""
         with self._lock:
-            self._sequence += 1
+            number = self._sequence + 1
             of_tenant = self._changed.setdefault(change.tenant_id, {})
             before = len(of_tenant)
-            of_tenant.update(dict.fromkeys(change.names, self._sequence))
+            of_tenant.update(dict.fromkeys(change.names, number))
+            # Last: who reads this number must find the names, or would keep an answer from before the change.
+            self._sequence = number
             self._changed_names += len(of_tenant) - before
             is_full = self._changed_names > MAX_CHANGED_NAMES
         if is_full:
@@ -111,10 +114,11 @@ class KeptAnswers:
 
     def drop_all(self) -> None:
         with self._lock:
-            self._sequence += 1
-            self._all_dropped_at = self._sequence
+            number = self._sequence + 1
+            self._all_dropped_at = number
             self._changed, self._changed_names = {}, 0
             self._answers.clear()
+            self._sequence = number  # last, as above
 
     def _has_not_changed(self, tenant_id: str, kept: _Answer | Basis) -> bool:
         if kept.sequence < self._all_dropped_at:

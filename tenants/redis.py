@@ -50,7 +50,7 @@ class Guarded:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _down_since: float | None = None
     _next_probe_at: float = 0.0
-    # Connections for `read`, beside those of the client's pool.
+    # Connections for `read`, beside those of the client's pool. (Nothing reads before a fork, which would share them.)
     _idle: "deque[AbstractConnection]" = field(default_factory=deque)
 
     @contextmanager
@@ -72,7 +72,10 @@ class Guarded:
         """
         with self.client() as client:
             pool = client.connection_pool
-            idle = self._idle.pop() if self._idle else None
+            try:
+                idle: AbstractConnection | None = self._idle.pop()
+            except IndexError:
+                idle = None
             connection = idle or pool.connection_class(**pool.connection_kwargs)
             try:
                 answers = _exchange(connection, commands)
@@ -83,6 +86,8 @@ class Guarded:
                 answers = _exchange(connection, commands)
             if len(self._idle) < MAX_IDLE_CONNECTIONS:
                 self._idle.append(connection)
+            else:
+                connection.disconnect()
             return answers
 
     def is_up(self) -> bool:

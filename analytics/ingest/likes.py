@@ -1,6 +1,6 @@
 """Likes: at most one for each page and user. Of two events about it, the newer by the time it happened decides.
 
-The SQL function `apply_likes` (migration 0012) has the rule; the group commit calls it. A like that was taken back
+The SQL function `apply_likes` (migration 0017) has the rule; the group commit calls it. A like that was taken back
 keeps its row for a while, with the time of that: an older like that arrives late is then known to be outdated.
 """
 

@@ -4,6 +4,7 @@ The metrics of several processes are in files behind one lock. Writing to them f
 quickest answers, and threads queued for the lock.
 """
 
+import atexit
 import os
 import threading
 import time
@@ -13,6 +14,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import prometheus_client
+import structlog
+
+log = structlog.get_logger()
 
 WRITE_EVERY_S = 0.25
 # A thread that answers requests writes them itself when so many wait.
@@ -52,9 +56,10 @@ class _Waiting:
         self._requests.append((method, route, status, seconds))
         if self._pid != os.getpid():  # nothing is started before a fork
             self._pid = os.getpid()
+            atexit.register(self._try_to_write)
             threading.Thread(target=self._run, name="request-counts", daemon=True).start()
         if len(self._requests) > MAX_WAITING:
-            self.write()
+            self._try_to_write()
 
     def write(self) -> None:
         with self._writing:
@@ -73,7 +78,14 @@ class _Waiting:
         while True:
             time.sleep(WRITE_EVERY_S)
             if self._requests:
-                self.write()
+                self._try_to_write()
+
+    def _try_to_write(self) -> None:
+        """No request fails because it cannot be counted, such as without space in the metrics' folder."""
+        try:
+            self.write()
+        except Exception:
+            log.exception("requests cannot be counted", action="metrics.unwritten")
 
 
 _waiting = _Waiting()

@@ -1,8 +1,9 @@
 """Writes that cost less, and tell the projection more.
 
 Claims of actions read only what decides about them, and write fewer index entries. Likes are applied in one pass. An
-outbox row of a page names the hour whose counts changed, if it is one: inside every window, so that the projection adds
-the difference to the saved numbers instead of counting a month again. Rows of older processes name none.
+outbox row of a page names the hour to which counts were added, if it is one: if that is in every window, the projection
+adds the difference to the saved numbers instead of counting a month again. What takes counts away names none: they may
+have been in some of the windows only. Rows of older processes name none.
 """
 
 import sqlalchemy as sa
@@ -177,10 +178,11 @@ BEGIN
           GROUP BY p.page_id HAVING sum(p.move) <> 0) m
     WHERE c.tenant_id = _tenant AND c.page_id = m.page_id;
     INSERT INTO outbox (tenant_id, kind, member, hour)
-    SELECT t.id, 'page', n.page_id::text, CASE WHEN min(h.hour) = max(h.hour) THEN min(h.hour) END
-    FROM tenants t CROSS JOIN unnest(_like_pages, _liked_at, _was_liked_at) AS n(page_id, liked_at, was_liked_at)
-    CROSS JOIN LATERAL (VALUES (date_trunc('hour', n.liked_at, 'UTC')),
-                               (date_trunc('hour', n.was_liked_at, 'UTC'))) AS h(hour)
+    SELECT t.id, 'page', n.page_id::text,
+           CASE WHEN bool_and(n.was_liked_at IS NULL) AND min(n.hour) = max(n.hour) THEN min(n.hour) END
+    FROM tenants t CROSS JOIN (
+        SELECT l.*, date_trunc('hour', l.liked_at, 'UTC') AS hour
+        FROM unnest(_like_pages, _liked_at, _was_liked_at) AS l(page_id, liked_at, was_liked_at)) n
     WHERE t.id = _tenant AND n.liked_at IS DISTINCT FROM n.was_liked_at GROUP BY t.id, n.page_id;
 END $$
 """
@@ -335,13 +337,13 @@ END $$
 
 
 def upgrade() -> None:
-    op.add_column("outbox", sa.Column("hour", sa.DateTime(timezone=True)))
-    op.execute(WRITE_EVENTS)
-    op.execute(APPLY_LIKES)
+    index_values_only()  # first: it takes long, and the outbox must not be locked meanwhile
     op.execute(READ_CLAIM_FACTS)
     op.execute("REVOKE EXECUTE ON FUNCTION read_claim_facts FROM PUBLIC")
     op.execute(f"GRANT EXECUTE ON FUNCTION read_claim_facts TO {SERVICE_ROLE}")
-    index_values_only()
+    op.add_column("outbox", sa.Column("hour", sa.DateTime(timezone=True)))
+    op.execute(WRITE_EVENTS)
+    op.execute(APPLY_LIKES)
 
 
 def index_values_only() -> None:

@@ -1,7 +1,8 @@
 """Answers from memory: kept until what they depend on changes, never longer than they are trusted, by tenant."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from secrets import token_hex
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy import text
 from tenants import liveness, redis
 from tenants.credential_feed import MAX_UNCOMMITTED_S, Change, boottime
 from tenants.db import current_tx, owner_tx, tenant_tx
-from tenants.liveness import MAX_AGE_S, SETTINGS, TENANT, KeptAnswers
+from tenants.liveness import MAX_AGE_S, SETTINGS, TENANT, Basis, KeptAnswers
 from tests.service import eventually
 
 
@@ -231,3 +232,30 @@ def test_an_announcement_is_published_if_anybody_has_to_be_waited_for(
             return b'{"tenant":"%s","names":["session:1"]}' % tenant.encode() in published
 
         eventually(received)
+
+
+def test_a_moment_that_falls_into_a_change_is_before_it(answers: KeptAnswers) -> None:
+    """Otherwise what is made of an answer from before the change would be used after it."""
+    moments: list[tuple[int, float]] = []
+
+    class Names(tuple[str, ...]):
+        __slots__ = ()
+
+        def __iter__(self) -> Iterator[str]:
+            moments.append(answers.moment())
+            return super().__iter__()
+
+    class Answers(OrderedDict[Any, Any]):
+        def clear(self) -> None:
+            moments.append(answers.moment())
+            super().clear()
+
+    def is_used(moment: tuple[int, float]) -> bool:
+        return answers.is_current(Basis("acme", ("session:1", TENANT), *moment))
+
+    answers.apply(Change(1, "acme", Names(["session:1"])))
+    assert not is_used(moments.pop())
+    answers._answers = Answers()
+    answers.drop_all()
+    assert not is_used(moments.pop())
+    assert is_used(answers.moment())

@@ -1,5 +1,6 @@
 """P3 and P4: what the projection writes to Redis, and when."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,11 +9,13 @@ from sqlalchemy import text
 from analytics.boards import checking, projection, redis_store
 from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import Board
+from analytics.ingest.writes import EventKind, Item
+from analytics.windows import HOUR
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tenants.redis import RedisUnavailable
 from tests.analytics.boards.conftest import MakeBoard, order, project, read
-from tests.analytics.conftest import make_page
+from tests.analytics.conftest import make_page, put_page, write_events
 from tests.people import Caller
 from tests.service import eventually
 
@@ -74,3 +77,18 @@ def test_a_redis_that_came_back_with_old_boards_is_filled_anew(
     project(tenant)
     assert tenant not in projection.stale_tenants(now=utcnow())
     eventually(lambda: order(read(app_client)) == expected)
+
+
+def test_a_like_of_the_next_hour_that_is_taken_back_before_windows_slide_was_in_none(tenant: str) -> None:
+    put_page(tenant, "a")
+    now = utcnow()
+    soon = now + HOUR
+    for kind, user, at, projected_at in [
+        (EventKind.LIKE, "eve", now, now),
+        (EventKind.LIKE, "ada", soon, now),
+        (EventKind.UNLIKE, "ada", soon + timedelta(seconds=1), soon),
+    ]:
+        write_events(tenant, Item(kind, "a", at, user=user))
+        assert projection.project_step(tenant, now=projected_at).pages == 1
+    report = checking.check(tenant, now=soon)
+    assert (report.differences, report.due) == ([], 0)
