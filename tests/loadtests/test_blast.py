@@ -13,6 +13,8 @@ import pytest
 from loadtests.blast import Result, request
 from tests.service import ROOT
 
+pytestmark = pytest.mark.long
+
 # In a process of its own: it forks.
 BLAST = """
 import sys

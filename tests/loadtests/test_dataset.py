@@ -14,6 +14,8 @@ from loadtests.dataset import COMPLETE, MAX_AGE_S, TenantSize, cache_folder, fil
 from migrations.head import head_revision
 from tenants.db import utcnow
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def filled(connected: None, addresses: Addresses) -> TenantSize:

@@ -195,6 +195,7 @@ def test_a_locked_row_delays_its_own_tenant_and_nobody_else(tenant: str, other_t
     assert (views_of(tenant), views_of(other_tenant)) == (3, 40)
 
 
+@pytest.mark.long
 def test_a_row_that_stays_locked_fails_its_own_requests_once_and_together(tenant: str, other_tenant: str) -> None:
     make_pages(tenant, "locked")
     make_pages(other_tenant, "a")
