@@ -16,6 +16,8 @@ from tests.analytics.conftest import views_of
 from tests.beacons import FIREFOX, ORIGIN, send
 from tests.people import Caller
 
+pytestmark = pytest.mark.long
+
 HOSTILE = ("eyJ-", "a", "-", "/", " x", ";", ",", "=", '"', "\\", "W/", "a=b; ", "://a:", "pk_", "%41", "é")
 # A busy machine may be slow once; what is not linear takes seconds.
 SOON_S = 0.5

@@ -17,6 +17,8 @@ from tenants.users import Role
 from tests.attacks.test_other_tenants import routes
 from tests.people import PASSWORD, Caller, client_of, log_in, user_of
 
+pytestmark = pytest.mark.long
+
 # A private page by itself, and one in a space that has a public page too.
 PAGES = {
     "open-page": {"space": "open-space", "title": "Open title", "url": "/open-url", "visibility": "public"},

@@ -29,6 +29,8 @@ from tenants import settings as tenant_settings
 from tenants.db import tenant_tx
 from tests.conftest import make_tenant, redis_unavailable
 
+pytestmark = pytest.mark.long
+
 START = datetime(2026, 3, 10, 10, 30, tzinfo=UTC)
 SPACES = ["eng", "ops"]
 NAMES = ["a", "b", "c"]
@@ -282,7 +284,6 @@ def dying(where: str) -> Iterator[None]:
                 yield
 
 
-@pytest.mark.long
 def test_every_board_equals_the_model_whatever_happens(connected: None) -> None:
     rebuilding.rebuild_global(only_missing=False)
     run_state_machine_as_test(
