@@ -6,16 +6,16 @@ A row of the kind `sharing` stands for every public page: the tenant began or st
 Append-only, so a writer never waits for the projection: rows are read, deduplicated and deleted by id.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Identity, Row, text
+from sqlalchemy import BigInteger, Identity, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.wake import wake
-from tenants.db import Base, TenantOwned, Tx, array
+from tenants.db import Base, Query, TenantOwned, Tx, array
 
 
 class Kind(StrEnum):
@@ -67,12 +67,9 @@ def wake_after_commit(tx: Tx) -> None:
         tx.after_commit(lambda: wake([tenant_id]))
 
 
-def read(tx: Tx, kind: Kind, *, limit: int) -> Sequence[Row[Any]]:
-    """The oldest rows: their ids and members."""
-    return tx.run(
-        text("SELECT id, member FROM outbox WHERE tenant_id = :tenant AND kind = :kind ORDER BY id LIMIT :limit"),
-        {"tenant": tx.tenant, "kind": kind.value, "limit": limit},
-    ).all()
+def oldest(tenant_id: str, kind: Kind, *, limit: int) -> Query:
+    """The query for the oldest rows: their ids and members."""
+    return _OLDEST, {"tenant": tenant_id, "kind": kind.value, "limit": limit}
 
 
 def delete(tx: Tx, ids: Collection[int]) -> None:
@@ -82,3 +79,6 @@ def delete(tx: Tx, ids: Collection[int]) -> None:
             text("DELETE FROM outbox WHERE tenant_id = :tenant AND id = ANY(CAST(:ids AS bigint[]))"),
             {"tenant": tx.tenant, "ids": array(ids)},
         )
+
+
+_OLDEST = text("SELECT id, member FROM outbox WHERE tenant_id = :tenant AND kind = :kind ORDER BY id LIMIT :limit")

@@ -25,6 +25,7 @@ from tenants.db import Tx, run_together, tenant_tx
 from tenants.errors import Conflict
 from tenants.pipelines import Statement
 from tenants.registry import Tenant, TenantNotFound
+from tenants.waiting import require_may_wait
 
 TRUST_FACTOR = 20
 # In a request, and in the background thread.
@@ -140,6 +141,7 @@ def room(tenant_id: str, ceiling: Ceiling, count: Count) -> int:
     key, maximum = (tenant_id, ceiling), recent(tenant_id)[ceiling]
     cached = _fresh_count(key)
     if cached is None:
+        require_may_wait()  # before it says that it counts
         before = _counts.get(key)
         if before is not None:
             with _lock:

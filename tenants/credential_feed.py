@@ -88,8 +88,8 @@ class Change:
 
 def insert(tx: Tx, tenant_id: str, names: Collection[str]) -> Change:
     """Write a change in its own transaction."""
-    change_id = tx.run(_INSERT, {"tenant": tenant_id, "names": list(names)}).scalar_one()
-    return Change(change_id, tenant_id, tuple(names))
+    inserted = tx.run(_INSERT, {"tenant": tenant_id, "names": list(names)})[0]
+    return Change(inserted.id, tenant_id, tuple(names))
 
 
 _INSERT = text("""

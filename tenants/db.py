@@ -29,8 +29,6 @@ import psycopg
 import structlog
 from psycopg.pq.abc import PGresult
 from sqlalchemy import (
-    URL,
-    CursorResult,
     DateTime,
     Engine,
     ForeignKey,
@@ -48,6 +46,7 @@ from tenants import pipelines
 from tenants.errors import NotFound, Unavailable
 from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, Statement
 from tenants.shares import TenantShare, share_of
+from tenants.waiting import require_may_wait
 
 log = structlog.get_logger()
 
@@ -93,6 +92,10 @@ class DeletedWithTenant(TenantOwned):
     )
 
 
+# A statement, and a value for each of its names.
+Query = tuple[TextClause, Mapping[str, Any]]
+
+
 class Tx(Session):
     """An open transaction. Writers take it as their first argument and never commit: the caller that opened it does."""
 
@@ -122,22 +125,28 @@ class Tx(Session):
             except Exception:  # the commit is done: the other calls and the answer must not fail
                 log.exception("a call after a commit failed", action="commit.followed", tenantId=self.tenant_id)
 
-    def run(self, statement: TextClause, parameters: Mapping[str, Any]) -> CursorResult[Any]:
-        """Execute a statement without the ORM: for the busy paths, which name their tenant themselves."""
-        return self.raw.execute(statement, parameters)
+    def run(self, statement: TextClause, parameters: Mapping[str, Any]) -> list[Any]:
+        """The rows of a statement, without SQLAlchemy's execution, which costs more than most statements.
+
+        For sets and busy paths, which name their tenant themselves.
+        """
+        return self.run_in_one_trip((statement, parameters))[0]
+
+    def run_in_one_trip(self, *queries: Query) -> list[list[Any]]:
+        """The rows of each of these statements, which are executed in this order."""
+        return self._rows_of([(pipelines.named, text.text, parameters) for text, parameters in queries])
 
     def call(self, statement: str, values: Sequence[object]) -> list[Any]:
-        """The rows of a statement with a value for each `%s`: as the group commit runs them, at a fraction of the cost.
+        """The rows of a statement with a value for each `%s`."""
+        return self._rows_of([(pipelines.bound, statement, values)])[0]
 
-        For the busiest paths, which name their tenant themselves.
-        """
+    def _rows_of(self, statements: Sequence[tuple[Callable[[str, Any], Statement], str, Any]]) -> list[list[Any]]:
         try:
-            bound = pipelines.bound(statement, values)
+            bound = [bind(sql, values) for bind, sql, values in statements]
         except psycopg.Error as error:  # a value that PostgreSQL cannot store
             raise pipelines.as_dbapi_error(error, is_disconnect=False) from None
-        answer = run_together(self.raw, bound)[0]
         driver: Driver = self.raw.connection.driver_connection  # type: ignore[assignment]
-        return pipelines.rows(driver, answer)
+        return [pipelines.rows(driver, answer) for answer in run_together(self.raw, *bound)]
 
     @property
     def tenant(self) -> str:
@@ -218,6 +227,7 @@ def tenant_tx(tenant_id: str, *, separate: bool = False) -> Iterator[Tx]:
     if outer is not None and outer.tenant_id == tenant_id:
         yield outer
         return
+    require_may_wait()
     engines = _configured()
     with (
         engines.share.of(tenant_id) if engines.share is not None else nullcontext(),
@@ -255,9 +265,9 @@ def owner_engine() -> Engine:
     return owner
 
 
-def service_url() -> URL:
-    """The service's address: for `tenants.platform_calls`, which has connections of its own."""
-    return _configured().service.url
+def service_engine() -> Engine:
+    """The service's pool: for `tenants.group_tx`, and for `tenants.platform_calls`, which has one of its own beside."""
+    return _configured().service
 
 
 @cache
@@ -317,6 +327,7 @@ def _open(engine: Engine, opening: Sequence[Statement], *, separate: bool) -> It
 
 def _begin(engine: Engine, opening: Sequence[Statement]) -> Connection:
     """A connection inside a transaction. The opening statements also check that the connection still works."""
+    require_may_wait()
     connection = engine.connect()
     try:
         run_together(connection, BEGIN, *opening)
@@ -352,29 +363,6 @@ def service_connection(opening: Sequence[Statement]) -> Iterator[Connection]:
     """A transaction on a connection of the service's pool: for `tenants.group_tx`."""
     with _open(_configured().service, opening, separate=False) as connection:
         yield connection
-
-
-@contextmanager
-def service_driver() -> Iterator[Driver]:
-    """A connection of the service's pool, as the driver has it: for `tenants.group_tx`."""
-    engine = _configured().service
-    try:
-        pooled = engine.raw_connection()
-        while pipelines.has_unread_input(pooled):  # the server sends some when it closes an idle connection
-            pooled.invalidate()
-            pooled.close()
-            pooled = engine.raw_connection()
-    except psycopg.Error as error:
-        raise pipelines.as_dbapi_error(error, is_disconnect=True) from None
-    driver: Driver = pooled.driver_connection  # type: ignore[assignment]
-    try:
-        yield driver
-    except psycopg.Error as error:
-        raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
-    finally:
-        if driver.closed:
-            pooled.invalidate()
-        pooled.close()
 
 
 def _session(connection: Connection, tenant_id: str | None, *, separate: bool) -> Generator[Tx, None, Tx]:

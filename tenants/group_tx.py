@@ -8,18 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
+
 from tenants import pipelines
 from tenants.db import (
     SERVICE_ROLE,
+    Query,
     Tx,
     current_tx,
     run_together,
     service_connection,
-    service_driver,
+    service_engine,
     set_role,
     set_tenant,
 )
-from tenants.pipelines import BEGIN, COMMIT
+from tenants.pipelines import BEGIN, COMMIT, Driver
+from tenants.waiting import require_may_wait
 
 
 @contextmanager
@@ -48,13 +52,22 @@ def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: 
     Nothing is sent again after an error: the server may have executed what it did not answer.
     """
     opening = set_role(SERVICE_ROLE, shared=shared)
-    with service_driver() as driver:
+    with _driver() as driver:
         statements = [BEGIN, *opening]
         for tenant_id, statement, parameters in calls:
             statements += (set_tenant(tenant_id), pipelines.bound(statement, parameters))
         statements.append(COMMIT)
         answers = pipelines.run(driver, statements)[len(opening) + 2 : -1 : 2]
         return [next(iter(pipelines.rows(driver, answer)), None) for answer in answers]
+
+
+def commit_in_one_trip(tenant_id: str, queries: Sequence[Query]) -> list[list[Any]]:
+    """A transaction of one tenant, from BEGIN to COMMIT: the rows of each statement."""
+    opening = (*set_role(SERVICE_ROLE), set_tenant(tenant_id))
+    with _driver() as driver:
+        statements = [BEGIN, *opening, *(pipelines.named(text.text, values) for text, values in queries), COMMIT]
+        answers = pipelines.run(driver, statements)[len(opening) + 1 : -1]
+        return [pipelines.rows(driver, answer) for answer in answers]
 
 
 def read_one(tenant_id: str, statement: str, parameters: Sequence[Any]) -> Any:
@@ -66,3 +79,27 @@ def read_one(tenant_id: str, statement: str, parameters: Sequence[Any]) -> Any:
     if tx is not None and tx.tenant_id == tenant_id:
         return tx.raw.exec_driver_sql(statement, tuple(parameters)).one_or_none()
     return run_in_one_trip([(tenant_id, statement, parameters)], shared=False)[0]
+
+
+@contextmanager
+def _driver() -> Iterator[Driver]:
+    """A connection of the service's pool, as the driver has it."""
+    require_may_wait()
+    engine = service_engine()
+    try:
+        pooled = engine.raw_connection()
+        while pipelines.has_unread_input(pooled):  # the server sends some when it closes an idle connection
+            pooled.invalidate()
+            pooled.close()
+            pooled = engine.raw_connection()
+    except psycopg.Error as error:
+        raise pipelines.as_dbapi_error(error, is_disconnect=True) from None
+    driver: Driver = pooled.driver_connection  # type: ignore[assignment]
+    try:
+        yield driver
+    except psycopg.Error as error:
+        raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
+    finally:
+        if driver.closed:
+            pooled.invalidate()
+        pooled.close()

@@ -8,10 +8,11 @@ threads and under gevent.
 Values are bound as text; the server derives the type of a string or an array from the statement, as for a literal.
 """
 
+import re
 import select
 from collections import namedtuple
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -30,6 +31,8 @@ _CONNECTED = ConnStatus.OK
 _FAILED = ExecStatus.FATAL_ERROR
 _IDLE = TransactionStatus.IDLE
 MAX_KEPT_STATEMENTS = 256
+# `:name`, and not `::type`.
+_NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 Driver = psycopg.Connection[Any]
 
@@ -49,6 +52,13 @@ def bound(sql: str, values: Sequence[object]) -> Statement:
     """A statement with a value for each `%s`. Raises `psycopg.DataError` for what PostgreSQL cannot store."""
     encoded = [_encode(value) for value in values]
     return Statement(_numbered(sql, len(encoded)), [value for value, _ in encoded], [kind for _, kind in encoded])
+
+
+def named(sql: str, values: Mapping[str, object]) -> Statement:
+    """The same with a value for each `:name`."""
+    numbered, names = _numbered_names(sql)
+    encoded = [_encode(values[name]) for name in names]
+    return Statement(numbered, [value for value, _ in encoded], [kind for _, kind in encoded])
 
 
 def run(driver: Driver, statements: Sequence[Statement]) -> list[PGresult]:
@@ -123,6 +133,14 @@ def _numbered(sql: str, count: int) -> bytes:
 
 
 @lru_cache(MAX_KEPT_STATEMENTS)
+def _numbered_names(sql: str) -> tuple[bytes, tuple[str, ...]]:
+    """A statement with $1, $2, … for its names, and the names in this order."""
+    places: dict[str, int] = {}
+    numbered = _NAME.sub(lambda match: f"${places.setdefault(match[1], len(places) + 1)}", sql)
+    return numbered.encode(), tuple(places)
+
+
+@lru_cache(MAX_KEPT_STATEMENTS)
 def _row_type(names: tuple[bytes | None, ...]) -> Any:
     return namedtuple("Row", [(name or b"").decode() for name in names], rename=True)  # noqa: PYI024  names of the answer
 
@@ -164,6 +182,8 @@ def _element(value: object) -> str:
             return f'"{value.isoformat()}"'
         case UUID():
             return value.hex
+        case int() if not isinstance(value, bool):
+            return str(value)
         case bytes():
             return f'"\\\\x{value.hex()}"'
         case _:
@@ -179,5 +199,7 @@ _ENCODERS: dict[type, tuple[Callable[[Any], bytes | None], int]] = {
     int: (lambda value: b"%d" % value, 20),
     float: (lambda value: repr(value).encode(), 701),
     datetime: (lambda value: value.isoformat().encode(), 1184),
+    date: (lambda value: value.isoformat().encode(), 1082),
     UUID: (lambda value: value.hex.encode(), 2950),
+    bytes: (lambda value: b"\\x" + value.hex().encode(), 17),
 }

@@ -14,8 +14,9 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenants import pipelines
-from tenants.db import PLATFORM_ROLE, make_engine, service_url
+from tenants.db import PLATFORM_ROLE, make_engine, service_engine
 from tenants.pipelines import BEGIN, COMMIT, Driver, Statement
+from tenants.waiting import require_may_wait
 
 # The server's answer, and the acknowledgement of what we sent: a connection that hangs is given up.
 STATEMENT_TIMEOUT_MS = 300
@@ -45,6 +46,7 @@ class PlatformCalls:
 
     def run(self, statement: str, values: Sequence[Any] = (), *, durable: bool = True) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows. What is not `durable` may be lost if the server crashes."""
+        require_may_wait()
         opening = _OPENING if durable else (*_OPENING, _NOT_DURABLE)
         try:
             pooled = self._connected_engine().raw_connection()
@@ -69,7 +71,7 @@ class PlatformCalls:
 
     def _connected_engine(self) -> Engine:
         """The engine for the service's address; never that of the process which this one was forked from."""
-        wanted = (os.getpid(), service_url())
+        wanted = (os.getpid(), service_engine().url)
         if self._engine is None or self._of != wanted:
             self.close()
             address = wanted[1].update_query_dict({"tcp_user_timeout": str(TCP_TIMEOUT_MS), "keepalives_idle": "2"})

@@ -23,6 +23,7 @@ from redis.retry import Retry
 
 from tenants.db import TENANT_ID
 from tenants.errors import Unavailable
+from tenants.waiting import require_may_wait
 
 CONNECT_TIMEOUT_S = 0.2
 TIMEOUT_S = 0.25
@@ -55,6 +56,7 @@ class Guarded:
 
     @contextmanager
     def client(self) -> Iterator["Redis"]:
+        require_may_wait()
         if not self._may_try():
             raise RedisUnavailable
         try:

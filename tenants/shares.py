@@ -55,15 +55,14 @@ class TenantShare:
         finally:
             self.release(tenant_id)
 
+    def try_acquire(self, tenant_id: str) -> bool:
+        """Use one unit of the tenant's share until `release`, if one is free."""
+        with self._lock:
+            return self._take_if_free(tenant_id)
+
     def acquire(self, tenant_id: str) -> None:
         with self._lock:
-            if tenant_id != self._newest_tenant:
-                if self._newest_tenant is not None:
-                    self._tenant_changed_at = time.monotonic()
-                self._newest_tenant = tenant_id
-            in_use = self._in_use.get(tenant_id, 0)
-            if in_use < self._size:
-                self._in_use[tenant_id] = in_use + 1
+            if self._take_if_free(tenant_id):
                 return
             queue = self._queues.setdefault(tenant_id, deque())
             if len(queue) >= self._max_waiting:
@@ -85,6 +84,17 @@ class TenantShare:
                 del self._in_use[tenant_id]
             else:
                 self._in_use[tenant_id] -= 1
+
+    def _take_if_free(self, tenant_id: str) -> bool:
+        if tenant_id != self._newest_tenant:
+            if self._newest_tenant is not None:
+                self._tenant_changed_at = time.monotonic()
+            self._newest_tenant = tenant_id
+        in_use = self._in_use.get(tenant_id, 0)
+        if in_use >= self._size:
+            return False
+        self._in_use[tenant_id] = in_use + 1
+        return True
 
     def _wait(self, tenant_id: str, turn: "threading.Lock") -> None:
         deadline = time.monotonic() + WAIT_ALONE_S

@@ -28,6 +28,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, Tx, current_tx, platform_tx, utcnow
 from tenants.errors import Unauthenticated
+from tenants.waiting import require_may_wait
 
 ALGORITHM = "ES256"
 AUDIENCE = "plaudit"
@@ -174,6 +175,7 @@ class Signer:
         loaded = self._loaded
         if loaded is not None and (time.monotonic() - loaded.at < max_age_s or current_tx() is not None):
             return loaded
+        require_may_wait()  # also for the lock, while another thread reads the keys
         with self._lock:
             loaded = self._loaded
             if loaded is None or time.monotonic() - loaded.at >= max_age_s:

@@ -90,10 +90,10 @@ def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
 def consume(ticket: str, *, now: datetime) -> Holder:
     """Use up a ticket; returns its holder, whose credential the caller has to check (`sees_public_only`)."""
     with tenant_tx(tenant_part(ticket, "tkt_", BadTicket)) as tx:
-        used = tx.run(_CONSUME, {"tenant": tx.tenant, "hash": hash_token(ticket)}).one_or_none()
-    if used is None or used.expires_at <= now:
+        used = tx.run(_CONSUME, {"tenant": tx.tenant, "hash": hash_token(ticket)})
+    if not used or used[0].expires_at <= now:
         raise BadTicket
-    return Holder(**used.holder)
+    return Holder(**used[0].holder)
 
 
 _CONSUME = text("""

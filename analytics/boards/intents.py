@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.outbox import Kind
-from tenants.db import Base, TenantOwned, Tx, array
+from tenants.db import Base, Query, TenantOwned, Tx, array
 
 
 class Projecting(TenantOwned, Base):
@@ -21,11 +21,10 @@ class Projecting(TenantOwned, Base):
     scopes: Mapped[list[str]] = mapped_column(ARRAY(Text))
 
 
-def record(tx: Tx, kind: Kind, scopes: Mapping[str, Collection[str]]) -> None:
-    """Redis may soon have these members in these scopes, besides those recorded before."""
-    if scopes:
-        joined = [" ".join(sorted(where)) for where in scopes.values()]
-        tx.run(_RECORD, {"tenant": tx.tenant, "kind": kind.value, "members": list(scopes), "scopes": joined})
+def recording(tenant_id: str, kind: Kind, scopes: Mapping[str, Collection[str]]) -> Query:
+    """The statement after whose commit Redis may have these members in these scopes, besides those recorded before."""
+    joined = [" ".join(sorted(where)) for where in scopes.values()]
+    return _RECORD, {"tenant": tenant_id, "kind": kind.value, "members": list(scopes), "scopes": joined}
 
 
 def of_members(tx: Tx, kind: Kind, members: Iterable[str]) -> dict[str, list[str]]:
@@ -34,13 +33,9 @@ def of_members(tx: Tx, kind: Kind, members: Iterable[str]) -> dict[str, list[str
     return {row.member: row.scopes for row in rows}
 
 
-def left_over(tx: Tx, kind: Kind, *, limit: int) -> list[str]:
-    """Members whose projection never finished."""
-    rows = tx.run(
-        text("SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = :kind ORDER BY member LIMIT :limit"),
-        {"tenant": tx.tenant, "kind": kind.value, "limit": limit},
-    )
-    return [row.member for row in rows]
+def left_over(tenant_id: str, kind: Kind, *, limit: int) -> Query:
+    """The query for members whose projection never finished."""
+    return _LEFT_OVER, {"tenant": tenant_id, "kind": kind.value, "limit": limit}
 
 
 def delete(tx: Tx, kind: Kind, members: Collection[str]) -> None:
@@ -57,6 +52,10 @@ _RECORD = text("""
     ON CONFLICT (tenant_id, kind, member)
     DO UPDATE SET scopes = ARRAY(SELECT DISTINCT s FROM unnest(i.scopes || EXCLUDED.scopes) s)
 """)
+
+_LEFT_OVER = text(
+    "SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = :kind ORDER BY member LIMIT :limit"
+)
 
 _READ = text("""
     SELECT member, scopes FROM projecting

@@ -9,7 +9,7 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, CursorResult, Double, Index, select, text
+from sqlalchemy import BigInteger, Double, Index, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.boards.names import page_scopes
@@ -107,9 +107,11 @@ def compute(
     return list(_changes(tx.tenant, rows, weights, shared=shared))
 
 
-def _changes(tenant_id: str, rows: CursorResult[Any], weights: Weights, *, shared: bool) -> Iterator[PageChange]:
-    saved_values = _by_name(rows, [f"saved_{name}" for name in COLUMNS])
-    counts = _by_name(rows, [column(metric, window) for window in Window for metric in counted_metrics()])
+def _changes(tenant_id: str, rows: Sequence[Any], weights: Weights, *, shared: bool) -> Iterator[PageChange]:
+    if not rows:
+        return
+    saved_values = _by_name(rows[0], [f"saved_{name}" for name in COLUMNS])
+    counts = _by_name(rows[0], [column(metric, window) for window in Window for metric in counted_metrics()])
     for row in rows:
         before = now = summary = None
         if row.saved_space is not None:
@@ -125,9 +127,9 @@ def _changes(tenant_id: str, rows: CursorResult[Any], weights: Weights, *, share
         yield PageChange(row.page_id, before, now, summary)
 
 
-def _by_name(rows: CursorResult[Any], names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Reads these columns of a row; their positions are looked up once."""
-    positions = {name: position for position, name in enumerate(rows.keys())}
+def _by_name(first: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Reads these columns of rows like the first one; their positions are looked up once."""
+    positions = {name: position for position, name in enumerate(first._fields)}
     getter: Callable[[Any], tuple[Any, ...]] = itemgetter(*(positions[name] for name in names))
     return getter
 

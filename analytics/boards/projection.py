@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from prometheus_client import Counter
 from sqlalchemy import text
@@ -122,8 +122,7 @@ def retire(tenant_id: str, *, now: datetime) -> None:
             for board in boards_in(tenant_id, GLOBAL):
                 writes.set_page(board, member, 0)
             writes.summaries[summary_key(ALL_TENANTS, member)] = None
-        with tenant_tx(tenant_id, separate=True) as reserving:
-            reserved = versions.reserve(reserving, writes.boards(), now=now)
+        reserved = versions.reserve(tenant_id, writes.boards(), now=now)
         versions.confirm(tx, reserved)
         tx.execute(text("DELETE FROM page_stats WHERE tenant_id = :tenant"), {"tenant": tenant_id})
         with redis.boards().client() as client:
@@ -140,8 +139,7 @@ def _project(tx: Tx, *, now: datetime, limit: int) -> Projected:
     has_more_hours = progress.slide(tx, position, now=now)
     current = weights.current(tx, now=now)
     reweigh, has_more_to_reweigh = progress.to_reweigh(tx, position, current)
-    pages, users = _Stale.read(tx, Kind.PAGE, limit=limit), _Stale.read(tx, Kind.USER, limit=limit)
-    sharing = outbox.read(tx, Kind.SHARING, limit=limit)
+    pages, users, sharing = _read_stale(tx, limit=limit)
     # After the outbox: whatever committed together with a row that was read is then visible.
     shared = tenant_settings.read(tx)[0].share_public_pages
     reshare, has_more_to_reshare = progress.to_reshare(tx, shared=shared) if sharing else ([], False)
@@ -180,11 +178,20 @@ class _Stale:
     more: bool
 
     @classmethod
-    def read(cls, tx: Tx, kind: Kind, *, limit: int) -> "_Stale":
-        rows = outbox.read(tx, kind, limit=limit)
-        left_over = intents.left_over(tx, kind, limit=limit) if redis.boards().is_up() else []
+    def of(cls, rows: Sequence[Any], left_over: Sequence[Any], *, limit: int) -> "_Stale":
         more = len(rows) == limit or len(left_over) == limit
-        return cls([row.id for row in rows], {row.member for row in rows} | set(left_over), more)
+        return cls([row.id for row in rows], {row.member for row in (*rows, *left_over)}, more)
+
+
+def _read_stale(tx: Tx, *, limit: int) -> tuple[_Stale, _Stale, Sequence[Any]]:
+    """The stale pages, the stale users, and the rows that stand for all public pages."""
+    marked = [outbox.oldest(tx.tenant, kind, limit=limit) for kind in (Kind.PAGE, Kind.USER, Kind.SHARING)]
+    # Without Redis they stay as they are.
+    unfinished = [intents.left_over(tx.tenant, kind, limit=limit) for kind in (Kind.PAGE, Kind.USER)]
+    has_redis = redis.boards().is_up()
+    pages, users, sharing, *left_over = tx.run_in_one_trip(*marked, *(unfinished if has_redis else ()))
+    of_pages, of_users = left_over or ([], [])
+    return _Stale.of(pages, of_pages, limit=limit), _Stale.of(users, of_users, limit=limit), sharing
 
 
 class _RedisWriter:
@@ -219,9 +226,9 @@ class _RedisWriter:
         if not self._has_global_lock and any(board.is_global for board in boards):
             lock_boards(self._tx, ALL_TENANTS)
             self._has_global_lock = True
-        with tenant_tx(self._tx.tenant, separate=True) as tx:
-            intents.record(tx, kind, _scopes_of(changes, unsure))
-            reserved = versions.reserve(tx, boards, now=self._now)
+        scopes = _scopes_of(changes, unsure)
+        intent = intents.recording(self._tx.tenant, kind, scopes) if scopes else None
+        reserved = versions.reserve(self._tx.tenant, boards, now=self._now, first=intent)
         self._reserved |= reserved
         self._summaries |= writes.summaries.keys()
         self._writing.append(self._thread.submit(self._write, writes, reserved))

@@ -114,7 +114,7 @@ def _by_key(tx: Tx, board: Board, query: str, key: str, after: int | UUID) -> It
         f"{query} WHERE {in_scope(board)} AND s.{key} > :after ORDER BY s.{key} LIMIT {MAX_ROWS_PER_QUERY}"
     )
     while True:
-        rows = tx.run(statement, {**scope_parameters(board), "after": after}).all()
+        rows = tx.run(statement, {**scope_parameters(board), "after": after})
         if rows:
             yield rows
         if len(rows) < MAX_ROWS_PER_QUERY:

@@ -108,8 +108,8 @@ class TooHigh(Conflict):
 
 def lock_user(tx: Tx, user_id: UUID, metric: Metric = POINTS) -> LockedUser | None:
     """Lock the user's row, as everybody does who changes a balance; None: there is no such user."""
-    row = tx.run(_LOCK[metric], {"tenant": tx.tenant, "user": user_id}).one_or_none()
-    return LockedUser(row.id, row.balance) if row is not None else None
+    rows = tx.run(_LOCK[metric], {"tenant": tx.tenant, "user": user_id})
+    return LockedUser(rows[0].id, rows[0].balance) if rows else None
 
 
 def add_entry(
@@ -148,8 +148,8 @@ def add_entry(
             "hash": payload_hash,
             "reverses": reverses.id if reverses is not None else None,
         },
-    ).one_or_none()
-    if added is None:
+    )
+    if not added:
         return user
     outbox.mark_stale(tx, Kind.USER, [str(user.id)])
     return LockedUser(user.id, balance)

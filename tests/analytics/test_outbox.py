@@ -11,7 +11,7 @@ from tests.analytics.conftest import Jobs
 
 def stale(tenant: str, kind: Kind, *, limit: int = 100) -> list[str]:
     with tenant_tx(tenant) as tx:
-        return [row.member for row in outbox.read(tx, kind, limit=limit)]
+        return [row.member for row in tx.run(*outbox.oldest(tenant, kind, limit=limit))]
 
 
 def test_members_are_stale_and_their_tenant_is_woken_after_the_commit(tenant: str, jobs: Jobs) -> None:
@@ -47,6 +47,6 @@ def test_the_oldest_rows_are_read_and_those_deleted_by_id_stay_away(tenant: str,
                 outbox.mark_stale(tx, Kind.PAGE, [member])
     assert stale(tenant, Kind.PAGE, limit=2) == ["2", "1"]
     with tenant_tx(tenant) as tx:
-        outbox.delete(tx, [row.id for row in outbox.read(tx, Kind.PAGE, limit=2)])
+        outbox.delete(tx, [row.id for row in tx.run(*outbox.oldest(tenant, Kind.PAGE, limit=2))])
     assert stale(tenant, Kind.PAGE) == ["2"], "a row written after the read remains"
     assert stale(other_tenant, Kind.PAGE) == ["2", "1", "2"]

@@ -22,7 +22,9 @@ def test_only_what_boards_show_makes_a_user_stale(tenant: str, changes: dict[str
         user = users.get(tx, users.ensure_external(tx, "ada", now=utcnow()))
         changed = change_user(tx, user, changes, now=utcnow())
         assert (changed.id, changed.updated_at >= changed.created_at) == (user.id, True)
-        assert [row.member for row in outbox.read(tx, Kind.USER, limit=9)] == [str(user.id)] * is_stale
+        assert [row.member for row in tx.run(*outbox.oldest(tx.tenant, Kind.USER, limit=9))] == [
+            str(user.id)
+        ] * is_stale
 
 
 def test_a_suspension_ends_sessions_after_the_commit(app: Flask, tenant: str) -> None:

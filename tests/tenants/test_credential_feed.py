@@ -248,7 +248,7 @@ def other() -> Iterator[Feed]:
 
 def is_listed(feed: Feed) -> bool:
     with owner_tx() as tx:
-        return tx.run(text("SELECT 1 FROM processes WHERE id = :id"), {"id": feed.id}).first() is not None
+        return tx.run(text("SELECT 1 FROM processes WHERE id = :id"), {"id": feed.id}) != []
 
 
 def test_a_revocation_waits_until_the_others_have_applied_it(

@@ -68,7 +68,7 @@ def test_many_changes_that_wait_are_said(scratch: Installation, behind: str, mon
 
 def test_what_a_projection_left_behind_is_found(scratch: Installation, up_to_date: str) -> None:
     with tenant_tx(up_to_date) as tx:
-        intents.record(tx, Kind.PAGE, {"1": ["tenant"], "2": ["tenant"]})
+        tx.run(*intents.recording(up_to_date, Kind.PAGE, {"1": ["tenant"], "2": ["tenant"]}))
     ((level, what),) = bad(boards.intents(scratch))
     assert (level, what) == (Level.WARN, f"A projection has left 2 members of boards behind: of {up_to_date}")
 
