@@ -200,6 +200,11 @@ def blocked_connections(database_url: str, *, for_s: float = 0) -> int:
     return int(found or 0)
 
 
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -88,6 +88,53 @@ def read(
     `memory`: what this process keeps of boards; used for what Redis answers.
     """
     listing, total, day = _listing(board, part, now=now)
+    return _show(board, part, listing, total, day, with_movement=with_movement, memory=memory)
+
+
+def read_together(
+    asked: Sequence[tuple[Board, Top | Around]], *, now: datetime, memory: BoardMemory
+) -> list[ShownBoard | None]:
+    """Read parts of several boards of pages, in two round trips to Redis. None: only `read` can.
+
+    `Top` only from the first row on.
+    """
+    commands = [(board, _command(board, part)) for board, part in asked]
+    listings = redis_reads.read_together(commands)
+    subjects: dict[str, list[str]] = {}
+    for (board, _), listing in zip(asked, listings, strict=True):
+        if listing is not None:
+            subjects.setdefault(board.tenant_id, []).extend(row.subject for row in listing.rows)
+    for tenant_id, page_ids in subjects.items():
+        summaries.fetch(tenant_id, page_ids, memory)
+    return [
+        _show(board, part, listing, listing.total, now.date(), with_movement=True, memory=memory)
+        if listing is not None
+        else None
+        for (board, part), listing in zip(asked, listings, strict=True)
+    ]
+
+
+def _command(board: Board, part: Top | Around) -> redis.Command:
+    match part:
+        case Top(limit, None):
+            return redis_reads.top_command(board, limit)
+        case Around(subject, n):
+            return redis_reads.around_command(board, subject, n)
+        case _:
+            raise ValueError(f"not read together with others: {part}")
+
+
+def _show(
+    board: Board,
+    part: Part,
+    listing: Listing,
+    total: int,
+    day: date,
+    *,
+    with_movement: bool,
+    memory: BoardMemory | None,
+) -> ShownBoard:
+    """What a reader sees of a part that was read."""
     if listing.source is not Source.REDIS or (memory is not None and not memory.is_trusted()):
         memory = None
     subjects = [row.subject for row in listing.rows]

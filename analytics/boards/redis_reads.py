@@ -65,11 +65,24 @@ def read_top(board: Board, *, limit: int, after: Position | None) -> Listing | N
 
 def read_tops(boards: Sequence[Board], *, limit: int) -> list[Listing | None]:
     """The first rows of many boards, in one round trip."""
+    return read_together([(board, top_command(board, limit)) for board in boards])
+
+
+def read_together(asked: Sequence[tuple[Board, redis.Command]]) -> list[Listing | None]:
+    """What `top_command` and `around_command` ask of several boards, in one round trip."""
     try:
-        answers = redis.boards().read(*(("EVAL", _TOP, 2, board.key, board.marker, limit) for board in boards))
+        answers = redis.boards().read(*(command for _, command in asked))
     except RedisUnavailable:
-        return [None] * len(boards)
-    return [_listing(board, answer) for board, answer in zip(boards, answers, strict=True)]
+        return [None] * len(asked)
+    return [_listing(board, answer) for (board, _), answer in zip(asked, answers, strict=True)]
+
+
+def top_command(board: Board, limit: int) -> redis.Command:
+    return ("EVAL", _TOP, *_keys(board), limit)
+
+
+def around_command(board: Board, subject: str, n: int) -> redis.Command:
+    return ("EVAL", _AROUND, *_keys(board), subject, n)
 
 
 def read_subjects(board: Board, subjects: Sequence[str]) -> Listing | None:

@@ -4,7 +4,7 @@ Page summaries are kept in Redis beside the boards, so that reading a board need
 is read from PostgreSQL. Users are read from PostgreSQL: an erased user is gone from every answer at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ def _pages(
     """
     found = _from_memory(board, page_ids, memory) if memory is not None else {}
     if trust_redis or not board.is_public:
-        found |= _from_redis(board, [page_id for page_id in page_ids if page_id not in found], memory)
+        found |= _from_redis(board.tenant_id, [page_id for page_id in page_ids if page_id not in found], memory)
     if board.is_public:
         found = {page_id: fields for page_id, fields in found.items() if fields.get("public") == "1"}
     missing = [page_id for page_id in page_ids if page_id not in found]
@@ -91,12 +91,21 @@ def _from_memory(board: Board, page_ids: Sequence[str], memory: "BoardMemory") -
     return {page_id: fields for page_id, fields in found.items() if fields is not None}
 
 
-def _from_redis(board: Board, page_ids: Sequence[str], memory: "BoardMemory | None") -> dict[str, Mapping[str, Any]]:
+def fetch(tenant_id: str, page_ids: Iterable[str], memory: "BoardMemory") -> None:
+    """Have the summaries of these pages in memory, as far as Redis has them: in one round trip.
+
+    `tenant_id`: whose boards show them.
+    """
+    missing = [page_id for page_id in dict.fromkeys(page_ids) if memory.summaries.get((tenant_id, page_id)) is None]
+    _from_redis(tenant_id, missing, memory)
+
+
+def _from_redis(tenant_id: str, page_ids: Sequence[str], memory: "BoardMemory | None") -> dict[str, Mapping[str, Any]]:
     if not page_ids:
         return {}
     drops = memory.drops if memory is not None else 0
     try:
-        hashes = [summary_key(board.tenant_id, page_id) for page_id in page_ids]
+        hashes = [summary_key(tenant_id, page_id) for page_id in page_ids]
         answers = redis.boards().read(*(("HMGET", hash_key, *FIELDS) for hash_key in hashes))
     except RedisUnavailable:
         return {}
@@ -107,7 +116,7 @@ def _from_redis(board: Board, page_ids: Sequence[str], memory: "BoardMemory | No
     }
     if memory is not None and memory.drops == drops:  # nothing changed since they were read
         for page_id, fields in found.items():
-            memory.keep_page(board.tenant_id, page_id, fields)
+            memory.keep_page(tenant_id, page_id, fields)
     return found
 
 

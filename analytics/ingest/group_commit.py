@@ -3,9 +3,10 @@
 A hot page's rows then change once per commit instead of once per request. A caller is answered after the commit that
 contains its request, and nothing is kept in memory after an answer.
 
-There is no thread of its own. The first caller leads: it takes the waiting requests, commits them, hands out the
-results, and passes the lead to a caller that arrived meanwhile. So it works under threads and under gevent, and a
-server that finishes its requests before it stops has drained it.
+A caller waits in its own thread (`write`), or goes away and is called when it is done (`submit`, for an event loop).
+The first caller leads: it takes the waiting requests, commits them, hands out the results, and passes the lead to a
+caller that arrived meanwhile. For callers that went away a thread of this process leads. A server that finishes its
+requests before it stops has drained it.
 
 Tenants share one lane fairly: none fills more than its share of a commit, or of what may wait. The shared transaction
 waits for a lock only briefly. When it fails, each tenant's requests move to a lane of their own, led by one of their
@@ -17,10 +18,11 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy.exc import DBAPIError
 
+from analytics.ingest.commit_lanes import Away, Blocked, Lane, Waiting
 from analytics.ingest.writes import Outcome, Unwritable, WriteRequest, commit_together
 from tenants.errors import Unavailable
 from tenants.shares import TenantBusy, share_of
@@ -30,6 +32,8 @@ MAX_ITEMS_PER_COMMIT = 10_000
 WAIT_S = 10.0
 MAX_GATHER_S = 0.003
 GATHER_STEP_S = 0.0005
+# Threads that lead for callers that went away: always one for the shared lane, and these for tenants apart.
+MAX_APART_THREADS = 16
 # A tenant whose own transaction takes longer, after a shared one failed, stays out of the shared one for a while.
 SLOW_S = 0.1
 APART_S = 30.0
@@ -43,50 +47,6 @@ Commit = Callable[[Sequence[WriteRequest], bool], list[WriteRequest]]
 class Overloaded(Unavailable):
     code = "overloaded"
     title = "Too many writes are waiting"
-
-
-@dataclass(eq=False)
-class _Lane:
-    """Requests that are committed one batch after the other: of all tenants, or of one tenant apart from the others."""
-
-    tenant_id: str | None = None
-    waiting: "deque[_Waiting]" = field(default_factory=deque)
-    is_led: bool = False
-    # How many callers there were at the last commit: in it, or waiting when it was done; and how long it took.
-    callers: int = 0
-    last_took_s: float = 0.0
-    apart_until: float = 0.0
-
-    @property
-    def is_shared(self) -> bool:
-        return self.tenant_id is None
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A request whose caller waits: until it is done, or until it is the caller's turn to lead its lane.
-
-    The gate is opened once for each of the two, under the group's lock, and the caller closes it by passing. So no
-    caller is woken twice, and none waits for ever.
-    """
-
-    request: WriteRequest
-    lane: _Lane
-    leads: bool = False
-    is_done: bool = False
-    # A bare lock, the cheapest thing to wait for.
-    gate: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.gate.acquire()
-
-    def lead(self) -> None:
-        self.leads = True
-        self.gate.release()
-
-    def finish(self) -> None:
-        self.is_done = True
-        self.gate.release()
 
 
 class GroupCommit:
@@ -106,10 +66,13 @@ class GroupCommit:
         self._wait_s = wait_s
         self._commit = commit
         self._lock = threading.Lock()
-        self._shared = _Lane()
-        self._apart: dict[str, _Lane] = {}
+        self._shared = Lane()
+        self._apart: dict[str, Lane] = {}
         self._items_of: Counter[str] = Counter()
         self._items = 0
+        # Started with the first request that needs one, so after a fork.
+        self._leader = ThreadPoolExecutor(1, thread_name_prefix="group-commit")
+        self._apart_leaders = ThreadPoolExecutor(MAX_APART_THREADS, thread_name_prefix="group-commit-apart")
 
     def write(self, request: WriteRequest) -> list[Outcome]:
         """Commit this request, and return the outcome of each item: after PostgreSQL's commit. Or raise.
@@ -119,13 +82,15 @@ class GroupCommit:
         request.prepare()
         with self._lock:
             self._admit(request)
-            own = _Waiting(request, self._lane_of(request.tenant_id))
+            own = Blocked(request, self._lane_of(request.tenant_id))
             self._enqueue(own)
         try:
             while not own.is_done:
                 self._wait(own)
                 if own.leads:
-                    self._lead(own)
+                    following = self._lead(own)
+                    if following is not None:
+                        following.lead()
         finally:
             with self._lock:
                 self._leave(request)
@@ -133,6 +98,27 @@ class GroupCommit:
             raise request.error
         request.run_after_commit()
         return request.outcomes
+
+    def submit(self, request: WriteRequest, done: Callable[[], None]) -> None:
+        """The same without waiting: `done` is called by another thread when it is committed, or when it has failed.
+
+        It must be quick. The request then has its outcomes, or its `error`.
+        """
+        request.prepare()
+        expires_at = time.monotonic() + self._wait_s
+        with self._lock:
+            self._admit(request)
+            lane = self._lane_of(request.tenant_id)
+            self._enqueue(
+                Away(
+                    request,
+                    lane,
+                    lead_in_thread=self._lead_in_thread,
+                    run_in_thread=self._apart_leaders.submit,
+                    done=done,
+                    expires_at=expires_at,
+                )
+            )
 
     @property
     def items_in_flight(self) -> int:
@@ -153,7 +139,7 @@ class GroupCommit:
         if not self._items_of[request.tenant_id]:
             del self._items_of[request.tenant_id]
 
-    def _lane_of(self, tenant_id: str) -> _Lane:
+    def _lane_of(self, tenant_id: str) -> Lane:
         lane = self._apart.get(tenant_id)
         if lane is None:
             return self._shared
@@ -162,14 +148,14 @@ class GroupCommit:
             return self._shared
         return lane
 
-    def _enqueue(self, caller: _Waiting) -> None:
+    def _enqueue(self, caller: Waiting) -> None:
         """Append it to its lane. Its caller leads if no other does."""
         caller.lane.waiting.append(caller)
         if not caller.lane.is_led:
             caller.lane.is_led = True
             caller.lead()
 
-    def _wait(self, own: _Waiting) -> None:
+    def _wait(self, own: Blocked) -> None:
         """Until the request is done, or it is this caller's turn to lead."""
         while not own.gate.acquire(timeout=self._wait_s):
             with self._lock:
@@ -178,8 +164,23 @@ class GroupCommit:
                     raise Overloaded
             # It is being committed, and only the database knows the outcome; or its gate has just been opened.
 
-    def _lead(self, own: _Waiting) -> None:
-        """Commit the lane's next batch, our own request first; then pass the lead on."""
+    def _lead_in_thread(self, caller: Away) -> None:
+        leader = self._leader if caller.lane.is_shared else self._apart_leaders
+        leader.submit(self._lead_on, caller)
+
+    def _lead_on(self, first: Away) -> None:
+        """As long as the next caller went away too, go on here: waking another thread costs more."""
+        caller: Waiting | None = first
+        while isinstance(caller, Away):
+            caller = self._lead(caller)
+        if caller is not None:
+            caller.lead()
+
+    def _lead(self, own: Waiting) -> Waiting | None:
+        """Commit the lane's next batch, our own request first. Returns who must lead next, if anybody waits.
+
+        Raises nothing: what goes wrong is the error of each request.
+        """
         lane = own.lane
         self._gather(lane)
         batch = self._take(lane, own)
@@ -188,16 +189,14 @@ class GroupCommit:
         began = time.monotonic()
         try:
             left = self._commit_shared(requests) if lane.is_shared else self._commit_apart(lane, requests)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  each caller raises it
             for request in requests:
                 request.error = request.error or error
-            raise
-        finally:
-            with self._lock:
-                lane.last_took_s = time.monotonic() - began
-                lane.callers = len(batch) + len(lane.waiting)
-                self._finish(batch, left)
-                self._pass_on(lane)
+        with self._lock:
+            lane.last_took_s = time.monotonic() - began
+            lane.callers = len(batch) + len(lane.waiting)
+            self._finish(batch, left)
+            following = self._next_leader(lane)
         if self._after is not None:
             unfinished = {id(request) for request in left}
             done = [
@@ -206,8 +205,9 @@ class GroupCommit:
                 if id(request) not in unfinished and request.error is None and (request.items or request.claims)
             ]
             self._after({request.tenant_id for request in done})
+        return following
 
-    def _gather(self, lane: _Lane) -> None:
+    def _gather(self, lane: Lane) -> None:
         """Wait a moment for callers that were just answered, who often send again at once; never for a lone one.
 
         A commit of twice as many requests costs little more, so this answers all of them sooner.
@@ -216,15 +216,20 @@ class GroupCommit:
         while len(lane.waiting) < lane.callers and time.monotonic() < until:
             time.sleep(GATHER_STEP_S)
 
-    def _take(self, lane: _Lane, own: _Waiting) -> list[_Waiting]:
+    def _take(self, lane: Lane, own: Waiting) -> list[Waiting]:
         """The next batch, in the order of arrival; no tenant gets more than its share, so that others fit in."""
         with self._lock:
             own.leads = False
-            batch: list[_Waiting] = []
+            batch: list[Waiting] = []
             waiting, lane.waiting = lane.waiting, deque()
             items, items_of = 0, Counter[str]()
             waiting.remove(own)
+            now = time.monotonic()
             for caller in [own, *waiting]:
+                if isinstance(caller, Away) and caller.expires_at < now:
+                    caller.request.error = Overloaded()
+                    self._finish_one(caller)
+                    continue
                 tenant_id, weight = caller.request.tenant_id, caller.request.weight
                 if lane.is_shared and self._lane_of(tenant_id) is not lane:  # the tenant has a lane of its own since
                     caller.lane = self._apart[tenant_id]
@@ -240,22 +245,27 @@ class GroupCommit:
                     lane.waiting.append(caller)
             return batch
 
-    def _finish(self, batch: Sequence[_Waiting], left: Sequence[WriteRequest]) -> None:
+    def _finish(self, batch: Sequence[Waiting], left: Sequence[WriteRequest]) -> None:
         """Wake the callers whose requests are done. The requests in `left` move to lanes of their tenants' own."""
         unfinished = {id(request) for request in left}
         for caller in batch:
             if id(caller.request) not in unfinished:
-                caller.finish()
-        lanes: list[_Lane] = []
+                self._finish_one(caller)
+        lanes: list[Lane] = []
         for caller in reversed(batch):  # before requests that came to the lane meanwhile
             if id(caller.request) in unfinished:
-                caller.lane = self._apart.setdefault(caller.request.tenant_id, _Lane(caller.request.tenant_id))
+                caller.lane = self._apart.setdefault(caller.request.tenant_id, Lane(caller.request.tenant_id))
                 caller.lane.waiting.appendleft(caller)
                 lanes.append(caller.lane)
         for lane in dict.fromkeys(lanes):
             if not lane.is_led:
                 lane.is_led = True
                 lane.waiting[0].lead()
+
+    def _finish_one(self, caller: Waiting) -> None:
+        if isinstance(caller, Away):  # a caller that waits leaves by itself
+            self._leave(caller.request)
+        caller.finish()
 
     def _commit_shared(self, requests: Sequence[WriteRequest]) -> Sequence[WriteRequest]:
         """Commit several tenants' requests in one transaction. Returns those that must be committed apart."""
@@ -271,8 +281,10 @@ class GroupCommit:
             _fail(requests, error)
             return ()
 
-    def _commit_apart(self, lane: _Lane, requests: Sequence[WriteRequest]) -> Sequence[WriteRequest]:
+    def _commit_apart(self, lane: Lane, requests: Sequence[WriteRequest]) -> Sequence[WriteRequest]:
         """Commit one tenant's requests in a transaction of their own. Returns none."""
+        if not requests:
+            return ()
         began = time.monotonic()
         timed_out = self._try_apart(requests)
         now = time.monotonic()
@@ -309,13 +321,15 @@ class GroupCommit:
                     tries.append(left)
         return False
 
-    def _pass_on(self, lane: _Lane) -> None:
+    def _next_leader(self, lane: Lane) -> Waiting | None:
+        """Who must lead the lane next; None: nobody waits, and the next caller will."""
         if lane.waiting:
-            lane.waiting[0].lead()
-            return
+            lane.waiting[0].leads = True  # at once: so it does not leave because it has waited long enough
+            return lane.waiting[0]
         lane.is_led = False
         if lane.tenant_id is not None and lane.apart_until < time.monotonic():
             del self._apart[lane.tenant_id]
+        return None
 
 
 def _outcome_is_known(error: DBAPIError) -> bool:

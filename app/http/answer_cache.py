@@ -124,11 +124,18 @@ class BoardAnswerCache:
                 with self._lock:
                     del self._computing[key]
                 own.done.set()
+        self._keep_if_newest(name, key, answer)
+        return answer
+
+    def keep(self, board: Board, key: Hashable, answer: Answer) -> None:
+        """Keep an answer about the board that was computed elsewhere."""
+        self._keep_if_newest((board.tenant_id, board.topic), key, answer)
+
+    def _keep_if_newest(self, name: tuple[str, str], key: Hashable, answer: Answer) -> None:
         with self._lock:
             # Not if the board has changed since it was read.
             if self._listener.is_connected and answer.version >= self._newest_versions.get(name, 0):
                 self._keep(key, _Kept(answer, name, time.monotonic() + MAX_AGE_S))
-        return answer
 
     def _keep(self, key: Hashable, kept: _Kept) -> None:
         if len(kept.answer.body) > MAX_ANSWER_BYTES:

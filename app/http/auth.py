@@ -6,7 +6,7 @@ publishable key (origin). What each may do is in `app.http.rights`.
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Any, Literal
 from uuid import UUID
@@ -168,6 +168,7 @@ def caller_network() -> str:
     return str(ip_network(f"{address}/64", strict=False))
 
 
+@lru_cache(maxsize=10_000)
 def _parse_address(text: str) -> str | None:
     """An address without the port or zone that some proxies add; an IPv4-mapped IPv6 address as IPv4."""
     match = re.fullmatch(r"\[([^\]]+)\](?::\d+)?|([^:]+)(?::\d+)?|(.+)", text)

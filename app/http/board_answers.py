@@ -38,6 +38,10 @@ def top_answer(
 ) -> Answer:
     """The first rows of a board, or those after a position."""
     shown = reading.read(board, Top(limit, after), now=utcnow(), memory=memory)
+    return render_top(reader, shown, explain=explain)
+
+
+def render_top(reader: Reader, shown: ShownBoard, *, explain: bool = False) -> Answer:
     items = rows_as_json(shown, external_ids=reader.sees_external_ids)
     if explain:
         _explain(shown, items)
@@ -52,8 +56,8 @@ def page_rank_answer(reader: Reader, board: Board, name: str, around: int, *, me
     kept = memory.page_ids.get((reader.tenant_id, name)) if memory.is_trusted() else None
     if kept is not None:
         shown = reading.read(board, Around(kept, around), now=utcnow(), memory=memory)
-        if any(row.subject == kept for row in shown.rows):
-            return _rank(reader, shown, kept, around)
+        if is_on(shown, kept):
+            return render_rank(reader, shown, kept, around)
     page_id = _find_page(reader, name)
     memory.page_ids.keep((reader.tenant_id, name), page_id)
     return rank_answer(reader, board, page_id, around, memory=memory)
@@ -61,7 +65,9 @@ def page_rank_answer(reader: Reader, board: Board, name: str, around: int, *, me
 
 def rank_answer(reader: Reader, board: Board, subject: str, around: int, *, memory: BoardMemory) -> Answer:
     """The same for a page or user by our id."""
-    return _rank(reader, reading.read(board, Around(subject, around), now=utcnow(), memory=memory), subject, around)
+    return render_rank(
+        reader, reading.read(board, Around(subject, around), now=utcnow(), memory=memory), subject, around
+    )
 
 
 def stats_answer(reader: Reader, external_id: str) -> bytes:
@@ -102,7 +108,11 @@ def _find_page(reader: Reader, name: str) -> str:
     return found
 
 
-def _rank(reader: Reader, shown: ShownBoard, subject: str, around: int) -> Answer:
+def is_on(shown: ShownBoard, subject: str) -> bool:
+    return any(row.subject == subject for row in shown.rows)
+
+
+def render_rank(reader: Reader, shown: ShownBoard, subject: str, around: int) -> Answer:
     own = next((row for row in shown.rows if row.subject == subject), None)
     external_ids = reader.sees_external_ids
     body: dict[str, Any] = {

@@ -1,7 +1,6 @@
 """Conditional requests: `If-None-Match`, to get only what is new; `If-Match`, to change only what was read."""
 
 import re
-from typing import Any
 
 from flask import Response, request
 
@@ -12,18 +11,17 @@ from tenants.errors import Stale
 def if_changed(answer: Answer) -> Response:
     """The answer, or 304 if the caller already has it."""
     headers = [("ETag", answer.etag), *CONDITIONAL_HEADERS]
-    if caller_has(answer, request.environ):
+    if is_one_of(answer, request.environ.get("HTTP_IF_NONE_MATCH")):
         return Response(status=304, headers=headers)
     return Response(answer.body, content_type="application/json", headers=headers)
 
 
-def caller_has(answer: Answer, environ: dict[str, Any]) -> bool:
-    """Whether `If-None-Match` names this answer."""
-    given = environ.get("HTTP_IF_NONE_MATCH")
-    if given is None:
+def is_one_of(answer: Answer, tags: str | None) -> bool:
+    """Whether `If-None-Match` names this answer: the caller has it."""
+    if tags is None:
         return False
-    tags = [tag.strip().removeprefix("W/") for tag in given.split(",")]
-    return answer.etag in tags or "*" in tags
+    named = [tag.strip().removeprefix("W/") for tag in tags.split(",")]
+    return answer.etag in named or "*" in named
 
 
 def expected_version() -> int | None:

@@ -76,9 +76,8 @@ def always_headers(*, https: bool) -> list[tuple[str, str]]:
     return [("X-Content-Type-Options", "nosniff"), *hsts]
 
 
-def request_id_of(environ: dict[str, Any]) -> str:
-    """The caller's own id for the request, or a new one."""
-    given = environ.get("HTTP_X_REQUEST_ID", "")
+def request_id_of(given: str | None) -> str:
+    """The caller's own id for the request (`X-Request-Id`), or a new one."""
     return given if given and REQUEST_ID.fullmatch(given) else f"{getrandbits(128):032x}"
 
 
@@ -94,7 +93,7 @@ def begin() -> Response | None:
     req = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001
     environ = req.environ
     g.started = time.perf_counter()
-    g.request_id = request_id_of(environ)
+    g.request_id = request_id_of(environ.get("HTTP_X_REQUEST_ID"))
     logs.begin(request_id=g.request_id)
     if TOO_LONG in environ:
         raise RequestURITooLarge
@@ -114,13 +113,12 @@ def answer_preflight(req: Request) -> Response | None:
     return response
 
 
-def is_sent_by_demo(environ: dict[str, Any], demo_secret: str | None) -> bool:
-    """Whether the demo's own traffic sent this.
+def is_sent_by_demo(given: str | None, demo_secret: str | None) -> bool:
+    """Whether the demo's own traffic sent this, by its header.
 
     `plaudit up --demo` creates a secret at each start, for the API and the traffic only. So nobody else, whatever their
     credentials, can keep a request out of the log; without the demo there is no secret, and the result is always False.
     """
-    given = environ.get(DEMO_HEADER)
     return given is not None and demo_secret is not None and hmac.compare_digest(given.encode(), demo_secret.encode())
 
 
@@ -132,7 +130,7 @@ def record(req: Request, response: Response, demo_secret: str | None) -> None:
     status = response.status_code
     request_counts.add(req.method if has_route else "(any)", route, status, seconds)
     is_notable = status >= 400 or seconds > SLOW_S or not is_quiet(req)
-    if is_notable and (status >= 500 or not is_sent_by_demo(req.environ, demo_secret)):
+    if is_notable and (status >= 500 or not is_sent_by_demo(req.environ.get(DEMO_HEADER), demo_secret)):
         logged_route = route if has_route else logs.mask(req.path, max_chars=MAX_LOGGED_CHARS)
         log_request(req.method[:MAX_LOGGED_CHARS], logged_route, status, seconds, code=g.get("problem_code"))
 

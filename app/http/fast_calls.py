@@ -1,10 +1,13 @@
 """What a call of the fast lane is: which route it stands for, who may call it, and how it is answered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from app.http.auth import Actor
+from analytics.boards.names import Board
+from analytics.boards.reading import Around, Top
+from analytics.ingest.writes import WriteRequest
+from app.http.auth import Actor, Reader
 from app.http.fast_answer import FastAnswer
 from app.http.rights import May
 
@@ -12,10 +15,42 @@ Environ = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class FastCall:
-    """A call that the fast lane may answer. `answer` returns None if the route must."""
+class BoardQuestion:
+    """A part of a board that a reader asks for."""
+
+    reader: Reader
+    board: Board
+    part: Top | Around
+    # Under what its answer is kept.
+    key: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class FastRead:
+    """A read that the fast lane may answer."""
 
     method: str
     route: str
     may: May
-    answer: Callable[[Actor, Environ], FastAnswer | None]
+    # The answer that is kept in memory, if there is one: by the path with its query, and `If-None-Match`.
+    kept: Callable[[Reader, str, str | None], FastAnswer | None]
+    # What must be read otherwise, if it can be read together with others: by the path with its query, and the query.
+    question: Callable[[Reader, str, str], BoardQuestion | None] | None
+    # The answer, kept or new, which may have to wait; None: the route must answer.
+    answer: Callable[[Reader, Environ], FastAnswer | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FastWrite:
+    """A write that the fast lane may answer."""
+
+    method: str
+    route: str
+    may: May
+    # What is to be written; None: the route must answer.
+    request: Callable[[Actor, Environ], WriteRequest | None]
+    # The answer, once it is written; None: the route must answer, without writing again.
+    answer: Callable[[Actor, Environ, WriteRequest], FastAnswer | None]
+
+
+FastCall = FastRead | FastWrite

@@ -5,20 +5,32 @@ read here and answered by the functions that the routes use.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+from analytics.boards import reading
+from analytics.boards.names import Board
+from analytics.boards.reading import Around, ShownBoard, Top
 from analytics.windows import WINDOWS
 from app.http import conditional
 from app.http.answer_cache import Answer
-from app.http.auth import Actor, Reader
-from app.http.board_answers import answer_key, page_rank_answer, stats_answer, top_answer
+from app.http.auth import Reader
+from app.http.board_answers import (
+    answer_key,
+    is_on,
+    page_rank_answer,
+    render_rank,
+    render_top,
+    stats_answer,
+    top_answer,
+)
 from app.http.boards import board_for
 from app.http.fast_answer import FastAnswer
-from app.http.fast_calls import Environ, FastCall
+from app.http.fast_calls import BoardQuestion, Environ, FastRead
 from app.http.rights import May
 from app.http.services import Services
+from tenants.db import utcnow
 
 BOARDS, RANKS = "/api/v1/leaderboards", "/api/v1/leaderboards/rank"
 STATS = re.compile(r"/api/v1/pages/([^/]+)/stats")
@@ -33,73 +45,123 @@ class FastReads:
     def __init__(self, services: Services) -> None:
         self._cache = services.boards
         self._threads = services.threads
-        self._boards = FastCall("GET", BOARDS, May.READ_BOARDS, self._read_top)
-        self._ranks = FastCall("GET", RANKS, May.READ_BOARDS, self._read_rank)
-        self._stats = FastCall("GET", "/api/v1/pages/<external_id>/stats", May.READ_BOARDS, self._read_stats)
+        self._boards = self._read_of(BOARDS, self._top_question, self._compute_top)
+        self._ranks = self._read_of(RANKS, self._rank_question, self._compute_rank)
+        self._stats = self._read_of("/api/v1/pages/<external_id>/stats", None, self._compute_stats)
 
-    def find(self, environ: Environ) -> FastCall | None:
-        path = environ["PATH_INFO"]
+    def _read_of(self, route: str, question: "Ask | None", compute: "Compute") -> FastRead:
+        return FastRead("GET", route, May.READ_BOARDS, self._kept, question, partial(self._answer, compute))
+
+    def find(self, _method: str, path: str, query: str) -> FastRead | None:
         if path == BOARDS:
             return self._boards
         if path == RANKS:
-            return self._ranks
-        if path.endswith("/stats") and not environ.get("QUERY_STRING") and STATS.fullmatch(path):
+            # Each caller has another answer to `member=me`.
+            return self._ranks if "member=me" not in query else None
+        if path.endswith("/stats") and not query and STATS.fullmatch(path):
             return self._stats
         return None
 
-    def _read_top(self, actor: Actor, environ: Environ) -> FastAnswer | None:
-        return self._answer(actor, environ, self._compute_top)
+    def answer_together(self, questions: Sequence[BoardQuestion]) -> list[Answer | None]:
+        """The answers to several questions, by two round trips to Redis. None: each must be answered by itself."""
+        distinct = {question.key: question for question in questions}
+        asked = [(question.board, question.part) for question in distinct.values()]
+        shown = reading.read_together(asked, now=utcnow(), memory=self._cache.memory)
+        pairs = zip(distinct.values(), shown, strict=True)
+        answers = {question.key: self._render(question, of_board) for question, of_board in pairs}
+        return [answers[question.key] for question in questions]
 
-    def _read_rank(self, actor: Actor, environ: Environ) -> FastAnswer | None:
-        if "member=me" in environ.get("QUERY_STRING", ""):  # each caller has another answer
+    def _render(self, question: BoardQuestion, shown: ShownBoard | None) -> Answer | None:
+        if shown is None:
             return None
-        return self._answer(actor, environ, self._compute_rank)
+        match question.part:
+            case Top():
+                answer = render_top(question.reader, shown)
+            case Around(subject, n):
+                if not is_on(shown, subject):  # maybe its page was deleted
+                    return None
+                answer = render_rank(question.reader, shown, subject, n)
+        self._cache.keep(question.board, question.key, answer)
+        return answer
 
-    def _read_stats(self, actor: Actor, environ: Environ) -> FastAnswer | None:
-        return self._answer(actor, environ, self._compute_stats)
+    def _kept(self, reader: Reader, target: str, tags: str | None) -> FastAnswer | None:
+        answer = self._cache.find(answer_key(reader, target))
+        return to_send(answer, tags) if answer is not None else None
 
-    def _answer(
-        self, actor: Actor, environ: Environ, compute: Callable[[Reader, Any, Environ], Answer | None]
-    ) -> FastAnswer | None:
-        reader = actor.reader
+    def _top_question(self, reader: Reader, target: str, query: str) -> BoardQuestion | None:
+        top = _plain_top(reader, query)
+        if top is None or top[0].is_users or not self._cache.memory.is_trusted():
+            return None
+        return BoardQuestion(reader, top[0], Top(top[1]), answer_key(reader, target))
+
+    def _rank_question(self, reader: Reader, target: str, query: str) -> BoardQuestion | None:
+        rank, memory = _plain_rank(reader, query), self._cache.memory
+        if rank is None or not memory.is_trusted():
+            return None
+        board, name, around = rank
+        page_id = memory.page_ids.get((reader.tenant_id, name))
+        if page_id is None:
+            return None
+        return BoardQuestion(reader, board, Around(page_id, around), answer_key(reader, target))
+
+    def _answer(self, compute: "Compute", reader: Reader, environ: Environ) -> FastAnswer | None:
         key = answer_key(reader, f"{environ['PATH_INFO']}?{environ.get('QUERY_STRING', '')}")
         answer = self._cache.find(key)
         if answer is None:
             with self._threads.of(reader.tenant_id):
                 answer = compute(reader, key, environ)
-        if answer is None:
-            return None
-        return answer.unchanged if conditional.caller_has(answer, environ) else answer.whole
+        return to_send(answer, environ.get("HTTP_IF_NONE_MATCH")) if answer is not None else None
 
     def _compute_top(self, reader: Reader, key: Any, environ: Environ) -> Answer | None:
-        query = plain_query(environ.get("QUERY_STRING", ""))
-        if query is None or not query.keys() <= {"scope", "window", "metric", "limit"}:
+        top = _plain_top(reader, environ.get("QUERY_STRING", ""))
+        if top is None:
             return None
-        limit = _number(query.get("limit"), default=DEFAULT_LIMIT, minimum=1, maximum=MAX_ROWS)
-        board = board_for(reader, _board_query(query))
-        if limit is None:
-            return None
-        memory = self._cache.memory
-        return self._cache.get(
-            board, key, partial(top_answer, reader, board, limit, None, explain=False, memory=memory)
-        )
+        board, limit = top
+        compute = partial(top_answer, reader, board, limit, None, explain=False, memory=self._cache.memory)
+        return self._cache.get(board, key, compute)
 
     def _compute_rank(self, reader: Reader, key: Any, environ: Environ) -> Answer | None:
-        query = plain_query(environ.get("QUERY_STRING", ""))
-        if query is None or not query.keys() <= {"scope", "window", "metric", "member", "around"}:
+        rank = _plain_rank(reader, environ.get("QUERY_STRING", ""))
+        if rank is None:
             return None
-        around = _number(query.get("around"), default=0, minimum=0, maximum=MAX_AROUND)
-        board = board_for(reader, _board_query(query))
-        if "member" not in query or around is None or board.is_users:
-            return None
-        memory = self._cache.memory
-        return self._cache.get(
-            board, key, partial(page_rank_answer, reader, board, query["member"], around, memory=memory)
-        )
+        board, name, around = rank
+        compute = partial(page_rank_answer, reader, board, name, around, memory=self._cache.memory)
+        return self._cache.get(board, key, compute)
 
     def _compute_stats(self, reader: Reader, key: Any, environ: Environ) -> Answer | None:
         external_id = environ["PATH_INFO"].split("/")[4]
         return self._cache.get_of_tenant(reader.tenant_id, key, partial(stats_answer, reader, external_id))
+
+
+# What a reader asks for, by the path with its query, and the query.
+Ask = Callable[[Reader, str, str], BoardQuestion | None]
+# How an answer is computed that is not kept: for a reader, under a key, from a request.
+Compute = Callable[[Reader, Any, Environ], Answer | None]
+
+
+def to_send(answer: Answer, tags: str | None) -> FastAnswer:
+    """The answer as it is sent to a caller with this `If-None-Match`."""
+    return answer.unchanged if conditional.is_one_of(answer, tags) else answer.whole
+
+
+def _plain_top(reader: Reader, text: str) -> tuple[Board, int] | None:
+    """The board and how many rows of it a plain query names; None: the route must read it."""
+    query = plain_query(text)
+    if query is None or not query.keys() <= {"scope", "window", "metric", "limit"}:
+        return None
+    limit = _number(query.get("limit"), default=DEFAULT_LIMIT, minimum=1, maximum=MAX_ROWS)
+    board = board_for(reader, _board_query(query))
+    return (board, limit) if limit is not None else None
+
+
+def _plain_rank(reader: Reader, text: str) -> tuple[Board, str, int] | None:
+    """The board, the page and how many neighbours a plain query names; None: the route must read it."""
+    query = plain_query(text)
+    if query is None or not query.keys() <= {"scope", "window", "metric", "member", "around"}:
+        return None
+    around = _number(query.get("around"), default=0, minimum=0, maximum=MAX_AROUND)
+    board = board_for(reader, _board_query(query))
+    return (board, query["member"], around) if "member" in query and around is not None and not board.is_users else None
 
 
 def plain_query(text: str) -> Mapping[str, str] | None:

@@ -1,7 +1,7 @@
 """Writes of the fast lane: a single view, a like or unlike, a claimed action, on their plain cases.
 
-Each is one write request, written by the group commit. If its outcome is not the usual one, the route answers: it is
-given what was written (`WRITTEN`), and does not write again.
+Each is one write request, which the fast lane has the group commit write. If its outcome is not the usual one, the
+route answers, without writing again.
 """
 
 import re
@@ -18,14 +18,14 @@ from analytics.ingest.writes import EventKind, WriteRequest
 from analytics.scores.actions import Payment
 from analytics.scores.catalog import ACTION_TYPE, MAX_POINTS
 from app.http import body
-from app.http.auth import WRITTEN, Actor, address_of
+from app.http.auth import Actor, address_of
 from app.http.fast_answer import FastAnswer
-from app.http.fast_calls import Environ, FastCall
+from app.http.fast_calls import Environ, FastWrite
 from app.http.rights import May
 from app.http.score_claims import claim_request, payment_answer, update_claim
 from app.http.services import Services
 from app.http.single_likes import count_like, like_answer, like_request
-from app.http.single_views import count_view, view_answer, view_request
+from app.http.single_views import count_view, plain_view_request, view_answer, view_request
 
 PAGES = re.compile(r"/api/v1/pages/([^/]+)/(views|like|likes/([^/]+))")
 UPDATE = "/api/v1/scores/update"
@@ -46,23 +46,27 @@ class Update(msgspec.Struct, forbid_unknown_fields=True):
     wanted: int | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="scoreDelta")
 
 
+class PlainView(msgspec.Struct, forbid_unknown_fields=True):
+    """The usual body of a single view; one with other fields is read as the route reads it."""
+
+    id: str
+
+
 class FastWrites:
     def __init__(self, services: Services) -> None:
-        self._group = services.ingest
-        self._threads = services.threads
         self._proxy_hops = services.settings.proxy_hops
         of_page = "/api/v1/pages/<external_id>/"
-        self._views = FastCall("POST", f"{of_page}views", May.SEND_EVENTS, self._view)
-        self._update = FastCall("POST", UPDATE, May.ACT, self._claim)
-        self._own = {method: FastCall(method, f"{of_page}like", May.LIKE, self._like) for method in KINDS}
+        self._views = FastWrite("POST", f"{of_page}views", May.SEND_EVENTS, _view, _view_answer)
+        self._update = FastWrite("POST", UPDATE, May.ACT, self._claim, _claim_answer)
+        self._own = {method: FastWrite(method, f"{of_page}like", May.LIKE, _like, _like_answer) for method in KINDS}
         self._others = {
-            method: FastCall(method, f"{of_page}likes/<user>", May.SEND_EVENTS, self._like) for method in KINDS
+            method: FastWrite(method, f"{of_page}likes/<user>", May.SEND_EVENTS, _like, _like_answer)
+            for method in KINDS
         }
 
-    def find(self, environ: Environ) -> FastCall | None:
-        if environ.get("QUERY_STRING"):
+    def find(self, method: str, path: str, query: str) -> FastWrite | None:
+        if query:
             return None
-        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if path == UPDATE:
             return self._update if method == "POST" else None
         match = PAGES.fullmatch(path)
@@ -72,39 +76,7 @@ class FastWrites:
             return self._views if method == "POST" else None
         return (self._own if match[2] == "like" else self._others).get(method)
 
-    def _view(self, actor: Actor, environ: Environ) -> FastAnswer | None:
-        if actor.kind != "client":
-            return None
-        request = view_request(actor, environ["PATH_INFO"].split("/")[4], environ)
-        if not self._write(request, environ):
-            return None
-        result = request.outcomes[0].result
-        match result:
-            case Result.ACCEPTED | Result.DUPLICATE:
-                count_view(actor.tenant_id, result)
-                return VIEW_ANSWERS[result]
-            case Result.UNKNOWN_PAGE | Result.UNKNOWN_USER | Result.LIMITED:
-                return None
-            case _:
-                assert_never(result)
-
-    def _like(self, actor: Actor, environ: Environ) -> FastAnswer | None:
-        _, _, _, _, external_id, _, *user = environ["PATH_INFO"].split("/")
-        if actor.public_only or body.has_body(environ) or (actor.kind != "client" and user):
-            return None
-        if any(EXTERNAL_ID.fullmatch(name) is None for name in (external_id, *user)):
-            return None
-        kind = KINDS[environ["REQUEST_METHOD"]]
-        request = like_request(actor, external_id, kind, user[0] if user else actor.user_id)
-        if not self._write(request, environ):
-            return None
-        outcome = request.outcomes[0]
-        if outcome.result is not Result.ACCEPTED:
-            return None
-        count_like(actor.tenant_id, kind)
-        return FastAnswer.of("200 OK", orjson.dumps(like_answer(kind, outcome)))
-
-    def _claim(self, actor: Actor, environ: Environ) -> FastAnswer | None:
+    def _claim(self, actor: Actor, environ: Environ) -> WriteRequest | None:
         sent = body.read_bytes(environ) if environ.get("CONTENT_TYPE") == "application/json" else b""
         update = msgspec.json.decode(sent, type=Update)
         wanted = None if update.wanted is msgspec.UNSET else update.wanted
@@ -119,19 +91,58 @@ class FastWrites:
         }
         address = address_of(environ, proxy_hops=self._proxy_hops)
         claim = update_claim(actor.user_id, claimed, ip=address, agent=environ.get("HTTP_USER_AGENT"))
-        request = claim_request(actor.tenant_id, claim)
-        if not self._write(request, environ) or not isinstance(request.payments[0], Payment):
-            return None
-        answer, headers = payment_answer(request.payments[0])
-        return FastAnswer.of("200 OK", orjson.dumps(answer), tuple(headers.items()))
+        return claim_request(actor.tenant_id, claim)
 
-    def _write(self, request: WriteRequest, environ: Environ) -> bool:
-        """Write; False: the route must answer the error. Whatever happens, the route does not write again."""
-        environ[WRITTEN] = request
+
+def _claim_answer(_actor: Actor, _environ: Environ, written: WriteRequest) -> FastAnswer | None:
+    payment = written.payments[0]
+    if not isinstance(payment, Payment):
+        return None
+    answer, headers = payment_answer(payment)
+    return FastAnswer.of("200 OK", orjson.dumps(answer), tuple(headers.items()))
+
+
+def _view(actor: Actor, environ: Environ) -> WriteRequest | None:
+    if actor.kind != "client":
+        return None
+    page = environ["PATH_INFO"].split("/")[4]
+    if body.has_body(environ):
         try:
-            with self._threads.of(request.tenant_id):
-                self._group.write(request)
-        except Exception as error:  # noqa: BLE001  the route raises it again, and its error handler answers it
-            request.error = error
-            return False
-        return True
+            plain = msgspec.json.decode(body.read_bytes(environ), type=PlainView)
+        except msgspec.MsgspecError:
+            return view_request(actor, page, environ)
+        if environ.get("CONTENT_TYPE") != "application/json" or EXTERNAL_ID.fullmatch(page) is None:
+            return None
+        return plain_view_request(actor, page, plain.id)
+    return view_request(actor, page, environ)
+
+
+def _view_answer(actor: Actor, _environ: Environ, written: WriteRequest) -> FastAnswer | None:
+    result = written.outcomes[0].result
+    match result:
+        case Result.ACCEPTED | Result.DUPLICATE:
+            count_view(actor.tenant_id, result)
+            return VIEW_ANSWERS[result]
+        case Result.UNKNOWN_PAGE | Result.UNKNOWN_USER | Result.LIMITED:
+            return None
+        case _:
+            assert_never(result)
+
+
+def _like(actor: Actor, environ: Environ) -> WriteRequest | None:
+    _, _, _, _, external_id, _, *user = environ["PATH_INFO"].split("/")
+    if actor.public_only or body.has_body(environ) or (actor.kind != "client" and user):
+        return None
+    if any(EXTERNAL_ID.fullmatch(name) is None for name in (external_id, *user)):
+        return None
+    kind = KINDS[environ["REQUEST_METHOD"]]
+    return like_request(actor, external_id, kind, user[0] if user else actor.user_id)
+
+
+def _like_answer(actor: Actor, environ: Environ, written: WriteRequest) -> FastAnswer | None:
+    outcome = written.outcomes[0]
+    if outcome.result is not Result.ACCEPTED:
+        return None
+    kind = KINDS[environ["REQUEST_METHOD"]]
+    count_like(actor.tenant_id, kind)
+    return FastAnswer.of("200 OK", orjson.dumps(like_answer(kind, outcome)))

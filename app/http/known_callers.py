@@ -35,7 +35,14 @@ class KnownCallers:
 
     def authenticate(self, authorization: str) -> Actor:
         """The caller with this header; raises as `authenticate_bearer` does."""
-        digest = hashlib.sha256(authorization.encode(errors="surrogatepass")).digest()
+        digest = _digest(authorization)
+        return self._find(digest) or self._authenticate(authorization, digest)
+
+    def find(self, authorization: str) -> Actor | None:
+        """The same if it is known, without waiting."""
+        return self._find(_digest(authorization))
+
+    def _find(self, digest: bytes) -> Actor | None:
         known = self._known.get(digest)
         if (
             known is not None
@@ -44,7 +51,7 @@ class KnownCallers:
             and liveness.is_current(known.basis)
         ):
             return known.actor
-        return self._authenticate(authorization, digest)
+        return None
 
     def _authenticate(self, authorization: str, digest: bytes) -> Actor:
         keys_loaded_at = self._signer.loaded_at()
@@ -58,3 +65,7 @@ class KnownCallers:
                 if len(self._known) > MAX_CALLERS:
                     self._known.popitem(last=False)
         return actor
+
+
+def _digest(authorization: str) -> bytes:
+    return hashlib.sha256(authorization.encode(errors="surrogatepass")).digest()

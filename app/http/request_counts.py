@@ -49,6 +49,7 @@ class _Waiting:
 
     def __init__(self) -> None:
         self._requests: deque[tuple[str, str, int, float]] = deque()
+        self._events: deque[prometheus_client.Counter] = deque()
         self._writing = threading.Lock()
         self._pid = 0
 
@@ -61,16 +62,21 @@ class _Waiting:
         if len(self._requests) > MAX_WAITING:
             self._try_to_write()
 
+    def count(self, counter: prometheus_client.Counter) -> None:
+        self._events.append(counter)
+
     def write(self) -> None:
         with self._writing:
+            for counter, count in Counter(self._events.popleft() for _ in range(len(self._events))).items():
+                counter.inc(count)
             counts: Counter[tuple[str, str, int]] = Counter()
             seconds_of: dict[str, list[float]] = {}
             for _ in range(len(self._requests)):
                 method, route, status, seconds = self._requests.popleft()
                 counts[method, route, status] += 1
                 seconds_of.setdefault(route, []).append(seconds)
-            for (method, route, status), count in counts.items():
-                REQUESTS.labels(method, route, str(status)).inc(count)
+            for (method, route, status), requests in counts.items():
+                REQUESTS.labels(method, route, str(status)).inc(requests)
             for route, seconds_ in seconds_of.items():
                 SECONDS.labels(route).add(seconds_)
 
@@ -94,6 +100,11 @@ _waiting = _Waiting()
 def add(method: str, route: str, status: int, seconds: float) -> None:
     """Count an answered request."""
     _waiting.add(method, route, status, seconds)
+
+
+def count(counter: prometheus_client.Counter) -> None:
+    """Add one to a counter, in the course of a request that is then counted too."""
+    _waiting.count(counter)
 
 
 def write() -> None:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from analytics.ingest import events
 from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest
+from app.http import request_counts
 from app.http.auth import Actor
 from tenants.db import utcnow
 
@@ -21,7 +22,7 @@ def like_request(actor: Actor, external_id: str, kind: EventKind, user: str | UU
 
 def count_like(tenant_id: str, kind: EventKind) -> None:
     """Count a committed like or unlike in the service's metrics."""
-    event_counter(tenant_id, kind.value).inc()
+    request_counts.count(event_counter(tenant_id, kind.value))
 
 
 def like_answer(kind: EventKind, outcome: Outcome) -> dict[str, Any]:

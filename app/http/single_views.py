@@ -11,8 +11,8 @@ from analytics.ingest.batches import Tally
 from analytics.ingest.events import Ages
 from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
 from analytics.ingest.reasons import Result
-from analytics.ingest.writes import Item, WriteRequest
-from app.http import body
+from analytics.ingest.writes import EventKind, Item, WriteRequest
+from app.http import body, request_counts
 from app.http.auth import Actor
 from tenants import settings as tenant_settings
 from tenants.credentials import Scope
@@ -37,13 +37,20 @@ def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> Wri
     return WriteRequest(actor.tenant_id, [item], now, token=actor.client_token)
 
 
+def plain_view_request(actor: Actor, external_id: str, event_id: str) -> WriteRequest:
+    """The same of a view that has nothing but an id."""
+    now = utcnow()
+    item = Item(EventKind.VIEW, external_id, now, event_key=events.event_key(event_id), is_dated=False)
+    return WriteRequest(actor.tenant_id, [item], now, token=actor.client_token)
+
+
 def count_view(tenant_id: str, result: Result) -> None:
     """Count a committed view, or a duplicate, in the service's metrics."""
     match result:
         case Result.ACCEPTED:
-            event_counter(tenant_id, "view").inc()
+            request_counts.count(event_counter(tenant_id, "view"))
         case Result.DUPLICATE:
-            events.DUPLICATES.labels(tenant_id).inc()
+            request_counts.count(events.DUPLICATES.labels(tenant_id))
         case Result.UNKNOWN_PAGE | Result.UNKNOWN_USER | Result.LIMITED:
             raise ValueError(f"not the result of such a view: {result}")
         case _:

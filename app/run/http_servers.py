@@ -18,7 +18,7 @@ MAX_LIVE_CONNECTIONS = 10_000
 
 def serve_web(settings: Settings) -> None:
     """Serve the API in `web_processes` processes until stopped."""
-    from granian.constants import Interfaces
+    from granian.constants import Interfaces, Loops, TaskImpl
     from granian.log import LogLevels
     from granian.server import MPServer as Granian
 
@@ -30,9 +30,10 @@ def serve_web(settings: Settings) -> None:
         "wsgi:application",
         address=settings.host,
         port=settings.port,
-        interface=Interfaces.WSGI,
+        interface=Interfaces.RSGI,
+        loop=Loops.uvloop,
         workers=settings.web_processes,
-        blocking_threads=settings.all_web_threads,
+        task_impl=TaskImpl.rust,
         backlog=2048,
         log_level=LogLevels.error,
         log_dictconfig=_plain_logging(),
@@ -47,12 +48,15 @@ def _load(settings: Settings, parent: int) -> Any:
     """Runs in each of granian's processes."""
     die_with_parent(parent)
     from app.http import stalled_readers
+    from app.http.front import Front
+    from app.http.services import services_of
     from app.web import create_app
     from tenants import logs
 
     logs.configure(service="web", log_format=settings.log_format)
     stalled_readers.set_timeout_when_listening(settings.port)
-    return create_app(settings)
+    app = create_app(settings)
+    return Front(app, services_of(app))
 
 
 def serve_live(settings: Settings) -> NoReturn:

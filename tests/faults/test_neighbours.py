@@ -168,14 +168,16 @@ def test_a_neighbour_who_comes_seldom_finds_a_thread(service: Service, noisy: Te
     def read_page() -> requests.Response:
         return quiet("GET", "/api/v1/pages/home")
 
-    def flood_of_likes() -> Flood:
-        return Flood(lambda: noisy("PUT", f"/api/v1/pages/home/likes/{uuid4()}"), threads=200)
+    def flood_of_batches() -> Flood:
+        """Of requests that a thread answers, and that wait there."""
+        events = [{"type": "like", "page": "home", "user": "ada"}]
+        return Flood(lambda: noisy("POST", "/api/v1/events", json={"events": events}), threads=200)
 
-    with flood_of_likes() as flood:
+    with flood_of_batches() as flood:
         eventually(lambda: flood.answers.total() > 200)
         unlocked = [seconds_of(read_page) for _ in range(3)]
     locked = []
-    with locked_page(service) as unlock, flood_of_likes() as flood:
+    with locked_page(service) as unlock, flood_of_batches() as flood:
         for _ in range(3):
             eventually(partial(flood.has_refused, flood.refused() + 200))
             locked.append(seconds_of(read_page))
@@ -183,6 +185,26 @@ def test_a_neighbour_who_comes_seldom_finds_a_thread(service: Service, noisy: Te
         unlock()
     # Without a free thread it would wait for one of the requests that wait for their turn.
     assert median(locked) < 3 * median(unlocked) + WAIT_ALONE_S / 2, (locked, unlocked)
+
+
+def test_single_writes_that_wait_for_a_locked_row_take_no_thread_from_a_neighbour(
+    service: Service, noisy: Tenant, quiet: Tenant
+) -> None:
+    def flood_of_likes() -> Flood:
+        return Flood(lambda: noisy("PUT", f"/api/v1/pages/home/likes/{uuid4()}"), threads=200)
+
+    def read_pages() -> list[float]:
+        return [seconds_of(lambda: quiet("GET", "/api/v1/pages/home")) for _ in range(9)]
+
+    with flood_of_likes() as flood:
+        eventually(lambda: flood.answers.total() > 200)
+        unlocked = read_pages()
+    with locked_page(service) as unlock, flood_of_likes() as flood:
+        time.sleep(0.5)  # by then every one of them waits for the row
+        locked = read_pages()
+        flood.stop()
+        unlock()
+    assert median(locked) < 3 * median(unlocked) + 0.2, (locked, unlocked)
 
 
 def test_forty_eight_short_requests_at_once_are_never_refused(noisy: Tenant) -> None:

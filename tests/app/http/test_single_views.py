@@ -11,6 +11,7 @@ from werkzeug.test import EnvironBuilder
 from analytics.ingest.pages import PageNotFound
 from analytics.ingest.reasons import Refused, Result
 from analytics.ingest.writes import EventKind, Item
+from app.http import request_counts
 from app.http.auth import Actor
 from app.http.single_views import count_view, view_answer, view_request
 from tenants.db import utcnow
@@ -92,4 +93,5 @@ def test_views_and_duplicates_are_measured_apart() -> None:
 
     for result in (Result.ACCEPTED, Result.DUPLICATE, Result.ACCEPTED):
         count_view("of-this-test", result)
+    request_counts.write()
     assert measured() == (2, 1)

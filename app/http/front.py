@@ -1,0 +1,257 @@
+"""The web server's side of the application: an event loop for what is in memory, and threads for everything else.
+
+The server (granian, by its interface RSGI) calls `Front` on the event loop of a process. The busiest calls are answered
+there (`app.http.fast_lane`): a read whose answer is kept, at once; a single write, after the group commit that it
+shares, while it occupies no thread. On the loop nothing waits: what would have to (`tenants.waiting`) is passed to a
+thread, which calls the WSGI application as any WSGI server does.
+
+Why not a thread for each request: of what a durable view cost, two thirds were threads that wait, are woken and take
+turns (docs/performance.md).
+"""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from io import BytesIO
+from typing import Any, Protocol
+
+import structlog
+from granian.rsgi import ProtocolClosed, ProtocolError  # type: ignore[attr-defined]
+
+from analytics.ingest.writes import WriteRequest
+from app.http import edge
+from app.http.answer_cache import Answer
+from app.http.body import MAX_BODY_BYTES, has_body
+from app.http.fast_calls import BoardQuestion, FastCall, FastRead, FastWrite
+from app.http.fast_lane import SPECIAL_HEADERS, FastLane
+from app.http.gathered_reads import GatheredReads
+from app.http.pipes import send_through_pipe
+from app.http.services import Services
+from tenants import waiting
+
+Environ = dict[str, Any]
+Headers = list[tuple[str, str]]
+
+NEVER_A_BODY = {204, 304}
+
+log = structlog.get_logger()
+
+
+class Scope(Protocol):
+    """What the server says of a request."""
+
+    proto: str
+    http_version: str
+    server: str
+    client: str
+    scheme: str
+    method: str
+    path: str
+    query_string: str
+    authority: str | None
+    headers: Any
+
+
+class Front:
+    def __init__(self, app: Any, services: Services) -> None:
+        """`app`: the Flask application, with the fast lane around it."""
+        self._app = app
+        self._lane: FastLane = app.wsgi_app
+        self._group = services.ingest
+        self._threads = ThreadPoolExecutor(services.settings.all_web_threads, thread_name_prefix="web")
+        self._reads = GatheredReads(self._lane.reads.answer_together)
+        self._resolved: deque[tuple[asyncio.Future[Any], Any]] = deque()
+        self._is_woken = False
+
+    def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        waiting.forbid_in_this_thread()
+
+    def __rsgi_del__(self, _loop: asyncio.AbstractEventLoop) -> None:
+        self._threads.shutdown(wait=True)
+
+    async def __rsgi__(self, scope: Scope, server: Any) -> None:
+        if scope.proto != "http":
+            server.close(403)
+            return
+        started = time.perf_counter()
+        call = self._find(scope)
+        if isinstance(call, FastRead) and await self._read(call, scope, server, started):
+            return
+        environ = environ_of(scope)
+        edge.shorten_target(environ)
+        await _receive(environ, server)
+        if isinstance(call, FastWrite) and await self._write(call, environ, server, started):
+            return
+        await self._answer_in_thread(environ, server)
+
+    def _find(self, scope: Scope) -> FastCall | None:
+        """The call, if it may be answered here."""
+        call = self._lane.find(scope.method, scope.path, scope.query_string)
+        if call is not None:
+            headers = scope.headers
+            for name in SPECIAL_HEADERS:
+                if name in headers:
+                    return None
+        return call
+
+    async def _read(self, call: FastRead, scope: Scope, server: Any, started: float) -> bool:
+        """Answer a read; False if a thread must."""
+        headers = scope.headers
+        answer = await self._lane.read(
+            call,
+            headers.get("authorization") or "",
+            f"{scope.path}?{scope.query_string}",
+            headers.get("if-none-match"),
+            self._ask,
+        )
+        if answer is None:
+            return False
+        request_id = edge.request_id_of(headers.get("x-request-id"))
+        server.response_bytes(answer.code, self._lane.headers_of(answer, request_id), answer.body)
+        self._lane.record(call, answer.code, time.perf_counter() - started, headers.get("x-plaudit-demo"))
+        return True
+
+    async def _write(self, call: FastWrite, environ: Environ, server: Any, started: float) -> bool:
+        """Answer a write; False if a thread must."""
+        environ["HTTP_X_REQUEST_ID"] = request_id = edge.request_id_of(environ.get("HTTP_X_REQUEST_ID"))
+        answer = await self._lane.write(call, environ, self._submit)
+        if answer is None:
+            return False
+        server.response_bytes(answer.code, self._lane.headers_of(answer, request_id), answer.body)
+        self._lane.record(call, answer.code, time.perf_counter() - started, environ.get(edge.DEMO_HEADER))
+        return True
+
+    def _ask(self, question: BoardQuestion) -> "asyncio.Future[Answer | None]":
+        answered: asyncio.Future[Answer | None] = self._loop.create_future()
+        self._reads.submit(question, partial(self._resolve, answered))
+        return answered
+
+    def _submit(self, request: WriteRequest) -> "asyncio.Future[None]":
+        written: asyncio.Future[None] = self._loop.create_future()
+        self._group.submit(request, partial(self._resolve, written, None))
+        return written
+
+    def _resolve(self, future: "asyncio.Future[Any]", result: Any) -> None:
+        """From another thread. The loop is woken once for all requests of a commit."""
+        self._resolved.append((future, result))
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_woken = False  # before the first is taken: who comes later wakes the loop again
+        while self._resolved:
+            future, result = self._resolved.popleft()
+            if not future.done():
+                future.set_result(result)
+
+    async def _answer_in_thread(self, environ: Environ, server: Any) -> None:
+        answered: asyncio.Future[None] = self._loop.create_future()
+        self._threads.submit(self._answer, environ, server, answered)
+        await answered
+
+    def _answer(self, environ: Environ, server: Any, answered: "asyncio.Future[None]") -> None:
+        """Call the WSGI application. Runs in a thread."""
+        try:
+            _call_wsgi(self._app, environ, server)
+        except Exception:
+            log.exception("a request failed outside of its route", action="request.failed")
+            server.response_empty(500, [])
+        finally:
+            self._resolve(answered, None)
+
+
+def environ_of(scope: Scope) -> Environ:
+    """The request as WSGI describes it (PEP 3333)."""
+    path = scope.path
+    address, _, _ = scope.client.rpartition(":")
+    host, _, port = scope.server.rpartition(":")
+    environ: Environ = {
+        "REQUEST_METHOD": scope.method,
+        "PATH_INFO": path if path.isascii() else path.encode(errors="surrogatepass").decode("latin-1"),
+        "QUERY_STRING": scope.query_string,
+        "REMOTE_ADDR": address.strip("[]"),
+        "SERVER_NAME": host.strip("[]"),
+        "SERVER_PORT": port,
+        "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
+        "SCRIPT_NAME": "",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scope.scheme,
+        "wsgi.input": _NOTHING,
+        "wsgi.input_terminated": True,
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    for name, value in scope.headers.items():
+        key = _NAMES.get(name) or _name(name)
+        if key not in environ:
+            environ[key] = value
+        elif key.startswith("HTTP_"):
+            environ[key] += (";" if key == "HTTP_COOKIE" else ",") + value
+    if scope.authority is not None:
+        environ.setdefault("HTTP_HOST", scope.authority)
+    return environ
+
+
+def _name(header: str) -> str:
+    """Of a header in the environment. One with an underscore could pretend to be another one."""
+    return f"HTTP_{header.upper().replace('-', '_')}" if "_" not in header else "plaudit.ignored_header"
+
+
+async def _receive(environ: Environ, server: Any) -> None:
+    """Wait for the body: no more than a body may have, which `app.http.body` checks."""
+    if not has_body(environ):
+        return
+    length = environ.get("CONTENT_LENGTH", "")
+    if not length:
+        environ["wsgi.input"] = BytesIO(await _receive_chunks(server))
+    elif int(length) <= MAX_BODY_BYTES:
+        with contextlib.suppress(ProtocolClosed, ProtocolError):  # the client went away
+            environ["wsgi.input"] = BytesIO(await server())
+
+
+async def _receive_chunks(server: Any) -> bytes:
+    """A body of unknown length; if it is longer than it may be, one byte more than that."""
+    received = bytearray()
+    async for chunk in server:
+        received += chunk
+        if len(received) > MAX_BODY_BYTES:
+            break
+    return bytes(received[: MAX_BODY_BYTES + 1])
+
+
+def _call_wsgi(app: Any, environ: Environ, server: Any) -> None:
+    started: list[tuple[int, Headers]] = []
+
+    def start_response(status: str, headers: Headers, _exc_info: object = None) -> None:
+        started[:] = [(int(status[:3]), headers)]
+
+    pieces = app(environ, start_response)
+    try:
+        status, headers = started[0]
+        is_long = environ["REQUEST_METHOD"] != "HEAD" and status not in NEVER_A_BODY
+        if not is_long or any(name.lower() == "content-length" for name, _ in headers):
+            body = b"".join(pieces)
+            if body:
+                server.response_bytes(status, headers, body)
+            else:
+                server.response_empty(status, headers)
+        else:
+            send_through_pipe(server, status, headers, pieces)
+    finally:
+        if hasattr(pieces, "close"):
+            pieces.close()
+
+
+_NOTHING = BytesIO()
+_NAMES = {
+    name: f"HTTP_{name.upper().replace('-', '_')}"
+    for name in ("accept", "accept-encoding", "authorization", "connection", "host", "if-none-match", "user-agent")
+} | {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}

@@ -1,0 +1,80 @@
+"""The application behind the real web server, in this process."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from flask import Flask
+from granian.server.embed import Server
+from werkzeug.wrappers import Response
+
+from app.http.front import Front
+from app.http.services import services_of
+from tenants import waiting
+from tests.people import Caller
+from tests.service import eventually, free_port, is_listening
+
+
+class OverHttp:
+    """What a `Caller` uses of Flask's test client, over a connection to the server."""
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url).netloc
+
+    def open(
+        self,
+        path: str,
+        *,
+        method: str,
+        headers: dict[str, str],
+        json: Any = None,
+        data: bytes | None = None,
+        content_type: str | None = None,
+    ) -> Response:
+        if json is not None:
+            data, content_type = orjson.dumps(json), "application/json"
+        with contextlib.closing(HTTPConnection(self._address, timeout=10)) as connection:
+            sent = {"User-Agent": "test", **headers, **({"Content-Type": content_type} if content_type else {})}
+            connection.request(method, path, body=data, headers=sent)
+            answer = connection.getresponse()
+            response = Response(answer.read(), answer.status)
+            response.headers.clear()  # a type that the server did not send
+            response.headers.extend(answer.getheaders())
+            return response
+
+
+def over_http(caller: Caller, url: str) -> Caller:
+    """The same caller, to the server at this address."""
+    return replace(caller, http=OverHttp(url))  # type: ignore[arg-type]  # with what callers use
+
+
+@contextlib.contextmanager
+def served(app: Flask) -> Iterator[str]:
+    """Its address. The event loop has a thread of its own, as it has a process otherwise."""
+    front, port = Front(app, services_of(app)), free_port()
+    server = Server(front, port=port, log_enabled=False)
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(server.serve())
+        finally:
+            waiting.allow_in_this_thread()
+            loop.close()
+
+    thread = threading.Thread(target=run, name="served")
+    thread.start()
+    try:
+        eventually(lambda: is_listening(port))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        loop.call_soon_threadsafe(server.stop)
+        thread.join(10)
+        assert not thread.is_alive()

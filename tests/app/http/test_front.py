@@ -1,0 +1,394 @@
+"""The application behind the real web server: the same answers, from the event loop or from a thread."""
+
+import gzip
+import http.client
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import text
+
+from analytics.boards import projection, reading
+from analytics.ingest.group_commit import GroupCommit, Overloaded
+from app.http import front
+from app.http.fast_lane import FastLane
+from tenants.db import tenant_tx, utcnow
+from tests.analytics.conftest import likes_of, views_of
+from tests.app.http.lanes import answer_of, by_the_route
+from tests.app.http.served import over_http, served
+from tests.app.http.test_exports import EXPORT
+from tests.app.http.test_exports import fill as fill_board
+from tests.app.http.test_fast_reads import BOARD, RANK, READS, fill
+from tests.conftest import make_tenant
+from tests.people import Caller, client_of, user_of
+from tests.service import eventually
+
+VIEWS = "/api/v1/pages/a/views"
+
+
+@pytest.fixture(scope="module")
+def created_once() -> dict[str, str]:
+    return {}
+
+
+@pytest.fixture
+def url(app: Flask) -> Iterator[str]:
+    with served(app) as address:
+        yield address
+
+
+@pytest.fixture
+def admin(client: FlaskClient, tenant: str) -> Caller:
+    return fill(client, tenant)
+
+
+@pytest.fixture
+def in_threads(app: Flask, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that a thread answers."""
+    seen: list[str] = []
+    call_wsgi = front._call_wsgi
+
+    def watched(app: Any, environ: dict[str, Any], server: Any) -> None:
+        seen.append(environ["PATH_INFO"])
+        call_wsgi(app, environ, server)
+
+    monkeypatch.setattr(front, "_call_wsgi", watched)
+    return seen
+
+
+def test_reads_over_http_are_those_of_the_routes(client: FlaskClient, app: Flask) -> None:
+    tenant = make_tenant()
+    readers = [fill(client, tenant), *(user_of(client, tenant, sees_private=sees) for sees in (True, False))]
+    with served(app) as url:
+        for reader in readers:
+            for path in READS:
+                for _ in range(2):  # computed, and kept
+                    expected = by_the_route(reader, "GET", path)
+                    assert answer_of(over_http(reader, url), "GET", path) == expected, path
+
+
+WRITES: list[tuple[str, str, dict[str, Any]]] = [
+    ("PUT", "/api/v1/pages/a/likes/ada", {}),
+    ("DELETE", "/api/v1/pages/a/likes/ada", {}),
+    ("PUT", "/api/v1/pages/nowhere/likes/ada", {}),
+    ("PUT", "/api/v1/pages/a%00b/likes/ada", {}),
+    ("PUT", "/api/v1/pages/a/likes/not%20a%20user", {}),
+    ("PUT", "/api/v1/pages/a/like", {}),
+    ("POST", "/api/v1/pages/a/like", {}),
+    ("POST", VIEWS, {"json": {}}),
+    ("POST", VIEWS, {"json": {"id": "one"}}),
+    ("POST", VIEWS, {"json": {"id": ""}}),
+    ("POST", VIEWS, {"json": {"id": "nul\x00"}}),
+    ("POST", VIEWS, {"json": {"id": 7}}),
+    ("POST", VIEWS, {"json": {"id": "one", "user": "u"}}),
+    ("POST", VIEWS, {"json": {"id": "one", "more": "u"}}),
+    ("POST", VIEWS, {"data": b'{"id": "one"}', "content_type": "text/plain"}),
+    ("POST", VIEWS, {"data": b'{"id": "one"}'}),
+    ("POST", VIEWS, {"data": b'{"id": "\\ud800"}', "content_type": "application/json"}),
+    ("POST", VIEWS, {"data": b"{", "content_type": "application/json"}),
+    ("POST", VIEWS, {"data": b"", "content_type": "application/json"}),
+    ("POST", "/api/v1/pages/nowhere/views", {"json": {"id": "one"}}),
+    ("POST", "/api/v1/pages/not%20one/views", {"json": {"id": "one"}}),
+    (
+        "POST",
+        VIEWS,
+        {
+            "data": gzip.compress(b'{"id": "one"}'),
+            "content_type": "application/json",
+            "headers": {"Content-Encoding": "gzip"},
+        },
+    ),
+    ("POST", VIEWS, {"data": b"x" * 1_048_577 + b"{}", "content_type": "application/json"}),
+    ("POST", "/api/v1/events", {"json": {"events": [{"type": "view", "page": "a"}, {"type": "view"}]}}),
+    ("GET", "/nowhere", {}),
+    ("GET", "/", {}),
+    ("OPTIONS", BOARD, {"headers": {"Origin": "https://a.example", "Access-Control-Request-Method": "GET"}}),
+]
+
+
+def test_writes_over_http_are_those_of_the_routes(client: FlaskClient, tenant: str, admin: Caller, url: str) -> None:
+    callers = [admin, *(user_of(client, tenant, sees_private=sees) for sees in (True, False))]
+    for caller in callers:
+        for method, path, options in WRITES:
+            answer_of(caller, method, path, **_copy(options))  # what is created is there, an id was seen
+            expected = by_the_route(caller, method, path, **_copy(options))
+            answer = answer_of(over_http(caller, url), method, path, **_copy(options))
+            if answer[0] == 204:  # the server leaves out that nothing follows
+                expected[1].pop("content-length", None)
+            assert answer == expected, (method, path, options)
+
+
+def _copy(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: dict(value) if name == "headers" else value for name, value in options.items()}
+
+
+def test_claims_over_http_are_paid_once_and_answered_as_the_route_does(
+    client: FlaskClient, tenant: str, admin: Caller, url: str
+) -> None:
+    assert admin("PUT", "/api/v1/actions/catalog/post", json={"points": 10}).status_code == 200
+    player = user_of(client, tenant)
+    body = {"actionId": str(uuid4()), "actionType": "post", "timestamp": utcnow().isoformat()}
+    remote = over_http(player, url)
+    first = answer_of(remote, "POST", "/api/v1/scores/update", json=body)
+    assert (first[0], first[2]["score"]) == (200, 10)
+    again = [lane(who, "POST", "/api/v1/scores/update", json=body) for lane, who in lanes(player, remote)]
+    assert again[0] == again[1]
+    refused = {**body, "actionType": "fly"}
+    answers = [lane(who, "POST", "/api/v1/scores/update", json=refused) for lane, who in lanes(player, remote)]
+    assert answers[0] == answers[1]
+    with tenant_tx(tenant) as tx:
+        assert tx.scalar(text("SELECT count(*) FROM score_ledger")) == 1
+        assert {row.ip for row in tx.execute(text("SELECT ip FROM action_events"))} == {ip_address("127.0.0.1")}
+
+
+def lanes(local: Caller, remote: Caller) -> list[tuple[Any, Caller]]:
+    return [(by_the_route, local), (answer_of, remote)]
+
+
+def become_known(remote: Caller, in_threads: list[str]) -> None:
+    """Until the caller's plain calls are answered without a thread."""
+
+    def is_known() -> bool:
+        in_threads.clear()
+        answers = [remote("POST", VIEWS), remote("GET", f"{RANK}?member=a")]
+        assert [answer.status_code for answer in answers] == [202, 200]
+        return not in_threads
+
+    eventually(is_known)
+
+
+def test_plain_calls_take_no_thread_once_their_caller_is_known(
+    admin: Caller, tenant: str, url: str, in_threads: list[str]
+) -> None:
+    remote = over_http(admin, url)
+    paths = [BOARD, f"{RANK}?member=a&around=5", f"{RANK}?member=b&around=5"]
+
+    def took_none() -> bool:
+        in_threads.clear()
+        answers = [
+            *(remote("GET", path) for path in paths),
+            remote("POST", VIEWS, json={"id": uuid4().hex}),
+            remote("POST", VIEWS),
+            remote("PUT", "/api/v1/pages/a/likes/ada"),
+        ]
+        assert [answer.status_code for answer in answers] == [200] * 3 + [202, 202, 200]
+        return not in_threads
+
+    eventually(took_none)  # summaries, keys and settings are read by the first
+
+
+def test_a_read_that_is_not_kept_asks_redis_together_with_others(
+    client: FlaskClient, admin: Caller, tenant: str, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = over_http(admin, url)
+    asked: list[int] = []
+    become_known(remote, in_threads)
+    read_together = reading.read_together
+
+    def counting(questions: Any, **options: Any) -> Any:
+        asked.append(len(questions))
+        time.sleep(0.05)
+        return read_together(questions, **options)
+
+    monkeypatch.setattr(reading, "read_together", counting)
+    in_threads.clear()
+    with ThreadPoolExecutor(20) as senders:
+        answers = list(senders.map(lambda n: remote("GET", f"{RANK}?member=a&around={n}"), range(1, 21)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert sum(asked) == 20
+    assert len(asked) < 10
+    assert in_threads == []
+
+
+def test_what_must_wait_for_something_else_goes_to_a_thread(
+    app: Flask, admin: Caller, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = over_http(admin, url)
+    become_known(remote, in_threads)
+    lane: Any = app.wsgi_app
+    assert isinstance(lane, FastLane)
+    lane._callers._signer._loaded = None  # the signing keys are to be read again
+    in_threads.clear()
+    assert remote("POST", VIEWS).status_code == 202
+    assert in_threads == [VIEWS]
+
+
+def test_what_was_written_or_refused_is_not_tried_again_by_a_thread(
+    admin: Caller, tenant: str, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = over_http(admin, url)
+    become_known(remote, in_threads)
+    before = admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"].get("unknown_page", 0)
+    assert remote("PUT", "/api/v1/pages/nowhere/likes/ada").status_code == 404
+    assert in_threads == ["/api/v1/pages/nowhere/likes/ada"], "the route words the refusal"
+    assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"]["unknown_page"] == before + 1
+
+    tries: list[str] = []
+
+    def fail(self: GroupCommit, request: Any, done: Any) -> None:
+        tries.append("submit")
+        request.error = Overloaded()
+        done()
+
+    monkeypatch.setattr(GroupCommit, "submit", fail)
+    monkeypatch.setattr(GroupCommit, "write", lambda *_: tries.append("write"))
+    answer = remote("PUT", "/api/v1/pages/a/likes/ada")
+    assert (answer.status_code, answer.get_json()["code"], tries) == (503, "overloaded", ["submit"])
+
+
+def test_a_tenant_with_many_calls_in_flight_waits_for_its_share_of_threads(
+    app: Flask, admin: Caller, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = over_http(admin, url)
+    become_known(remote, in_threads)
+    lane: Any = app.wsgi_app
+    monkeypatch.setattr(lane._in_flight, "_size", 0)
+    assert remote("POST", VIEWS).status_code == 202
+    assert in_threads == [VIEWS]
+
+
+def test_a_revoked_token_is_refused_on_the_loop_too(client: FlaskClient, tenant: str, admin: Caller, url: str) -> None:
+    sender = client_of(client, tenant, "events:write", "stats:read")
+    remote = over_http(sender, url)
+    for _ in range(3):
+        assert remote("GET", BOARD).status_code == 200
+        assert remote("POST", VIEWS).status_code == 202
+    assert admin("DELETE", f"/api/v1/clients/{sender.id}").status_code == 204
+    assert [remote("GET", BOARD).status_code, remote("POST", VIEWS).status_code] == [401, 401]
+
+
+def test_many_writers_at_once_lose_nothing(admin: Caller, tenant: str, url: str) -> None:
+    remote = over_http(admin, url)
+    before = views_of(tenant)
+
+    def write(number: int) -> int:
+        if number % 3 == 0:
+            return remote("POST", VIEWS, json={"id": f"e{number // 6}"}).status_code
+        if number % 3 == 1:
+            return remote("PUT", f"/api/v1/pages/a/likes/u{number}").status_code
+        return admin("POST", "/api/v1/pages/b/views").status_code  # from a thread, by the same group commit
+
+    with ThreadPoolExecutor(24) as senders:
+        statuses = list(senders.map(write, range(240)))
+    assert set(statuses) == {200, 202}
+    assert views_of(tenant) == before + 40 + 80, "an id counts once"
+    assert likes_of(tenant, "a")[0] == 81
+
+
+def raw(url: str, request: bytes, *, half_close: bool = False) -> bytes:
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(request)
+        if half_close:
+            connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+        return received
+
+
+def headers_of(caller: Caller, *more: str) -> bytes:
+    lines = ["Host: x", "Connection: close", f"Authorization: Bearer {caller.token}", *more]
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
+
+
+def test_chunked_bodies_are_received_as_far_as_they_may_be_long(admin: Caller, tenant: str, url: str) -> None:
+    chunked = headers_of(admin, "Content-Type: application/json", "Transfer-Encoding: chunked")
+    head = f"POST {VIEWS} HTTP/1.1\r\n".encode() + chunked
+    before = views_of(tenant)
+    assert raw(url, head + b'8\r\n{"id": "\r\n4\r\nab"}\r\n0\r\n\r\n').startswith(b"HTTP/1.1 202")
+    assert views_of(tenant) == before + 1
+    piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    assert raw(url, head + piece * 17 + b"0\r\n\r\n").startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_that_ends_too_early_writes_nothing(admin: Caller, tenant: str, url: str) -> None:
+    before = views_of(tenant)
+    head = f"POST {VIEWS} HTTP/1.1\r\n".encode() + headers_of(
+        admin, "Content-Type: application/json", "Content-Length: 99"
+    )
+    answer = raw(url, head + b'{"id": "early"}', half_close=True)
+    assert not answer or b" 400 " in answer.splitlines()[0]
+    assert views_of(tenant) == before
+
+
+def test_a_header_with_an_underscore_is_not_taken_for_another_one(admin: Caller, url: str) -> None:
+    request = b"GET /api/v1/me HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    spoofed = request + f"X_Request_Id: mine\r\nAuthorization: Bearer {admin.token}\r\n\r\n".encode()
+    answer = raw(url, spoofed)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"mine" not in answer
+
+
+def test_cookies_and_repeated_headers_are_joined(admin: Caller, url: str) -> None:
+    request = f"GET {BOARD} HTTP/1.1\r\n".encode()
+    answer = raw(url, request + headers_of(admin, 'If-None-Match: "a"', "If-None-Match: *"))
+    assert answer.startswith(b"HTTP/1.1 304")
+    assert answer.endswith(b"\r\n\r\n"), "without a body"
+
+
+def test_an_address_in_other_letters_or_too_long_is_answered(admin: Caller, url: str) -> None:
+    for path, status in (("/%FF%FE", 404), ("/%C3%A4", 404), ("/" + "x" * 9_000, 414), ("/a%2Fb", 404)):
+        answer = raw(url, f"GET {path} HTTP/1.1\r\n".encode() + headers_of(admin))
+        assert answer.startswith(f"HTTP/1.1 {status}".encode()), path
+        assert b"application/problem+json" in answer or status == 404
+
+
+def test_head_answers_have_no_body(admin: Caller, url: str) -> None:
+    for path in (BOARD, "/health/live", EXPORT):
+        answer = raw(url, f"HEAD {path} HTTP/1.1\r\n".encode() + headers_of(admin))
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b"\r\n\r\n")
+
+
+def test_a_socket_is_refused(admin: Caller, url: str) -> None:
+    upgrade = headers_of(
+        admin, "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
+    ).replace(b"Connection: close", b"Connection: Upgrade, close")
+    assert b" 403 " in raw(url, b"GET /ws/leaderboards HTTP/1.1\r\n" + upgrade).splitlines()[0]
+
+
+def test_a_long_answer_comes_whole_and_one_that_is_not_read_ends(client: FlaskClient, tenant: str, app: Flask) -> None:
+    fill_board(tenant)
+    admin = client_of(client, tenant)
+    with served(app) as url:
+        answer = over_http(admin, url)("GET", EXPORT)
+        assert answer.data.count(b"\n") == 3_001
+        address = urlsplit(url)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)
+        connection.request("GET", EXPORT, headers={"Authorization": f"Bearer {admin.token}"})
+        assert connection.getresponse().read(100)
+        connection.close()
+        eventually(lambda: app.extensions["plaudit"].exports._running.total() == 0)
+
+
+def test_what_fails_outside_of_a_route_is_answered_and_logged(
+    app: Flask, admin: Caller, url: str, monkeypatch: pytest.MonkeyPatch, logged: Any
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(app, "wsgi_app", fail)
+    assert over_http(admin, url)("GET", "/api/v1/me").status_code == 500
+    assert any(line["action"] == "request.failed" for line in logged())
+
+
+def test_boards_follow_what_was_written_over_http(admin: Caller, tenant: str, url: str) -> None:
+    remote = over_http(admin, url)
+    path = f"{BOARD}?metric=views"
+
+    def values() -> list[float]:
+        return [item["value"] for item in remote("GET", path).get_json()["items"]]
+
+    before = values()
+    assert remote("POST", VIEWS).status_code == 202
+    projection.project_all(tenant, now=utcnow)
+    eventually(lambda: sum(values()) == sum(before) + 1)
