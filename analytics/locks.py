@@ -8,6 +8,7 @@ from tenants.errors import Unavailable
 
 # The advisory lock's number, from a tenant's id.
 _LOCK_ID = "hashtextextended('project:' || :tenant, 0)"
+_TRY_LOCK = text(f"SELECT pg_try_advisory_xact_lock({_LOCK_ID}) AS is_locked")
 
 
 class Busy(Unavailable):
@@ -19,7 +20,7 @@ class Busy(Unavailable):
 
 def try_lock_boards(tx: Tx, tenant_id: str) -> None:
     """Take the lock at once, or raise Busy."""
-    if not tx.scalar(text(f"SELECT pg_try_advisory_xact_lock({_LOCK_ID})"), {"tenant": tenant_id}):
+    if not tx.run(_TRY_LOCK, {"tenant": tenant_id})[0].is_locked:
         raise Busy
 
 

@@ -169,6 +169,10 @@ def _as_bytes(value: str) -> bytes:
 
 
 def _as_array(values: list[object]) -> bytes:
+    if values and all(type(value) is str for value in values):
+        joined = '","'.join(values)  # type: ignore[arg-type]
+        if "\\" not in joined and joined.count('"') == 2 * (len(values) - 1):  # nothing to escape
+            return _as_bytes(f'{{"{joined}"}}')
     return _as_bytes(f"{{{','.join(map(_element, values))}}}")
 
 

@@ -84,7 +84,7 @@ def get(tx: Tx, tenant_id: str) -> Tenant:
 
 def is_live(tx: Tx, tenant_id: str) -> bool:
     """Whether the tenant exists and is not deleted."""
-    return tx.scalar(select(Tenant.id).where(Tenant.id == tenant_id, Tenant.deleted_at.is_(None))) is not None
+    return tx.run(_IS_LIVE, {"tenant": tenant_id}) != []
 
 
 def mark_deleted(tx: Tx, tenant_id: str, *, now: datetime) -> None:
@@ -133,3 +133,6 @@ def _check(tenant_id: str, name: str) -> None:
         errors["name"] = f"1 to {MAX_NAME_CHARS} printable characters"
     if errors:
         raise Invalid.fields(errors)
+
+
+_IS_LIVE = text("SELECT id FROM tenants WHERE id = :tenant AND deleted_at IS NULL")

@@ -94,11 +94,14 @@ class TenantSettingsRow(DeletedWithTenant, Base):
 
 def read(tx: Tx) -> tuple[TenantSettings, int]:
     """The settings of the transaction's tenant, and their version (0: never changed)."""
-    row = tx.scalar(select(TenantSettingsRow))
-    if row is None:
+    rows = tx.run(_READ, {"tenant": tx.tenant})
+    if not rows:
         return TenantSettings(), 0
     # Names that only a newer release knows are ignored.
-    return _merge(TenantSettings(), row.overrides, "", {}), row.version
+    return _merge(TenantSettings(), rows[0].overrides, "", {}), rows[0].version
+
+
+_READ = text("SELECT overrides, version FROM tenant_settings WHERE tenant_id = :tenant")
 
 
 def recent(tenant_id: str) -> TenantSettings:

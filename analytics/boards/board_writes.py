@@ -67,43 +67,74 @@ def for_users(tenant_id: str, changes: Sequence[UserChange], unsure: Unsure) -> 
 
 class _PageWrites:
     def __init__(self, tenant_id: str) -> None:
-        self.writes = BoardWrites()
         self._tenant_id = tenant_id
-        self._boards: dict[str, list[Board]] = {}
+        self._touched: set[Board] = set()
+        self._summaries: dict[str, Mapping[str, str] | None] = {}
+        # Of each scope, by the place of the board in it: the values to set, and the members to remove. Boards are
+        # looked up once for each scope, and not for each value of each page.
+        self._scopes: dict[str, tuple[list[Board], list[dict[str, Value]], list[list[str]]]] = {}
+
+    @property
+    def writes(self) -> BoardWrites:
+        writes = BoardWrites(touched=self._touched, summaries=self._summaries)
+        for boards, values, removed in self._scopes.values():
+            writes.values |= {board: of_board for board, of_board in zip(boards, values, strict=True) if of_board}
+            writes.removed |= {board: of_board for board, of_board in zip(boards, removed, strict=True) if of_board}
+        return writes
 
     def add_all(self, change: PageChange, scopes: Sequence[str]) -> None:
         for scope in {*scopes, *_scopes(change.before), *_scopes(change.now)}:
-            for board, value in zip(self._boards_in(scope), _values(change.now, scope), strict=True):
-                self.writes.set_page(board, change.member, value)
+            self._set(scope, change.member, dict(enumerate(_values(change.now, scope))))
         self._add_summaries(change, always=True)
 
     def add_differences(self, change: PageChange) -> None:
-        was_renamed = _was_renamed(change)
-        for scope in {*_scopes(change.before), *_scopes(change.now)}:
-            before, now = _values(change.before, scope), _values(change.now, scope)
-            if before == now and not was_renamed:
-                continue
-            for board, old, new in zip(self._boards_in(scope), before, now, strict=True):
-                if old != new:
-                    self.writes.set_page(board, change.member, new)
-                elif was_renamed and new:
-                    self.writes.touched.add(board)
+        was_renamed, member = _was_renamed(change), change.member
+        before, now = _scopes(change.before), _scopes(change.now)
+        if before == now and not was_renamed and change.before is not None and change.now is not None:
+            changed = _changed(change.before.values, change.now.values)
+            for scope in now if changed else ():
+                self._set(scope, member, changed)
+        else:
+            for scope in {*before, *now}:
+                old, new = _values(change.before, scope), _values(change.now, scope)
+                changed = _changed(old, new)
+                self._set(scope, member, changed)
+                if was_renamed:
+                    boards = self._of_scope(scope)[0]
+                    self._touched.update(
+                        boards[place] for place, value in enumerate(new) if value and place not in changed
+                    )
         self._add_summaries(change, always=False)
+
+    def _set(self, scope: str, member: str, values: Mapping[int, Value]) -> None:
+        """Values of a page by the place of their boards in the scope. With a value of 0 it is not on the board."""
+        _, to_set, to_remove = self._of_scope(scope)
+        for place, value in values.items():
+            if value:
+                to_set[place][member] = value
+            else:
+                to_remove[place].append(member)
+
+    def _of_scope(self, scope: str) -> tuple[list[Board], list[dict[str, Value]], list[list[str]]]:
+        if scope not in self._scopes:
+            boards = boards_in(self._tenant_id, scope)
+            self._scopes[scope] = boards, [{} for _ in boards], [[] for _ in boards]
+        return self._scopes[scope]
 
     def _add_summaries(self, change: PageChange, *, always: bool) -> None:
         """What rows show of the page: on its own tenant's boards, and on the global ones if it is shared."""
         before, now = change.before, change.now
         fields = change.summary.fields() if now is not None and change.summary is not None else None
         if always or _was_renamed(change) or (before is None) != (now is None):
-            self.writes.summaries[summary_key(self._tenant_id, change.member)] = fields
+            self._summaries[summary_key(self._tenant_id, change.member)] = fields
         was_shared, is_shared = before is not None and before.is_shared, now is not None and now.is_shared
         if always or was_shared or is_shared:
-            self.writes.summaries[summary_key(ALL_TENANTS, change.member)] = fields if is_shared else None
+            self._summaries[summary_key(ALL_TENANTS, change.member)] = fields if is_shared else None
 
-    def _boards_in(self, scope: str) -> list[Board]:
-        if scope not in self._boards:
-            self._boards[scope] = boards_in(self._tenant_id, scope)
-        return self._boards[scope]
+
+def _changed(before: Sequence[Value], now: Sequence[Value]) -> dict[int, Value]:
+    """The new values that differ, by their places."""
+    return {place: new for place, (old, new) in enumerate(zip(before, now, strict=True)) if old != new}
 
 
 def _was_renamed(change: PageChange) -> bool:

@@ -6,6 +6,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -55,7 +56,7 @@ class PageNumbers:
     updated_at: datetime
     values: tuple[Value, ...]
 
-    @property
+    @cached_property
     def scopes(self) -> list[str]:
         return page_scopes(self.space, is_public=self.is_public, is_shared=self.is_shared)
 
@@ -69,7 +70,7 @@ class PageChange:
     now: PageNumbers | None
     summary: Summary | None
 
-    @property
+    @cached_property
     def member(self) -> str:
         return str(self.page_id)
 

@@ -34,10 +34,8 @@ class ScoreWeights(DeletedWithTenant, Base):
 
 def current(tx: Tx, *, now: datetime) -> Weights:
     """The newest version that is effective now; the defaults are version 0."""
-    row = tx.scalar(
-        select(ScoreWeights).where(ScoreWeights.effective_from <= now).order_by(ScoreWeights.version.desc()).limit(1)
-    )
-    return row.weights if row is not None else Weights()
+    rows = tx.run(_CURRENT, {"tenant": tx.tenant, "now": now})
+    return Weights(likes=rows[0].likes, views=rows[0].views, version=rows[0].version) if rows else Weights()
 
 
 def applied(tx: Tx) -> Weights:
@@ -99,3 +97,9 @@ def check(*, likes: float, views: float) -> None:
         errors["likes"] = "one of the weights must be above 0"
     if errors:
         raise Invalid.fields(errors)
+
+
+_CURRENT = text("""
+    SELECT version, likes, views FROM score_weights WHERE tenant_id = :tenant AND effective_from <= :now
+    ORDER BY version DESC LIMIT 1
+""")

@@ -19,6 +19,25 @@ class Lane:
     callers: int = 0
     last_took_s: float = 0.0
     apart_until: float = 0.0
+    # While its leader waits for more callers: opened when there are as many as at the last commit.
+    is_gathering: bool = False
+    enough: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.enough.acquire()
+
+    def add(self, caller: "Waiting") -> None:
+        """Under the group's lock."""
+        self.waiting.append(caller)
+        if self.is_gathering and len(self.waiting) >= self.callers:
+            self.is_gathering = False
+            self.enough.release()
+
+    def stop_gathering(self) -> None:
+        """Under the group's lock, after waiting long enough."""
+        if not self.is_gathering:  # there were enough just now
+            self.enough.acquire()
+        self.is_gathering = False
 
     @property
     def is_shared(self) -> bool:

@@ -31,7 +31,6 @@ MAX_ITEMS_IN_FLIGHT = 50_000
 MAX_ITEMS_PER_COMMIT = 10_000
 WAIT_S = 10.0
 MAX_GATHER_S = 0.003
-GATHER_STEP_S = 0.0005
 # Threads that lead for callers that went away: always one for the shared lane, and these for tenants apart.
 MAX_APART_THREADS = 16
 # A tenant whose own transaction takes longer, after a shared one failed, stays out of the shared one for a while.
@@ -150,7 +149,7 @@ class GroupCommit:
 
     def _enqueue(self, caller: Waiting) -> None:
         """Append it to its lane. Its caller leads if no other does."""
-        caller.lane.waiting.append(caller)
+        caller.lane.add(caller)
         if not caller.lane.is_led:
             caller.lane.is_led = True
             caller.lead()
@@ -212,9 +211,13 @@ class GroupCommit:
 
         A commit of twice as many requests costs little more, so this answers all of them sooner.
         """
-        until = time.monotonic() + min(MAX_GATHER_S, lane.last_took_s)
-        while len(lane.waiting) < lane.callers and time.monotonic() < until:
-            time.sleep(GATHER_STEP_S)
+        with self._lock:
+            lane.is_gathering = len(lane.waiting) < lane.callers
+            if not lane.is_gathering:
+                return
+        if not lane.enough.acquire(timeout=min(MAX_GATHER_S, lane.last_took_s)):
+            with self._lock:
+                lane.stop_gathering()
 
     def _take(self, lane: Lane, own: Waiting) -> list[Waiting]:
         """The next batch, in the order of arrival; no tenant gets more than its share, so that others fit in."""
