@@ -39,6 +39,11 @@ class Kept(Generic[Key, Value]):
         kept = self._values.get(key)
         return kept[1] if kept is not None and kept[0] > self._clock() else None
 
+    def get_all(self, keys: Iterable[Key]) -> list[Value | None]:
+        """The same for each of these."""
+        values, now = self._values, self._clock()
+        return [kept[1] if (kept := values.get(key)) is not None and kept[0] > now else None for key in keys]
+
     def keep(self, key: Key, value: Value, *, for_s: float | None = None) -> None:
         until = self._clock() + (self._for_s if for_s is None else for_s)
         with self._lock:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from analytics.boards import postgres_reads, redis_reads, redis_store, snapshots, summaries
 from analytics.boards.board_sql import transaction_for
@@ -52,8 +52,7 @@ class AsOf:
 Part = Top | Only | Around | AsOf
 
 
-@dataclass(frozen=True)
-class ShownRow:
+class ShownRow(NamedTuple):
     """A row as a reader sees it."""
 
     rank: int

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from analytics.boards.names import Board, Version
 from analytics.boards.user_numbers import user_of
@@ -29,8 +29,9 @@ class Position:
     member: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
+    """One of many: a tuple is made in a third of the time of a dataclass."""
+
     rank: int
     member: str
     value: Value

@@ -87,8 +87,8 @@ def _pages(
 
 
 def _from_memory(board: Board, page_ids: Sequence[str], memory: "BoardMemory") -> dict[str, Mapping[str, Any]]:
-    found = {page_id: memory.summaries.get((board.tenant_id, page_id)) for page_id in page_ids}
-    return {page_id: fields for page_id, fields in found.items() if fields is not None}
+    kept = memory.summaries.get_all((board.tenant_id, page_id) for page_id in page_ids)
+    return {page_id: fields for page_id, fields in zip(page_ids, kept, strict=True) if fields is not None}
 
 
 def fetch(tenant_id: str, page_ids: Iterable[str], memory: "BoardMemory") -> None:
@@ -96,8 +96,9 @@ def fetch(tenant_id: str, page_ids: Iterable[str], memory: "BoardMemory") -> Non
 
     `tenant_id`: whose boards show them.
     """
-    missing = [page_id for page_id in dict.fromkeys(page_ids) if memory.summaries.get((tenant_id, page_id)) is None]
-    _from_redis(tenant_id, missing, memory)
+    distinct = list(dict.fromkeys(page_ids))
+    kept = memory.summaries.get_all((tenant_id, page_id) for page_id in distinct)
+    _from_redis(tenant_id, [page_id for page_id, fields in zip(distinct, kept, strict=True) if fields is None], memory)
 
 
 def _from_redis(tenant_id: str, page_ids: Sequence[str], memory: "BoardMemory | None") -> dict[str, Mapping[str, Any]]:
