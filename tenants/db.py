@@ -1,4 +1,4 @@
-"""The only module that opens database transactions.
+"""Opens database transactions; besides it only `tenants.group_tx` does, for the group commit.
 
 There are three kinds, one for each database role:
 
@@ -7,8 +7,8 @@ There are three kinds, one for each database role:
 - `platform_tx()`: as `plaudit_platform`, for the few reads across tenants that a policy allows.
 - `owner_tx()`: as the owner of the tables, for migrations, partitions, retention and tenant administration.
 
-`tenant_tx` inside another of the same tenant is the same transaction: no request uses two connections. A worker that
-commits an intent before its effect passes `separate=True`. Announcements wait for the commit: `tx.after_commit(...)`.
+`tenant_tx` inside another of the same tenant is the same transaction: no request uses two connections. What
+must commit by itself meanwhile passes `separate=True`. Announcements wait for the commit: `tx.after_commit(...)`.
 
 Nothing here keeps session state, so it all works behind PgBouncer in transaction mode: role, tenant and timeouts are
 set until the transaction ends when it opens, all in one round trip (`tenants.pipelines`). `SET LOCAL plaudit.tenant` is

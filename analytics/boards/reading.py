@@ -93,24 +93,32 @@ def read(
 def read_together(
     asked: Sequence[tuple[Board, Top | Around]], *, now: datetime, memory: BoardMemory
 ) -> list[ShownBoard | None]:
-    """Read parts of several boards of pages, in two round trips to Redis. None: only `read` can.
+    """Read parts of several boards of pages, in two round trips to Redis, and nothing from PostgreSQL.
 
-    `Top` only from the first row on.
+    None: only `read` can, or must once, so that the next time it is in memory. `Top` only from the first row on.
     """
-    commands = [(board, _command(board, part)) for board, part in asked]
-    listings = redis_reads.read_together(commands)
-    subjects: dict[str, list[str]] = {}
-    for (board, _), listing in zip(asked, listings, strict=True):
-        if listing is not None:
-            subjects.setdefault(board.tenant_id, []).extend(row.subject for row in listing.rows)
-    for tenant_id, page_ids in subjects.items():
-        summaries.fetch(tenant_id, page_ids, memory)
+    listings = redis_reads.read_together([(board, _command(board, part)) for board, part in asked])
+    shown = {
+        (board.tenant_id, row.subject)
+        for (board, _), listing in zip(asked, listings, strict=True)
+        if listing is not None
+        for row in listing.rows
+    }
+    summaries.fetch(shown, memory)
     return [
         _show(board, part, listing, listing.total, now.date(), with_movement=True, memory=memory)
-        if listing is not None
+        if listing is not None and _is_in_memory(board, listing, now.date(), memory)
         else None
         for (board, part), listing in zip(asked, listings, strict=True)
     ]
+
+
+def _is_in_memory(board: Board, listing: Listing, day: date, memory: BoardMemory) -> bool:
+    """Whether all that rows show besides their values is kept: their pages, and the ranks of the day before."""
+    if not memory.is_trusted() or memory.ranks.get((board, day - timedelta(days=1))) is None:
+        return not listing.rows
+    fields = memory.summaries.get_all((board.tenant_id, row.subject) for row in listing.rows)
+    return all(one is not None and (not board.is_public or one.get("public") == "1") for one in fields)
 
 
 def _command(board: Board, part: Top | Around) -> redis.Command:

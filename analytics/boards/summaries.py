@@ -79,7 +79,8 @@ def _pages(
     """
     found = _from_memory(board, page_ids, memory) if memory is not None else {}
     if trust_redis or not board.is_public:
-        found |= _from_redis(board.tenant_id, [page_id for page_id in page_ids if page_id not in found], memory)
+        unknown = [(board.tenant_id, page_id) for page_id in page_ids if page_id not in found]
+        found |= {page_id: fields for (_, page_id), fields in _from_redis(unknown, memory).items()}
     if board.is_public:
         found = {page_id: fields for page_id, fields in found.items() if fields.get("public") == "1"}
     missing = [page_id for page_id in page_ids if page_id not in found]
@@ -91,32 +92,32 @@ def _from_memory(board: Board, page_ids: Sequence[str], memory: "BoardMemory") -
     return {page_id: fields for page_id, fields in zip(page_ids, kept, strict=True) if fields is not None}
 
 
-def fetch(tenant_id: str, page_ids: Iterable[str], memory: "BoardMemory") -> None:
-    """Have the summaries of these pages in memory, as far as Redis has them: in one round trip.
-
-    `tenant_id`: whose boards show them.
-    """
-    distinct = list(dict.fromkeys(page_ids))
-    kept = memory.summaries.get_all((tenant_id, page_id) for page_id in distinct)
-    _from_redis(tenant_id, [page_id for page_id, fields in zip(distinct, kept, strict=True) if fields is None], memory)
+# Whose boards show a page, and the page's id.
+Shown = tuple[str, str]
 
 
-def _from_redis(tenant_id: str, page_ids: Sequence[str], memory: "BoardMemory | None") -> dict[str, Mapping[str, Any]]:
-    if not page_ids:
+def fetch(shown: Iterable[Shown], memory: "BoardMemory") -> None:
+    """Have the summaries of these pages in memory, as far as Redis has them: in one round trip."""
+    distinct = list(dict.fromkeys(shown))
+    kept = memory.summaries.get_all(distinct)
+    _from_redis([page for page, fields in zip(distinct, kept, strict=True) if fields is None], memory)
+
+
+def _from_redis(shown: Sequence[Shown], memory: "BoardMemory | None") -> dict[Shown, Mapping[str, Any]]:
+    if not shown:
         return {}
     drops = memory.drops if memory is not None else 0
     try:
-        hashes = [summary_key(tenant_id, page_id) for page_id in page_ids]
-        answers = redis.boards().read(*(("HMGET", hash_key, *FIELDS) for hash_key in hashes))
+        answers = redis.boards().read(*(("HMGET", summary_key(*page), *FIELDS) for page in shown))
     except RedisUnavailable:
         return {}
-    found: dict[str, Mapping[str, Any]] = {
-        page_id: {name: value.decode() for name, value in zip(FIELDS, values, strict=True)}
-        for page_id, values in zip(page_ids, answers, strict=True)
+    found: dict[Shown, Mapping[str, Any]] = {
+        page: {name: value.decode() for name, value in zip(FIELDS, values, strict=True)}
+        for page, values in zip(shown, answers, strict=True)
         if None not in values
     }
     if memory is not None and memory.drops == drops:  # nothing changed since they were read
-        for page_id, fields in found.items():
+        for (tenant_id, page_id), fields in found.items():
             memory.keep_page(tenant_id, page_id, fields)
     return found
 

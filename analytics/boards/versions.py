@@ -50,6 +50,8 @@ def reserve(tenant_id: str, changing: Collection[Board], *, now: datetime, first
         queries.append((_RESERVE, {"tenant": tenant_id, **_columns(own), "now": now}))
     if global_ones:
         queries.append((_RESERVE_GLOBAL, {**_columns(global_ones), "now": now}))
+    if not queries:
+        return {}
     answers = commit_in_one_trip(tenant_id, queries)
     rows = [row for answer in answers[first is not None :] for row in answer]
     numbers = {(row.scope, row.time_window, row.metric): row.reserved for row in rows}

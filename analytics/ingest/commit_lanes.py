@@ -48,7 +48,7 @@ class Lane:
 class Waiting:
     """A request that waits: until it is done, or until it is its turn to lead its lane.
 
-    `leads` is changed under the group's lock only; who is to lead does not leave, however long it has waited.
+    Who is to lead is marked under the group's lock, and does not leave any more, however long it has waited.
     """
 
     request: WriteRequest
@@ -68,8 +68,8 @@ class Waiting:
 class Blocked(Waiting):
     """Its caller waits in a thread, and leads there.
 
-    The gate is opened once for each turn, under the group's lock, and the caller closes it by passing. So no caller is
-    woken twice, and none waits for ever.
+    The gate is opened once for each turn, and the caller closes it by passing. So no caller is woken twice, and none
+    waits for ever.
     """
 
     is_done: bool = False

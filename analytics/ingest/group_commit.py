@@ -20,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import structlog
 from sqlalchemy.exc import DBAPIError
 
 from analytics.ingest.commit_lanes import Away, Blocked, Lane, Waiting
@@ -38,6 +39,8 @@ SLOW_S = 0.1
 APART_S = 30.0
 # PostgreSQL's codes for a lock or a statement that took too long.
 TIMEOUTS = ("55P03", "57014")
+
+log = structlog.get_logger()
 
 # Writes requests in one transaction, shared by tenants or not; returns those that are still to be written.
 Commit = Callable[[Sequence[WriteRequest], bool], list[WriteRequest]]
@@ -108,16 +111,20 @@ class GroupCommit:
         with self._lock:
             self._admit(request)
             lane = self._lane_of(request.tenant_id)
-            self._enqueue(
-                Away(
-                    request,
-                    lane,
-                    lead_in_thread=self._lead_in_thread,
-                    run_in_thread=self._apart_leaders.submit,
-                    done=done,
-                    expires_at=expires_at,
-                )
+            self._expire(lane)
+            caller = Away(
+                request,
+                lane,
+                lead_in_thread=self._lead_in_thread,
+                run_in_thread=self._apart_leaders.submit,
+                done=done,
+                expires_at=expires_at,
             )
+            try:
+                self._enqueue(caller)
+            except RuntimeError:
+                self._leave(request)
+                raise Overloaded from None
 
     @property
     def items_in_flight(self) -> int:
@@ -149,10 +156,27 @@ class GroupCommit:
 
     def _enqueue(self, caller: Waiting) -> None:
         """Append it to its lane. Its caller leads if no other does."""
-        caller.lane.add(caller)
-        if not caller.lane.is_led:
-            caller.lane.is_led = True
-            caller.lead()
+        lane = caller.lane
+        lane.add(caller)
+        if not lane.is_led:
+            lane.is_led = True
+            try:
+                caller.lead()
+            except RuntimeError:  # no thread can be started
+                lane.waiting.remove(caller)
+                lane.is_led = False
+                raise
+
+    def _expire(self, lane: Lane) -> None:
+        """Refuse those who went away and have waited too long, also while the lane's leader hangs."""
+        now = time.monotonic()
+        while lane.waiting:
+            oldest = lane.waiting[0]
+            if not isinstance(oldest, Away) or oldest.leads or oldest.expires_at > now:
+                return
+            lane.waiting.popleft()
+            oldest.request.error = Overloaded()
+            self._finish_one(oldest)
 
     def _wait(self, own: Blocked) -> None:
         """Until the request is done, or it is this caller's turn to lead."""
@@ -168,9 +192,15 @@ class GroupCommit:
         leader.submit(self._lead_on, caller)
 
     def _lead_on(self, first: Away) -> None:
-        """As long as the next caller went away too, go on here: waking another thread costs more."""
-        caller: Waiting | None = first
-        while isinstance(caller, Away):
+        """In the shared lane go on as long as the next caller went away too: waking another thread costs more.
+
+        Tenants apart share their threads, so each goes on after the others.
+        """
+        with self._lock:
+            if first not in first.lane.waiting:  # it was refused, since no thread could be started
+                return
+        caller: Waiting | None = self._lead(first)
+        while first.lane.is_shared and isinstance(caller, Away):
             caller = self._lead(caller)
         if caller is not None:
             caller.lead()
@@ -196,15 +226,23 @@ class GroupCommit:
             lane.callers = len(batch) + len(lane.waiting)
             self._finish(batch, left)
             following = self._next_leader(lane)
-        if self._after is not None:
-            unfinished = {id(request) for request in left}
-            done = [
-                request
-                for request in requests
-                if id(request) not in unfinished and request.error is None and (request.items or request.claims)
-            ]
-            self._after({request.tenant_id for request in done})
+        self._follow(requests, left)
         return following
+
+    def _follow(self, requests: Sequence[WriteRequest], left: Sequence[WriteRequest]) -> None:
+        """Once the callers are answered: whatever goes wrong here, somebody must lead next."""
+        if self._after is None:
+            return
+        unfinished = {id(request) for request in left}
+        done = [
+            request
+            for request in requests
+            if id(request) not in unfinished and request.error is None and (request.items or request.claims)
+        ]
+        try:
+            self._after({request.tenant_id for request in done})
+        except Exception:
+            log.exception("what follows a group commit failed", action="commit.after")
 
     def _gather(self, lane: Lane) -> None:
         """Wait a moment for callers that were just answered, who often send again at once; never for a lone one.

@@ -23,6 +23,8 @@ from tenants.users import Role
 
 # In the WSGI environment, if the fast lane has already written the request: its `WriteRequest`.
 WRITTEN = "plaudit.written"
+# The longest IPv6 address with a zone and a port is shorter.
+MAX_ADDRESS_CHARS = 100
 # The dashboard's own scripts send it.
 OWN_HEADER = "X-Plaudit-Dashboard"
 
@@ -168,9 +170,13 @@ def caller_network() -> str:
     return str(ip_network(f"{address}/64", strict=False))
 
 
-@lru_cache(maxsize=10_000)
 def _parse_address(text: str) -> str | None:
     """An address without the port or zone that some proxies add; an IPv4-mapped IPv6 address as IPv4."""
+    return _parse_short_address(text) if len(text) <= MAX_ADDRESS_CHARS else None
+
+
+@lru_cache(maxsize=10_000)
+def _parse_short_address(text: str) -> str | None:
     match = re.fullmatch(r"\[([^\]]+)\](?::\d+)?|([^:]+)(?::\d+)?|(.+)", text)
     bare = next((part for part in match.groups() if part), "") if match else ""
     try:

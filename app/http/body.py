@@ -68,6 +68,13 @@ def _limit(environ: Environ) -> int:
 
 def _read(environ: Environ) -> bytes:
     """What the client sent, read from the server's stream."""
+    try:
+        return _receive(environ)
+    except OSError:
+        raise Malformed(INCOMPLETE) from None
+
+
+def _receive(environ: Environ) -> bytes:
     content_length, limit = environ.get("CONTENT_LENGTH") or "", _limit(environ)
     too_large = TooLarge(f"A body may have at most {limit} bytes here")
     if not content_length:
@@ -81,10 +88,7 @@ def _read(environ: Environ) -> bytes:
     length = int(content_length)
     if length > limit:
         raise too_large
-    try:
-        body = environ["wsgi.input"].read(length)
-    except OSError:
-        raise Malformed(INCOMPLETE) from None
+    body = environ["wsgi.input"].read(length)
     if len(body) < length:
         raise Malformed(INCOMPLETE)
     return body

@@ -85,7 +85,7 @@ def shorten_target(environ: dict[str, Any]) -> None:
     """Before anything reads the address: truncate one that is too long, which `begin` then refuses."""
     path, query = environ.get("PATH_INFO", ""), environ.get("QUERY_STRING", "")
     if len(path) > MAX_PATH_CHARS or len(path) + len("?") + len(query) > MAX_TARGET_CHARS:
-        # With the dots the path matches no route: the fast lane answers before `begin`.
+        # The fast lane, which answers before `begin`, leaves such a request to the routes.
         environ |= {TOO_LONG: True, "PATH_INFO": path[:MAX_LOGGED_CHARS] + "...", "QUERY_STRING": ""}
 
 

@@ -1,10 +1,9 @@
 """Long answers, such as a whole board: how many at once, in which pieces, and for how long.
 
-The server (granian 2.8) takes pieces from an answer's iterator as the reader reads them: it buffers four, and then the
-thread that serves the answer blocks, without a timeout. So a reader who reads nothing costs a thread and a few pieces
-for as long as it stays connected. Hence the bounds here: concurrent exports, for each tenant and in total; bytes of a
-piece; seconds that a reader may read nothing (`app.http.stalled_readers`); and seconds of a whole export, for a reader
-who reads a little now and then.
+An answer goes to the server as the reader reads it (`app.http.pipes`): a few pieces are on their way, and then the
+thread that serves the answer waits. So a slow reader costs a thread. Hence the bounds here: concurrent exports, for
+each tenant and in total; bytes of a piece; seconds that a reader may read nothing (`app.http.pipes`, and for the
+connection `app.http.stalled_readers`); and seconds of a whole export, for a reader who reads a little now and then.
 """
 
 import threading

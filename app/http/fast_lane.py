@@ -9,6 +9,7 @@ A `FastLane` is a WSGI application around Flask, for threads that may wait. `rea
 loop (`app.http.front`).
 """
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, assert_never
@@ -26,6 +27,7 @@ from app.http.rights import is_allowed
 from app.http.services import Services
 from tenants import logs
 from tenants.shares import TenantShare
+from tenants.waiting import WouldWait
 
 StartResponse = Callable[..., Any]
 Wsgi = Callable[[Environ, StartResponse], Iterable[bytes]]
@@ -38,7 +40,8 @@ Submit = Callable[[WriteRequest], Awaitable[None]]
 MAX_IN_FLIGHT_PER_TENANT = 192
 # Headers that only the routes support, and their names in the WSGI environment.
 SPECIAL_HEADERS = ("idempotency-key", "origin", "x-plaudit-key", "cookie")
-SPECIAL = frozenset(f"HTTP_{name.upper().replace('-', '_')}" for name in SPECIAL_HEADERS)
+# And what else is for the routes only: what was written already, and an address that was truncated.
+SPECIAL = frozenset((*(f"HTTP_{name.upper().replace('-', '_')}" for name in SPECIAL_HEADERS), WRITTEN, edge.TOO_LONG))
 
 
 class FastLane:
@@ -66,7 +69,7 @@ class FastLane:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         call = self.find(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", ""))
-        if call is None or WRITTEN in environ or not environ.keys().isdisjoint(SPECIAL):
+        if call is None or not environ.keys().isdisjoint(SPECIAL):
             return self._flask(environ, start_response)
         started = time.perf_counter()
         environ["HTTP_X_REQUEST_ID"] = request_id = edge.request_id_of(environ.get("HTTP_X_REQUEST_ID"))
@@ -74,16 +77,29 @@ class FastLane:
         if answer is None:
             return self._flask(environ, start_response)
         start_response(answer.status, self.headers_of(answer, request_id))
-        self.record(call, answer.code, time.perf_counter() - started, environ.get(edge.DEMO_HEADER))
+        seconds, demo_secret = time.perf_counter() - started, environ.get(edge.DEMO_HEADER)
+        self.record(call, answer.code, seconds, demo_secret, request_id, environ.get("HTTP_AUTHORIZATION", ""))
         return [answer.body]
 
     def headers_of(self, answer: FastAnswer, request_id: str) -> list[Header]:
         return [*answer.headers, *self._always, ("X-Request-Id", request_id)]
 
-    def record(self, call: FastCall, status: int, seconds: float, demo_secret: str | None) -> None:
+    def record(
+        self,
+        call: FastCall,
+        status: int,
+        seconds: float,
+        demo_secret: str | None,
+        request_id: str,
+        authorization: str,
+    ) -> None:
         """Count the call, and log it if it was slow and not the demo's (which sends its secret)."""
         request_counts.add(call.method, call.route, status, seconds)
         if seconds > edge.SLOW_S and not edge.is_sent_by_demo(demo_secret, self._demo_secret):
+            with contextlib.suppress(WouldWait):
+                actor = self._callers.find(authorization)  # who was known a moment ago
+                if actor is not None:
+                    logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
             edge.log_request(call.method, call.route, status, seconds)
 
     def _answer(self, call: FastCall, environ: Environ, request_id: str) -> FastAnswer | None:

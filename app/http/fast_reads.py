@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+import structlog
+
 from analytics.boards import reading
 from analytics.boards.names import Board
 from analytics.boards.reading import Around, ShownBoard, Top
@@ -40,6 +42,8 @@ MAX_QUERY_CHARS = 256
 NUMBER = re.compile(r"0|[1-9][0-9]{0,3}")
 DEFAULT_LIMIT, MAX_ROWS, MAX_AROUND = 10, 1_000, 100
 
+log = structlog.get_logger()
+
 
 class FastReads:
     def __init__(self, services: Services) -> None:
@@ -49,7 +53,7 @@ class FastReads:
         self._ranks = self._read_of(RANKS, self._rank_question, self._compute_rank)
         self._stats = self._read_of("/api/v1/pages/<external_id>/stats", None, self._compute_stats)
 
-    def _read_of(self, route: str, question: "Ask | None", compute: "Compute") -> FastRead:
+    def _read_of(self, route: str, question: "FindQuestion | None", compute: "Compute") -> FastRead:
         return FastRead("GET", route, May.READ_BOARDS, self._kept, question, partial(self._answer, compute))
 
     def find(self, _method: str, path: str, query: str) -> FastRead | None:
@@ -68,8 +72,16 @@ class FastReads:
         asked = [(question.board, question.part) for question in distinct.values()]
         shown = reading.read_together(asked, now=utcnow(), memory=self._cache.memory)
         pairs = zip(distinct.values(), shown, strict=True)
-        answers = {question.key: self._render(question, of_board) for question, of_board in pairs}
+        answers = {question.key: self._try_to_render(question, of_board) for question, of_board in pairs}
         return [answers[question.key] for question in questions]
+
+    def _try_to_render(self, question: BoardQuestion, shown: ShownBoard | None) -> Answer | None:
+        """None for what cannot be answered, so that it fails alone."""
+        try:
+            return self._render(question, shown)
+        except Exception:
+            log.exception("a board could not be shown", action="boards.unshown", tenantId=question.board.tenant_id)
+            return None
 
     def _render(self, question: BoardQuestion, shown: ShownBoard | None) -> Answer | None:
         if shown is None:
@@ -134,7 +146,7 @@ class FastReads:
 
 
 # What a reader asks for, by the path with its query, and the query.
-Ask = Callable[[Reader, str, str], BoardQuestion | None]
+FindQuestion = Callable[[Reader, str, str], BoardQuestion | None]
 # How an answer is computed that is not kept: for a reader, under a key, from a request.
 Compute = Callable[[Reader, Any, Environ], Answer | None]
 

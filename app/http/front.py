@@ -10,10 +10,10 @@ turns (docs/performance.md).
 """
 
 import asyncio
-import contextlib
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -37,6 +37,11 @@ Environ = dict[str, Any]
 Headers = list[tuple[str, str]]
 
 NEVER_A_BODY = {204, 304}
+# A longer body is received when it is read: by who may wait, and after the caller is known.
+MAX_EARLY_BYTES = 64 * 1024
+MAX_RECEIVE_S = 20.0
+# Longer or packed bodies are not read on the loop: that would take too long for the others.
+MAX_SHORT_BYTES = 2 * 1024
 
 log = structlog.get_logger()
 
@@ -44,7 +49,6 @@ log = structlog.get_logger()
 class Scope(Protocol):
     """What the server says of a request."""
 
-    proto: str
     http_version: str
     server: str
     client: str
@@ -71,21 +75,16 @@ class Front:
         self._loop = loop
         waiting.forbid_in_this_thread()
 
-    def __rsgi_del__(self, _loop: asyncio.AbstractEventLoop) -> None:
-        self._threads.shutdown(wait=True)
-
     async def __rsgi__(self, scope: Scope, server: Any) -> None:
-        if scope.proto != "http":
-            server.close(403)
-            return
         started = time.perf_counter()
         call = self._find(scope)
         if isinstance(call, FastRead) and await self._read(call, scope, server, started):
             return
         environ = environ_of(scope)
         edge.shorten_target(environ)
-        await _receive(environ, server)
-        if isinstance(call, FastWrite) and await self._write(call, environ, server, started):
+        if has_body(environ):
+            await self._add_body(environ, server)
+        if isinstance(call, FastWrite) and _is_short(environ) and await self._write(call, environ, server, started):
             return
         await self._answer_in_thread(environ, server)
 
@@ -97,23 +96,22 @@ class Front:
             for name in SPECIAL_HEADERS:
                 if name in headers:
                     return None
+            if len(headers.get_all("authorization")) != 1:
+                return None
         return call
 
     async def _read(self, call: FastRead, scope: Scope, server: Any, started: float) -> bool:
         """Answer a read; False if a thread must."""
         headers = scope.headers
-        answer = await self._lane.read(
-            call,
-            headers.get("authorization") or "",
-            f"{scope.path}?{scope.query_string}",
-            headers.get("if-none-match"),
-            self._ask,
-        )
+        authorization, target = headers.get("authorization") or "", f"{scope.path}?{scope.query_string}"
+        answer = await self._lane.read(call, authorization, target, headers.get("if-none-match"), self._ask)
         if answer is None:
             return False
         request_id = edge.request_id_of(headers.get("x-request-id"))
         server.response_bytes(answer.code, self._lane.headers_of(answer, request_id), answer.body)
-        self._lane.record(call, answer.code, time.perf_counter() - started, headers.get("x-plaudit-demo"))
+        self._lane.record(
+            call, answer.code, time.perf_counter() - started, headers.get("x-plaudit-demo"), request_id, authorization
+        )
         return True
 
     async def _write(self, call: FastWrite, environ: Environ, server: Any, started: float) -> bool:
@@ -123,7 +121,8 @@ class Front:
         if answer is None:
             return False
         server.response_bytes(answer.code, self._lane.headers_of(answer, request_id), answer.body)
-        self._lane.record(call, answer.code, time.perf_counter() - started, environ.get(edge.DEMO_HEADER))
+        seconds, demo_secret = time.perf_counter() - started, environ.get(edge.DEMO_HEADER)
+        self._lane.record(call, answer.code, seconds, demo_secret, request_id, environ.get("HTTP_AUTHORIZATION", ""))
         return True
 
     def _ask(self, question: BoardQuestion) -> "asyncio.Future[Answer | None]":
@@ -149,6 +148,22 @@ class Front:
             future, result = self._resolved.popleft()
             if not future.done():
                 future.set_result(result)
+
+    async def _add_body(self, environ: Environ, server: Any) -> None:
+        """Receive a short body; any other when it is read. How long it may be is checked by `app.http.body`."""
+        length = environ.get("CONTENT_LENGTH", "")
+        if length and int(length) <= MAX_EARLY_BYTES:
+            receiving = self._loop.create_task(_receive(server))
+            late = self._loop.call_later(MAX_RECEIVE_S, receiving.cancel)
+            try:
+                environ["wsgi.input"] = BytesIO(await receiving)
+            except asyncio.CancelledError:  # as if it had ended there
+                environ["wsgi.input"] = BytesIO()
+            finally:
+                late.cancel()
+        else:
+            receive = partial(_receive if length else _receive_chunks, server)
+            environ["wsgi.input"] = LateBody(receive, self._loop)
 
     async def _answer_in_thread(self, environ: Environ, server: Any) -> None:
         answered: asyncio.Future[None] = self._loop.create_future()
@@ -189,15 +204,26 @@ def environ_of(scope: Scope) -> Environ:
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
     }
-    for name, value in scope.headers.items():
+    headers = scope.headers
+    for name, value in headers.items():
         key = _NAMES.get(name) or _name(name)
         if key not in environ:
             environ[key] = value
         elif key.startswith("HTTP_"):
             environ[key] += (";" if key == "HTTP_COOKIE" else ",") + value
+    for name in headers.keys():  # noqa: SIM118  also those whose value is not text, which are sent all the same
+        environ.setdefault(_NAMES.get(name) or _name(name), "")
     if scope.authority is not None:
         environ.setdefault("HTTP_HOST", scope.authority)
     return environ
+
+
+def _is_short(environ: Environ) -> bool:
+    """Whether address and body can be read in no time."""
+    if edge.TOO_LONG in environ or "HTTP_CONTENT_ENCODING" in environ or "HTTP_TRANSFER_ENCODING" in environ:
+        return False
+    length = environ.get("CONTENT_LENGTH", "")
+    return not length or int(length) <= MAX_SHORT_BYTES
 
 
 def _name(header: str) -> str:
@@ -205,16 +231,13 @@ def _name(header: str) -> str:
     return f"HTTP_{header.upper().replace('-', '_')}" if "_" not in header else "plaudit.ignored_header"
 
 
-async def _receive(environ: Environ, server: Any) -> None:
-    """Wait for the body: no more than a body may have, which `app.http.body` checks."""
-    if not has_body(environ):
-        return
-    length = environ.get("CONTENT_LENGTH", "")
-    if not length:
-        environ["wsgi.input"] = BytesIO(await _receive_chunks(server))
-    elif int(length) <= MAX_BODY_BYTES:
-        with contextlib.suppress(ProtocolClosed, ProtocolError):  # the client went away
-            environ["wsgi.input"] = BytesIO(await server())
+async def _receive(server: Any) -> bytes:
+    """The whole body, which is no longer than its Content-Length; nothing if the client went away before its end."""
+    try:
+        body: bytes = await server()
+    except (ProtocolClosed, ProtocolError):
+        return b""
+    return body
 
 
 async def _receive_chunks(server: Any) -> bytes:
@@ -225,6 +248,34 @@ async def _receive_chunks(server: Any) -> bytes:
         if len(received) > MAX_BODY_BYTES:
             break
     return bytes(received[: MAX_BODY_BYTES + 1])
+
+
+class LateBody:
+    """A body that is received when somebody reads it, who may wait: after the caller is known, for one thing.
+
+    So a caller without credentials, or one who sends more than anybody may, costs no memory.
+    """
+
+    def __init__(self, receive: Callable[[], Coroutine[Any, Any, bytes]], loop: asyncio.AbstractEventLoop) -> None:
+        self._receive = receive
+        self._loop = loop
+        self._received: BytesIO | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        return self._body().read(size)
+
+    def readline(self, size: int = -1) -> bytes:
+        return self._body().readline(size)
+
+    def _body(self) -> BytesIO:
+        if self._received is None:
+            receiving = asyncio.run_coroutine_threadsafe(self._receive(), self._loop)
+            try:
+                self._received = BytesIO(receiving.result(MAX_RECEIVE_S))
+            except TimeoutError:
+                receiving.cancel()
+                raise OSError("the body takes too long") from None
+        return self._received
 
 
 def _call_wsgi(app: Any, environ: Environ, server: Any) -> None:

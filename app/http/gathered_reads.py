@@ -37,7 +37,12 @@ class GatheredReads:
             if self._is_asking:
                 return
             self._is_asking = True
-        self._thread.submit(self._ask)
+            try:
+                self._thread.submit(self._ask)
+            except RuntimeError:  # no thread can be started
+                self._waiting.pop()
+                self._is_asking = False
+                raise
 
     def _ask(self) -> None:
         while True:

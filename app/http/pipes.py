@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 # Until the server opens the pipe.
-OPEN_WITHIN_S = 10.0
+OPEN_WITHIN_S = 5.0
 OPEN_EVERY_S = 0.002
 # For a reader who reads nothing.
 MAX_STALLED_S = 30.0
@@ -54,6 +54,7 @@ def _open_when_read(path: Path) -> int:
             return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno != errno.ENXIO or time.monotonic() > deadline:
+                os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # if it opens the pipe just now, it finds the end
                 raise ReaderGone from None
         time.sleep(OPEN_EVERY_S)
 

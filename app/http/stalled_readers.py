@@ -1,8 +1,8 @@
 """Readers who read nothing: the operating system closes their connections.
 
-The server (granian 2.8) waits for a reader without a timeout. An answer that is not read would stay in memory, and a
-streamed one would keep its thread, for as long as the connection is open. Linux closes a connection whose peer accepts
-no data for a given time (`TCP_USER_TIMEOUT`); other systems do not, and there only the bounds of `app.http.exports`
+The server (granian 2.8) waits for a reader without a timeout. An answer that is not read would stay in memory for as
+long as the connection is open. Linux closes a connection whose peer accepts no data for a given time
+(`TCP_USER_TIMEOUT`); other systems do not, and there only the bounds of `app.http.exports`
 apply.
 """
 

@@ -1,8 +1,9 @@
 """What `plaudit web` and `plaudit live` run.
 
-The API is served by granian (WSGI, threads): by `make bench ARGS=servers` it answers about twice as many requests as
-gunicorn's threads, with a shorter tail of latencies. Sockets are served by gunicorn's gevent worker, where an open
-socket costs no thread. The applications depend on neither.
+The API is served by granian, on an event loop with threads behind it (`app.http.front`): by `make bench ARGS=servers`
+granian answers about twice as many requests as gunicorn's threads, with a shorter tail of latencies. Sockets are served
+by gunicorn's gevent worker, where an open socket costs no thread. The application depends on neither: `wsgi.py` serves
+it under any WSGI server.
 """
 
 import os
@@ -34,6 +35,7 @@ def serve_web(settings: Settings) -> None:
         loop=Loops.uvloop,
         workers=settings.web_processes,
         task_impl=TaskImpl.rust,
+        websockets=False,  # the live process has them
         backlog=2048,
         log_level=LogLevels.error,
         log_dictconfig=_plain_logging(),

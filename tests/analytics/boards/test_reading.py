@@ -1,11 +1,17 @@
 """A board reads the same from Redis, a snapshot and PostgreSQL (P3)."""
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from analytics import outbox
-from analytics.boards import snapshots
+from analytics.boards import reading, snapshots, summaries
+from analytics.boards.kept import BoardMemory
+from analytics.boards.names import Board, board_of
+from analytics.boards.reading import Around, Top
+from analytics.boards.rows import Position
+from analytics.ingest.pages import Page
 from analytics.outbox import Kind
+from analytics.windows import Window
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.boards.conftest import BOARD, MakeBoard, order, project, read
 from tests.people import Caller
@@ -95,3 +101,24 @@ def test_rank_neighbours_and_a_subset(board: MakeBoard, app_client: Caller) -> N
     assert app_client("GET", f"{rank}&member=nowhere").status_code == 404
     subset = read(app_client, f"{BOARD}&members=e,a,nowhere,f")
     assert order(subset) == [(1, "a", 5), (5, "e", 1)]
+
+
+def test_boards_are_read_together_once_what_they_show_is_in_memory(
+    board: MakeBoard, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board(a=3, b=2, c=1)
+    monkeypatch.setattr(reading, "NO_RANKS_FOR_S", 60)
+    week = board_of(tenant, "tenant", Window.WEEK, "views")
+    with tenant_tx(tenant) as tx:
+        page_id = str(tx.scalar(select(Page.id).where(Page.external_id == "b")))
+    memory, now = BoardMemory(lambda: True), utcnow()
+    asked: list[tuple[Board, Top | Around]] = [(week, Top(2)), (week, Around(page_id, 1)), (week, Around("0", 1))]
+    assert reading.read_together(asked, now=now, memory=memory)[:2] == [None, None], "PostgreSQL has to be asked first"
+    alone = [reading.read(of_board, part, now=now, memory=memory) for of_board, part in asked]
+    with monkeypatch.context() as without_postgres:
+        without_postgres.setattr(reading, "transaction_for", None)
+        without_postgres.setattr(summaries, "transaction_for", None)
+        assert reading.read_together(asked, now=now, memory=memory) == alone
+    assert [len(shown.rows) for shown in alone] == [2, 3, 0]
+    with pytest.raises(ValueError, match="not read together"):
+        reading.read_together([(week, Top(2, Position(1, "1")))], now=now, memory=memory)

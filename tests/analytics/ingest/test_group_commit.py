@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
 from analytics.ingest import pages, writes
+from analytics.ingest.commit_lanes import Lane
 from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.reasons import Result
 from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest, commit_together
@@ -515,3 +516,62 @@ def test_a_tenants_locked_rows_delay_only_itself_also_if_callers_went_away(
         assert not any(done.is_set() for done in slow)
     assert all(done.wait(10) for done in slow)
     assert (views_of(tenant), views_of(other_tenant)) == (3, 3)
+
+
+def test_who_went_away_is_refused_in_time_also_while_the_leader_hangs(tenant: str) -> None:
+    make_pages(tenant, "a")
+    gate = Gate()
+    group = GroupCommit(commit=gate.commit, wait_s=0.05)
+    submit(group, view(tenant, "a"))
+    eventually(lambda: not group._shared.waiting)  # it is being committed
+    late = view(tenant, "a")
+    refused = submit(group, late)
+    time.sleep(0.1)
+    newest = submit(group, view(tenant, "a"))
+    assert refused.wait(10)
+    assert isinstance(late.error, Overloaded)
+    assert not newest.is_set()
+    gate.open()
+    assert newest.wait(10)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_error_of_what_follows_a_commit_does_not_lose_the_lead(tenant: str, waits: bool) -> None:
+    make_pages(tenant, "a")
+
+    def fail(_tenants: object) -> None:
+        raise ZeroDivisionError
+
+    group = GroupCommit(after=fail)
+    with ThreadPoolExecutor(8) as pool:
+        requests = [view(tenant, "a") for _ in range(40)]
+        if waits:
+            list(pool.map(group.write, requests))
+        else:
+            assert all(done.wait(10) for done in [submit(group, request) for request in requests])
+    assert views_of(tenant) == 40
+
+
+def test_tenants_apart_share_their_threads(
+    tenant: str, other_tenant: str, group: GroupCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one always has callers that wait; the second has its turn all the same."""
+    for tenant_id in (tenant, other_tenant):
+        make_pages(tenant_id, "a")
+    group._apart_leaders = ThreadPoolExecutor(1)
+    for tenant_id in (tenant, other_tenant):
+        group._apart[tenant_id] = Lane(tenant_id, apart_until=time.monotonic() + 60)
+    stopped = threading.Event()
+
+    def send_always() -> None:
+        while not stopped.is_set():
+            request = view(tenant, "a")
+            submit(group, request).wait(10)
+
+    with ThreadPoolExecutor(4) as senders:
+        for _ in range(4):
+            senders.submit(send_always)
+        time.sleep(0.1)
+        assert submit(group, view(other_tenant, "a")).wait(10)
+        stopped.set()
+    assert views_of(other_tenant) == 1

@@ -58,7 +58,7 @@ def over_http(caller: Caller, url: str) -> Caller:
 def served(app: Flask) -> Iterator[str]:
     """Its address. The event loop has a thread of its own, as it has a process otherwise."""
     front, port = Front(app, services_of(app)), free_port()
-    server = Server(front, port=port, log_enabled=False)
+    server = Server(front, port=port, log_enabled=False, websockets=False)
     loop = asyncio.new_event_loop()
 
     def run() -> None:

@@ -21,7 +21,7 @@ from analytics.ingest.group_commit import GroupCommit, Overloaded
 from app.http import front
 from app.http.fast_lane import FastLane
 from tenants.db import tenant_tx, utcnow
-from tests.analytics.conftest import likes_of, views_of
+from tests.analytics.conftest import likes_of, make_page, views_of
 from tests.app.http.lanes import answer_of, by_the_route
 from tests.app.http.served import over_http, served
 from tests.app.http.test_exports import EXPORT
@@ -349,11 +349,11 @@ def test_head_answers_have_no_body(admin: Caller, url: str) -> None:
         assert answer.endswith(b"\r\n\r\n")
 
 
-def test_a_socket_is_refused(admin: Caller, url: str) -> None:
+def test_there_are_no_sockets_here(admin: Caller, url: str) -> None:
     upgrade = headers_of(
         admin, "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
     ).replace(b"Connection: close", b"Connection: Upgrade, close")
-    assert b" 403 " in raw(url, b"GET /ws/leaderboards HTTP/1.1\r\n" + upgrade).splitlines()[0]
+    assert b" 400 " in raw(url, b"GET /ws/leaderboards HTTP/1.1\r\n" + upgrade).splitlines()[0]
 
 
 def test_a_long_answer_comes_whole_and_one_that_is_not_read_ends(client: FlaskClient, tenant: str, app: Flask) -> None:
@@ -392,3 +392,67 @@ def test_boards_follow_what_was_written_over_http(admin: Caller, tenant: str, ur
     assert remote("POST", VIEWS).status_code == 202
     projection.project_all(tenant, now=utcnow)
     eventually(lambda: sum(values()) == sum(before) + 1)
+
+
+def test_a_long_body_is_read_after_the_caller_is_known_and_not_before(admin: Caller, tenant: str, url: str) -> None:
+    events = [{"type": "view", "page": "a", "id": f"{number:0100}"} for number in range(999)]
+    before = views_of(tenant)
+    answer = over_http(admin, url)("POST", "/api/v1/events", json={"events": events})
+    assert (answer.status_code, views_of(tenant)) == (202, before + 999)
+    # Nothing of the body is ever sent.
+    head = b"POST /api/v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    assert raw(url, head + b"Authorization: Bearer nonsense\r\nContent-Length: 900000\r\n\r\n").startswith(
+        b"HTTP/1.1 401"
+    )
+    too_long = headers_of(admin, "Content-Type: application/json", "Content-Length: 2000000")
+    assert raw(url, b"POST /api/v1/events HTTP/1.1\r\n" + too_long).startswith(b"HTTP/1.1 413")
+
+
+def test_who_sends_a_long_body_too_slowly_is_refused(
+    admin: Caller, tenant: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "MAX_RECEIVE_S", 0.1)
+    head = headers_of(admin, "Content-Type: application/json", "Content-Length: 900000")
+    answer = raw(url, b"POST /api/v1/events HTTP/1.1\r\n" + head + b'{"events": [')
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"before it was complete" in answer
+
+
+@pytest.mark.parametrize("header", [b"Authorization: Bearer \xff\xfe", b"If-None-Match: \xff", b"X-Request-Id: \xe4"])
+@pytest.mark.parametrize("method", [b"GET /api/v1/leaderboards", b"POST /api/v1/pages/a/views"])
+def test_a_header_that_is_not_text_is_no_error_of_ours(admin: Caller, url: str, header: bytes, method: bytes) -> None:
+    answer = raw(url, method + b" HTTP/1.1\r\n" + header + b"\r\n" + headers_of(admin))
+    assert answer.split()[1] in {b"200", b"202", b"304", b"400", b"401"}, answer
+
+
+def test_a_header_that_is_not_text_is_there_all_the_same(admin: Caller, tenant: str, url: str) -> None:
+    before = views_of(tenant)
+    request = f"POST {VIEWS} HTTP/1.1\r\n".encode() + b"Idempotency-Key: cl\xe9\r\n" + headers_of(admin)
+    for _ in range(2):
+        assert raw(url, request).split()[1] in {b"400", b"422"}, "it is no key, and the view is not written without one"
+    assert views_of(tenant) == before
+
+
+def test_an_address_that_is_too_long_is_not_taken_for_a_shorter_one(admin: Caller, tenant: str, url: str) -> None:
+    page = "p" * 100
+    make_page(admin, page)
+    become_known(over_http(admin, url), [])
+    path = f"/api/v1/pages/{page}/likes/{'u' * 9_000}"
+    assert raw(url, f"PUT {path} HTTP/1.1\r\n".encode() + headers_of(admin)).startswith(b"HTTP/1.1 414")
+    assert admin("PUT", path).status_code == 414
+    assert likes_of(tenant, page) == (0, 0)
+
+
+def test_who_sends_two_tokens_has_none(admin: Caller, url: str) -> None:
+    become_known(over_http(admin, url), [])
+    request = f"GET {BOARD} HTTP/1.1\r\nAuthorization: Bearer another\r\n".encode() + headers_of(admin)
+    assert raw(url, request).startswith(b"HTTP/1.1 401")
+
+
+def test_a_packed_or_longer_body_is_read_by_a_thread(admin: Caller, url: str, in_threads: list[str]) -> None:
+    remote = over_http(admin, url)
+    become_known(remote, in_threads)
+    packed = {"data": gzip.compress(b'{"id": "packed"}'), "headers": {"Content-Encoding": "gzip"}}
+    assert remote("POST", VIEWS, content_type="application/json", **packed).status_code == 202
+    assert remote("POST", VIEWS, data=b" " * 3_000 + b"{}", content_type="application/json").status_code == 202
+    assert in_threads == [VIEWS] * 2
