@@ -11,13 +11,14 @@ turns (docs/performance.md).
 
 import asyncio
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from granian.rsgi import ProtocolClosed, ProtocolError  # type: ignore[attr-defined]
@@ -32,6 +33,7 @@ from app.http.gathered_reads import GatheredReads
 from app.http.pipes import send_through_pipe
 from app.http.services import Services
 from tenants import waiting
+from tenants.errors import Unavailable
 
 Environ = dict[str, Any]
 Headers = list[tuple[str, str]]
@@ -40,10 +42,20 @@ NEVER_A_BODY = {204, 304}
 # A longer body is received when it is read: by who may wait, and after the caller is known.
 MAX_EARLY_BYTES = 64 * 1024
 MAX_RECEIVE_S = 20.0
+# One of so many threads may wait for such a body.
+SHARE_OF_SLOW_BODIES = 4
 # Longer or packed bodies are not read on the loop: that would take too long for the others.
 MAX_SHORT_BYTES = 2 * 1024
 
 log = structlog.get_logger()
+
+
+Received = TypeVar("Received")
+
+
+class TooManySlowBodies(Unavailable):
+    code = "overloaded"
+    title = "Too many long bodies are being received"
 
 
 class Scope(Protocol):
@@ -66,8 +78,10 @@ class Front:
         self._app = app
         self._lane: FastLane = app.wsgi_app
         self._group = services.ingest
-        self._threads = ThreadPoolExecutor(services.settings.all_web_threads, thread_name_prefix="web")
+        threads = services.settings.all_web_threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="web")
         self._reads = GatheredReads(self._lane.reads.answer_together)
+        self._slow_bodies = threading.BoundedSemaphore(max(1, threads // SHARE_OF_SLOW_BODIES))
         self._resolved: deque[tuple[asyncio.Future[Any], Any]] = deque()
         self._is_woken = False
 
@@ -150,20 +164,35 @@ class Front:
                 future.set_result(result)
 
     async def _add_body(self, environ: Environ, server: Any) -> None:
-        """Receive a short body; any other when it is read. How long it may be is checked by `app.http.body`."""
+        """Receive a short body; the rest of any other when it is read. `app.http.body` checks how long it may be."""
         length = environ.get("CONTENT_LENGTH", "")
-        if length and int(length) <= MAX_EARLY_BYTES:
-            receiving = self._loop.create_task(_receive(server))
-            late = self._loop.call_later(MAX_RECEIVE_S, receiving.cancel)
-            try:
-                environ["wsgi.input"] = BytesIO(await receiving)
-            except asyncio.CancelledError:  # as if it had ended there
-                environ["wsgi.input"] = BytesIO()
-            finally:
-                late.cancel()
+        if not length:
+            body = Chunks(server)
+            if await self._within_time(body.receive(MAX_EARLY_BYTES), False):
+                environ["wsgi.input"] = LateBody(body.receive_all, self._loop, self._slow_bodies)
+            else:
+                environ["wsgi.input"] = body.start if body.is_whole else Incomplete()
+        elif int(length) <= MAX_EARLY_BYTES:
+            environ["wsgi.input"] = BytesIO(await self._within_time(_receive(server), b""))
         else:
-            receive = partial(_receive if length else _receive_chunks, server)
-            environ["wsgi.input"] = LateBody(receive, self._loop)
+            environ["wsgi.input"] = LateBody(lambda _: _receive(server), self._loop, self._slow_bodies)
+
+    async def _within_time(self, receive: Coroutine[Any, Any, Received], otherwise: Received) -> Received:
+        """What is received in time. (The server gives up a coroutine that waits for a cancelled task.)"""
+        received: asyncio.Future[Received] = self._loop.create_future()
+
+        def resolve(result: Callable[[], Received]) -> None:
+            if not received.done():
+                received.set_result(result())
+
+        receiving = self._loop.create_task(receive)
+        receiving.add_done_callback(lambda task: resolve(task.result))
+        late = self._loop.call_later(MAX_RECEIVE_S, resolve, lambda: otherwise)
+        try:
+            return await received
+        finally:
+            late.cancel()
+            receiving.cancel()
 
     async def _answer_in_thread(self, environ: Environ, server: Any) -> None:
         answered: asyncio.Future[None] = self._loop.create_future()
@@ -240,42 +269,90 @@ async def _receive(server: Any) -> bytes:
     return body
 
 
-async def _receive_chunks(server: Any) -> bytes:
-    """A body of unknown length; if it is longer than it may be, one byte more than that."""
-    received = bytearray()
-    async for chunk in server:
-        received += chunk
-        if len(received) > MAX_BODY_BYTES:
-            break
-    return bytes(received[: MAX_BODY_BYTES + 1])
+class Chunks:
+    """A body of unknown length, as far as it was received."""
+
+    def __init__(self, server: Any) -> None:
+        self._chunks = aiter(server)
+        self._received = bytearray()
+        self._ends = 0
+        self.is_whole = False
+
+    @property
+    def start(self) -> BytesIO:
+        return BytesIO(self._received)
+
+    async def receive(self, max_bytes: int) -> bool:
+        """Receive up to its end, or a little more than so many bytes; returns whether there may be more.
+
+        The server's last chunk is empty. Where a body was cut off, so is the one before it.
+        """
+        while len(self._received) <= max_bytes:
+            try:
+                chunk = await anext(self._chunks)
+            except StopAsyncIteration:
+                self.is_whole = self._ends == 1
+                return False
+            self._ends += not chunk
+            self._received += chunk
+        return True
+
+    async def receive_all(self, max_bytes: int) -> bytes:
+        if not await self.receive(max_bytes) and not self.is_whole:
+            raise OSError("the body was cut off")
+        return bytes(self._received)
+
+
+class Incomplete:
+    """A body that was cut off, or came too slowly."""
+
+    def read(self, _size: int = -1) -> bytes:
+        raise OSError("the body is incomplete")
+
+    readline = read
 
 
 class LateBody:
     """A body that is received when somebody reads it, who may wait: after the caller is known, for one thing.
 
-    So a caller without credentials, or one who sends more than anybody may, costs no memory.
+    So a caller without credentials, or one who sends more than anybody may, costs no memory. Only some of the threads
+    may wait for bodies at once, so that slow senders leave the others alone.
     """
 
-    def __init__(self, receive: Callable[[], Coroutine[Any, Any, bytes]], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        receive: Callable[[int], Coroutine[Any, Any, bytes]],
+        loop: asyncio.AbstractEventLoop,
+        slow_bodies: threading.BoundedSemaphore,
+    ) -> None:
         self._receive = receive
         self._loop = loop
+        self._slow_bodies = slow_bodies
         self._received: BytesIO | None = None
 
     def read(self, size: int = -1) -> bytes:
-        return self._body().read(size)
+        return self._body(size).read(size)
 
     def readline(self, size: int = -1) -> bytes:
         return self._body().readline(size)
 
-    def _body(self) -> BytesIO:
+    def _body(self, size: int = -1) -> BytesIO:
         if self._received is None:
-            receiving = asyncio.run_coroutine_threadsafe(self._receive(), self._loop)
+            if not self._slow_bodies.acquire(blocking=False):
+                raise TooManySlowBodies
             try:
-                self._received = BytesIO(receiving.result(MAX_RECEIVE_S))
-            except TimeoutError:
-                receiving.cancel()
-                raise OSError("the body takes too long") from None
+                self._received = BytesIO(self._wait(size if size >= 0 else MAX_BODY_BYTES))
+            finally:
+                self._slow_bodies.release()
         return self._received
+
+    def _wait(self, max_bytes: int) -> bytes:
+        receiving = asyncio.run_coroutine_threadsafe(self._receive(max_bytes), self._loop)
+        try:
+            return receiving.result(MAX_RECEIVE_S)
+        except TimeoutError:
+            receiving.cancel()
+            raise OSError("the body takes too long") from None
 
 
 def _call_wsgi(app: Any, environ: Environ, server: Any) -> None:

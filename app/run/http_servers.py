@@ -19,7 +19,7 @@ MAX_LIVE_CONNECTIONS = 10_000
 
 def serve_web(settings: Settings) -> None:
     """Serve the API in `web_processes` processes until stopped."""
-    from granian.constants import Interfaces, Loops, TaskImpl
+    from granian.constants import HTTPModes, Interfaces, Loops, TaskImpl
     from granian.log import LogLevels
     from granian.server import MPServer as Granian
 
@@ -35,6 +35,7 @@ def serve_web(settings: Settings) -> None:
         loop=Loops.uvloop,
         workers=settings.web_processes,
         task_impl=TaskImpl.rust,
+        http=HTTPModes.http1,  # as proxies speak; HTTP/2 has bodies without a length, which WSGI does not know
         websockets=False,  # the live process has them
         backlog=2048,
         log_level=LogLevels.error,

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import orjson
 from flask import Flask
+from granian.constants import HTTPModes, TaskImpl
 from granian.server.embed import Server
 from werkzeug.wrappers import Response
 
@@ -58,7 +59,9 @@ def over_http(caller: Caller, url: str) -> Caller:
 def served(app: Flask) -> Iterator[str]:
     """Its address. The event loop has a thread of its own, as it has a process otherwise."""
     front, port = Front(app, services_of(app)), free_port()
-    server = Server(front, port=port, log_enabled=False, websockets=False)
+    # As in app/run/http_servers.py.
+    options: dict[str, Any] = {"task_impl": TaskImpl.rust, "http": HTTPModes.http1, "websockets": False}
+    server = Server(front, port=port, log_enabled=False, **options)
     loop = asyncio.new_event_loop()
 
     def run() -> None:

@@ -3,6 +3,7 @@
 import gzip
 import http.client
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -456,3 +457,36 @@ def test_a_packed_or_longer_body_is_read_by_a_thread(admin: Caller, url: str, in
     assert remote("POST", VIEWS, content_type="application/json", **packed).status_code == 202
     assert remote("POST", VIEWS, data=b" " * 3_000 + b"{}", content_type="application/json").status_code == 202
     assert in_threads == [VIEWS] * 2
+
+
+@pytest.mark.parametrize("chunks", [b"2\r\n{}\r\n", b'd\r\n{"id": "cut"}\r\n2\r\n  \r\n', b"zz\r\n"])
+def test_a_chunked_body_that_is_cut_off_writes_nothing(admin: Caller, tenant: str, url: str, chunks: bytes) -> None:
+    before = views_of(tenant)
+    head = headers_of(admin, "Content-Type: application/json", "Transfer-Encoding: chunked")
+    answer = raw(url, f"POST {VIEWS} HTTP/1.1\r\n".encode() + head + chunks, half_close=True)
+    assert not answer or answer.startswith(b"HTTP/1.1 400"), answer
+    assert views_of(tenant) == before
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 15", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("path", [VIEWS, "/api/v1/auth/login", "/nowhere"])
+def test_a_short_body_that_never_comes_takes_no_thread_and_is_refused(
+    admin: Caller, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch, framing: str, path: str
+) -> None:
+    monkeypatch.setattr(front, "MAX_RECEIVE_S", 0.2)
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        head = headers_of(admin, "Content-Type: application/json", framing)
+        connection.sendall(f"POST {path} HTTP/1.1\r\n".encode() + head)
+        time.sleep(0.05)
+        assert in_threads == []
+        answer = connection.recv(65536)
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 404")), answer
+    assert b"application/problem+json" in answer
+
+
+def test_only_some_threads_wait_for_long_bodies(admin: Caller, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.BoundedSemaphore, "acquire", lambda *_args, **_options: False)
+    events = [{"type": "view", "page": "a", "id": f"{number:0100}"} for number in range(999)]
+    answer = over_http(admin, url)("POST", "/api/v1/events", json={"events": events})
+    assert (answer.status_code, answer.get_json()["code"]) == (503, "overloaded")
