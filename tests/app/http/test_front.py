@@ -35,11 +35,6 @@ from tests.service import eventually
 VIEWS = "/api/v1/pages/a/views"
 
 
-@pytest.fixture(scope="module")
-def created_once() -> dict[str, str]:
-    return {}
-
-
 @pytest.fixture
 def url(app: Flask) -> Iterator[str]:
     with served(app) as address:
@@ -210,7 +205,7 @@ def test_a_read_that_is_not_kept_asks_redis_together_with_others(
 
 
 def test_what_must_wait_for_something_else_goes_to_a_thread(
-    app: Flask, admin: Caller, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch
+    app: Flask, admin: Caller, url: str, in_threads: list[str]
 ) -> None:
     remote = over_http(admin, url)
     become_known(remote, in_threads)
