@@ -1,7 +1,9 @@
 """Wake-ups: after a commit, have the tenant's boards brought up to date by a worker.
 
 At most one job is pending for each tenant: a short-lived flag in Redis says so (not RQ's job id, which an orphaned job
-would keep for minutes). The job clears the flag before it reads, so whatever is committed after that wakes another.
+would keep for minutes). The job clears the flag when it has the tenant's board lock, before it reads, so whatever is
+committed after that wakes another. A job that finds the lock taken leaves the flag: whoever has the lock enqueues the
+next job when it is done, and until then nobody else does.
 """
 
 import contextlib
@@ -63,7 +65,7 @@ class Waker:
 
 
 def job_started(tenant_id: str) -> None:
-    """Changes committed from now on need another job."""
+    """A job has the lock: changes committed from now on need another one."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
         client.delete(_pending_key(tenant_id))
 
@@ -71,14 +73,15 @@ def job_started(tenant_id: str) -> None:
 def job_finished(tenant_id: str, *, took_s: float) -> None:
     """Pause the tenant's projection for as long as it took: under constant change, half of the time is for writers.
 
-    If another job found the lock taken in the meantime, wake one more.
+    If another job found the lock taken in the meantime, enqueue one more.
     """
     pause_ms = int(min(took_s, MAX_PAUSE_S) * 1000)
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
         if pause_ms:
             client.set(key("pause", tenant_id), "1", px=pause_ms)
         if client.delete(_again_key(tenant_id)):
-            wake([tenant_id])
+            client.set(_pending_key(tenant_id), "1", ex=PENDING_S)
+            queue.enqueue(JOB, tenant_id, ttl_s=60)
 
 
 def wait_out_pause(tenant_id: str) -> None:
@@ -90,9 +93,10 @@ def wait_out_pause(tenant_id: str) -> None:
 
 
 def ask_to_run_again(tenant_id: str) -> None:
-    """Another worker holds the lock: ask it to run once more."""
+    """Another worker holds the lock: ask it to have the tenant projected once more, and nobody else to."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
         client.set(_again_key(tenant_id), "1", ex=PENDING_S)
+        client.set(_pending_key(tenant_id), "1", ex=PENDING_S)
 
 
 def _pending_key(tenant_id: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import structlog
 
@@ -22,14 +23,16 @@ log = structlog.get_logger()
 def project(tenant_id: str) -> None:
     """Bring one tenant's boards up to date."""
     wake.wait_out_pause(tenant_id)
-    wake.job_started(tenant_id)
-    began = time.perf_counter()
-    try:
-        projection.bring_up_to_date(tenant_id, now=utcnow)
-    except Busy:
-        wake.ask_to_run_again(tenant_id)
-    else:
-        wake.job_finished(tenant_id, took_s=time.perf_counter() - began)
+    for _ in range(2):
+        began = time.perf_counter()
+        try:
+            projection.bring_up_to_date(tenant_id, now=utcnow, locked=partial(wake.job_started, tenant_id))
+        except Busy:
+            # And once more: the other worker may have finished just before it was asked.
+            wake.ask_to_run_again(tenant_id)
+        else:
+            wake.job_finished(tenant_id, took_s=time.perf_counter() - began)
+            return
 
 
 def sweep() -> None:

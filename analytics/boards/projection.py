@@ -64,20 +64,29 @@ class Projected:
     more: bool = False
 
 
-def project_step(tenant_id: str, *, now: datetime, limit: int = MAX_ROWS_PER_STEP) -> Projected:
-    """Project a bounded number of outbox rows. Safe to run twice; Busy if another process holds the lock."""
+def _nothing() -> None: ...
+
+
+def project_step(
+    tenant_id: str, *, now: datetime, limit: int = MAX_ROWS_PER_STEP, locked: Callable[[], None] = _nothing
+) -> Projected:
+    """Project a bounded number of outbox rows. Safe to run twice; Busy if another process holds the lock.
+
+    `locked` is called when it has the lock, before it reads.
+    """
     with tenant_tx(tenant_id) as tx:
         try_lock_boards(tx, tenant_id)
+        locked()
         done = _project(tx, now=now, limit=limit) if registry.is_live(tx, tenant_id) else Projected()
     PROJECTED.labels(tenant_id).inc(done.pages + done.users)
     return done
 
 
-def project_all(tenant_id: str, *, now: Callable[[], datetime]) -> Projected:
+def project_all(tenant_id: str, *, now: Callable[[], datetime], locked: Callable[[], None] = _nothing) -> Projected:
     """Step by step, until nothing is left to do."""
     total = Projected()
     for _ in range(MAX_STEPS):
-        done = project_step(tenant_id, now=now())
+        done = project_step(tenant_id, now=now(), locked=locked)
         total.pages += done.pages
         total.users += done.users
         total.rebuilt += done.rebuilt
@@ -87,10 +96,13 @@ def project_all(tenant_id: str, *, now: Callable[[], datetime]) -> Projected:
     return total
 
 
-def bring_up_to_date(tenant_id: str, *, now: Callable[[], datetime]) -> Projected:
+def bring_up_to_date(
+    tenant_id: str, *, now: Callable[[], datetime], locked: Callable[[], None] = _nothing
+) -> Projected:
     """What a wake-up asks for: a tenant's boards, or the global ones."""
     if tenant_id != ALL_TENANTS:
-        return project_all(tenant_id, now=now)
+        return project_all(tenant_id, now=now, locked=locked)
+    locked()
     return Projected(rebuilt=rebuilding.rebuild_global())
 
 

@@ -1,6 +1,7 @@
 """What a job adds to the function it calls: it is safe to run twice, and one tenant's trouble stops no other."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 
@@ -95,6 +96,40 @@ def test_a_projection_that_finds_the_lock_taken_has_its_holder_run_again(stale_t
     assert jobs_of(queue, stale_tenant) == ["workers.jobs.project"]
     jobs.project(stale_tenant)
     assert jobs_of(queue, stale_tenant) == ["workers.jobs.project"], "once"
+
+
+def test_while_a_projection_runs_only_one_job_finds_its_lock_taken(stale_tenant: str, queue: Queue) -> None:
+    found_it_taken = 0
+    with tenant_tx(stale_tenant, separate=True) as holder:
+        locks.lock_boards(holder, stale_tenant)
+        for _ in range(3):
+            wake.wake([stale_tenant])
+            for _job in jobs_of(queue, stale_tenant):
+                queue.empty()  # type: ignore[no-untyped-call]
+                jobs.project(stale_tenant)
+                found_it_taken += 1
+    assert found_it_taken == 1
+    assert jobs_of(queue, stale_tenant) == []
+    wake.job_finished(stale_tenant, took_s=0)
+    assert jobs_of(queue, stale_tenant) == ["workers.jobs.project"], "the holder enqueues the next one"
+
+
+def test_a_lock_released_before_its_holder_was_asked_is_taken(
+    stale_tenant: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask_to_run_again = wake.ask_to_run_again
+    with ExitStack() as holding:
+        holder = holding.enter_context(tenant_tx(stale_tenant, separate=True))
+        locks.lock_boards(holder, stale_tenant)
+
+        def ask_too_late(tenant_id: str) -> None:
+            holding.close()
+            wake.job_finished(tenant_id, took_s=0)
+            ask_to_run_again(tenant_id)
+
+        monkeypatch.setattr(wake, "ask_to_run_again", ask_too_late)
+        jobs.project(stale_tenant)
+    assert not is_stale(stale_tenant)
 
 
 def test_without_a_secret_key_no_signing_key_is_made(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
