@@ -62,10 +62,12 @@ def install_services(app: Flask, settings: Settings) -> None:
 
     A second call replaces all of it: the application is then like a new one.
     """
+    waker = Waker()
     created = Services(
         settings=settings,
         signer=Signer(issuer=settings.public_url, secret_key=secret_key(settings)),
-        ingest=GroupCommit(after=Waker()),
+        ingest=GroupCommit(after=waker),
+        waker=waker,
         threads=share_of_threads(settings),
         action_tokens=ActionTokens(secret_key(settings)),
         boards=BoardAnswerCache(),

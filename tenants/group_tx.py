@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.pq.abc import PGresult
+from sqlalchemy import PoolProxiedConnection
 
 from tenants import pipelines
 from tenants.db import (
@@ -22,7 +24,7 @@ from tenants.db import (
     set_role,
     set_tenant,
 )
-from tenants.pipelines import BEGIN, COMMIT, Driver
+from tenants.pipelines import BEGIN, COMMIT, Driver, Statement
 from tenants.waiting import require_may_wait
 
 
@@ -46,19 +48,31 @@ def shared_tx(first: str, *, shared: bool) -> Iterator[Callable[[str], Tx]]:
         tx.flush()
 
 
-def run_in_one_trip(calls: Sequence[tuple[str, str, Sequence[Any]]], *, shared: bool) -> list[Any]:
+# For each tenant a statement, and a value for each `%s`.
+Calls = Sequence[tuple[str, str, Sequence[Any]]]
+
+
+def run_in_one_trip(calls: Calls, *, shared: bool) -> list[Any]:
     """Run one statement for each tenant in one transaction and one round trip; returns each statement's row, or None.
 
     Nothing is sent again after an error: the server may have executed what it did not answer.
     """
-    opening = set_role(SERVICE_ROLE, shared=shared)
     with _driver() as driver:
-        statements = [BEGIN, *opening]
-        for tenant_id, statement, parameters in calls:
-            statements += (set_tenant(tenant_id), pipelines.bound(statement, parameters))
-        statements.append(COMMIT)
-        answers = pipelines.run(driver, statements)[len(opening) + 2 : -1 : 2]
-        return [next(iter(pipelines.rows(driver, answer)), None) for answer in answers]
+        return rows_of_calls(driver, pipelines.run(driver, statements_of(calls, shared=shared)))
+
+
+def statements_of(calls: Calls, *, shared: bool) -> list[Statement]:
+    """A transaction with these calls, from BEGIN to COMMIT."""
+    statements = [BEGIN, *set_role(SERVICE_ROLE, shared=shared)]
+    for tenant_id, statement, parameters in calls:
+        statements += (set_tenant(tenant_id), pipelines.bound(statement, parameters))
+    return [*statements, COMMIT]
+
+
+def rows_of_calls(driver: Driver, answers: Sequence[PGresult]) -> list[Any]:
+    """What `statements_of` were answered: the row of each call, or None."""
+    first = len(set_role(SERVICE_ROLE)) + 2
+    return [next(iter(pipelines.rows(driver, answer)), None) for answer in answers[first:-1:2]]
 
 
 def commit_in_one_trip(tenant_id: str, queries: Sequence[Query]) -> list[list[Any]]:
@@ -84,6 +98,27 @@ def read_one(tenant_id: str, statement: str, parameters: Sequence[Any]) -> Any:
 @contextmanager
 def _driver() -> Iterator[Driver]:
     """A connection of the service's pool, as the driver has it."""
+    pooled = _check_out()
+    driver: Driver = pooled.driver_connection  # type: ignore[assignment]
+    try:
+        yield driver
+    except psycopg.Error as error:
+        raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
+    finally:
+        if driver.closed:
+            pooled.invalidate()
+        pooled.close()
+
+
+def take_out() -> Driver:
+    """A connection out of the pool, for good: the pool opens another one in its place."""
+    pooled = _check_out()
+    driver: Driver = pooled.driver_connection  # type: ignore[assignment]
+    pooled.detach()
+    return driver
+
+
+def _check_out() -> PoolProxiedConnection:
     require_may_wait()
     engine = service_engine()
     try:
@@ -94,12 +129,4 @@ def _driver() -> Iterator[Driver]:
             pooled = engine.raw_connection()
     except psycopg.Error as error:
         raise pipelines.as_dbapi_error(error, is_disconnect=True) from None
-    driver: Driver = pooled.driver_connection  # type: ignore[assignment]
-    try:
-        yield driver
-    except psycopg.Error as error:
-        raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
-    finally:
-        if driver.closed:
-            pooled.invalidate()
-        pooled.close()
+    return pooled

@@ -12,6 +12,7 @@ import re
 import select
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -67,13 +68,19 @@ def run(driver: Driver, statements: Sequence[Statement]) -> list[PGresult]:
     After an error of the server the connection is usable, and a transaction that began here is rolled back. After
     anything else that interrupts it, the connection is closed: it may be that the server has executed the statements.
     """
+    with closing(exchange(driver, statements)) as waits:
+        return driver.wait(waits)
+
+
+def exchange(driver: Driver, statements: Sequence[Statement]) -> PQGen[list[PGresult]]:
+    """The same for a caller that waits in its own way: yields what to wait for, as psycopg's generators do."""
     pgconn = driver.pgconn
     try:
         pgconn.enter_pipeline_mode()
         for sql, values, types in statements:
             pgconn.send_query_params(sql, values, types)
         pgconn.pipeline_sync()
-        answers = driver.wait(_answers(pgconn, len(statements)))
+        answers = yield from _answers(pgconn, len(statements))
         if pgconn.status == _CONNECTED:
             pgconn.exit_pipeline_mode()
     except BaseException:
@@ -82,7 +89,7 @@ def run(driver: Driver, statements: Sequence[Statement]) -> list[PGresult]:
     for answer in answers:
         if answer.status == _FAILED:
             if statements[0] is BEGIN and pgconn.status == _CONNECTED and pgconn.transaction_status != _IDLE:
-                run(driver, (ROLLBACK,))
+                yield from exchange(driver, (ROLLBACK,))
             raise error_from_result(answer)
     return answers
 
@@ -95,7 +102,7 @@ def rows(driver: Driver, answer: PGresult) -> list[Any]:
     return loader.load_rows(0, answer.ntuples, _row_type(names)._make) if names else []
 
 
-def has_unread_input(connection: PoolProxiedConnection) -> bool:
+def has_unread_input(connection: PoolProxiedConnection | Driver) -> bool:
     """Whether the server has sent something unasked: it does when it closes an idle connection."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)

@@ -2,7 +2,6 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from analytics.ingest.writes import WriteRequest
@@ -46,32 +45,16 @@ class Lane:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that waits: until it is done, or until it is its turn to lead its lane.
+    """A request whose caller waits in its thread: until it is done, or until it is its turn to lead the lane.
 
-    Who is to lead is marked under the group's lock, and does not leave any more, however long it has waited.
+    The gate is opened once for each turn, and the caller closes it by passing. So no caller is woken twice, and none
+    waits for ever. Who is to lead is marked under the group's lock, and does not leave any more, however long it has
+    waited.
     """
 
     request: WriteRequest
     lane: Lane
     leads: bool = False
-
-    def lead(self) -> None:
-        """Have somebody lead the lane, with this request first."""
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        """Let the caller know."""
-        raise NotImplementedError
-
-
-@dataclass(slots=True, eq=False)
-class Blocked(Waiting):
-    """Its caller waits in a thread, and leads there.
-
-    The gate is opened once for each turn, and the caller closes it by passing. So no caller is woken twice, and none
-    waits for ever.
-    """
-
     is_done: bool = False
     # A bare lock, the cheapest thing to wait for.
     gate: threading.Lock = field(default_factory=threading.Lock)
@@ -80,35 +63,11 @@ class Blocked(Waiting):
         self.gate.acquire()
 
     def lead(self) -> None:
+        """Have the caller lead the lane, with this request first."""
         self.leads = True
         self.gate.release()
 
     def finish(self) -> None:
+        """Let the caller know."""
         self.is_done = True
         self.gate.release()
-
-
-@dataclass(slots=True, eq=False)
-class Away(Waiting):
-    """Its caller went away and is called when it is done; another thread leads for it."""
-
-    # Has a thread lead for it, and has a thread run something.
-    lead_in_thread: Callable[["Away"], None] = field(kw_only=True)
-    run_in_thread: Callable[[Callable[[], None]], object] = field(kw_only=True)
-    done: Callable[[], None] = field(kw_only=True)
-    # When it is refused if it still waits.
-    expires_at: float = field(kw_only=True)
-
-    def lead(self) -> None:
-        self.leads = True
-        self.lead_in_thread(self)
-
-    def finish(self) -> None:
-        if self.request.after_commit and self.request.error is None:  # announcements, which wait for other processes
-            self.run_in_thread(self._follow_commit)
-        else:
-            self.done()
-
-    def _follow_commit(self) -> None:
-        self.request.run_after_commit()
-        self.done()

@@ -3,10 +3,9 @@
 A hot page's rows then change once per commit instead of once per request. A caller is answered after the commit that
 contains its request, and nothing is kept in memory after an answer.
 
-A caller waits in its own thread (`write`), or goes away and is called when it is done (`submit`, for an event loop).
-The first caller leads: it takes the waiting requests, commits them, hands out the results, and passes the lead to a
-caller that arrived meanwhile. For callers that went away a thread of this process leads. A server that finishes its
-requests before it stops has drained it.
+A caller waits in its own thread. The first one leads: it takes the waiting requests, commits them, hands out the
+results, and passes the lead to a caller that arrived meanwhile. A server that finishes its requests before it stops has
+drained it. For an event loop, whose callers have no threads, there is `analytics.ingest.loop_commit`.
 
 Tenants share one lane fairly: none fills more than its share of a commit, or of what may wait. The shared transaction
 waits for a lock only briefly. When it fails, each tenant's requests move to a lane of their own, led by one of their
@@ -18,12 +17,11 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from analytics.ingest.commit_lanes import Away, Blocked, Lane, Waiting
+from analytics.ingest.commit_lanes import Lane, Waiting
 from analytics.ingest.writes import Outcome, Unwritable, WriteRequest, commit_together
 from tenants.errors import Unavailable
 from tenants.shares import TenantBusy, share_of
@@ -32,8 +30,6 @@ MAX_ITEMS_IN_FLIGHT = 50_000
 MAX_ITEMS_PER_COMMIT = 10_000
 WAIT_S = 10.0
 MAX_GATHER_S = 0.003
-# Threads that lead for callers that went away: always one for the shared lane, and these for tenants apart.
-MAX_APART_THREADS = 16
 # A tenant whose own transaction takes longer, after a shared one failed, stays out of the shared one for a while.
 SLOW_S = 0.1
 APART_S = 30.0
@@ -72,9 +68,6 @@ class GroupCommit:
         self._apart: dict[str, Lane] = {}
         self._items_of: Counter[str] = Counter()
         self._items = 0
-        # Started with the first request that needs one, so after a fork.
-        self._leader = ThreadPoolExecutor(1, thread_name_prefix="group-commit")
-        self._apart_leaders = ThreadPoolExecutor(MAX_APART_THREADS, thread_name_prefix="group-commit-apart")
 
     def write(self, request: WriteRequest) -> list[Outcome]:
         """Commit this request, and return the outcome of each item: after PostgreSQL's commit. Or raise.
@@ -84,7 +77,7 @@ class GroupCommit:
         request.prepare()
         with self._lock:
             self._admit(request)
-            own = Blocked(request, self._lane_of(request.tenant_id))
+            own = Waiting(request, self._lane_of(request.tenant_id))
             self._enqueue(own)
         try:
             while not own.is_done:
@@ -100,31 +93,6 @@ class GroupCommit:
             raise request.error
         request.run_after_commit()
         return request.outcomes
-
-    def submit(self, request: WriteRequest, done: Callable[[], None]) -> None:
-        """The same without waiting: `done` is called by another thread when it is committed, or when it has failed.
-
-        It must be quick. The request then has its outcomes, or its `error`.
-        """
-        request.prepare()
-        expires_at = time.monotonic() + self._wait_s
-        with self._lock:
-            self._admit(request)
-            lane = self._lane_of(request.tenant_id)
-            self._expire(lane)
-            caller = Away(
-                request,
-                lane,
-                lead_in_thread=self._lead_in_thread,
-                run_in_thread=self._apart_leaders.submit,
-                done=done,
-                expires_at=expires_at,
-            )
-            try:
-                self._enqueue(caller)
-            except RuntimeError:
-                self._leave(request)
-                raise Overloaded from None
 
     @property
     def items_in_flight(self) -> int:
@@ -160,25 +128,9 @@ class GroupCommit:
         lane.add(caller)
         if not lane.is_led:
             lane.is_led = True
-            try:
-                caller.lead()
-            except RuntimeError:  # no thread can be started
-                lane.waiting.remove(caller)
-                lane.is_led = False
-                raise
+            caller.lead()
 
-    def _expire(self, lane: Lane) -> None:
-        """Refuse those who went away and have waited too long, also while the lane's leader hangs."""
-        now = time.monotonic()
-        while lane.waiting:
-            oldest = lane.waiting[0]
-            if not isinstance(oldest, Away) or oldest.leads or oldest.expires_at > now:
-                return
-            lane.waiting.popleft()
-            oldest.request.error = Overloaded()
-            self._finish_one(oldest)
-
-    def _wait(self, own: Blocked) -> None:
+    def _wait(self, own: Waiting) -> None:
         """Until the request is done, or it is this caller's turn to lead."""
         while not own.gate.acquire(timeout=self._wait_s):
             with self._lock:
@@ -186,24 +138,6 @@ class GroupCommit:
                     own.lane.waiting.remove(own)
                     raise Overloaded
             # It is being committed, and only the database knows the outcome; or its gate has just been opened.
-
-    def _lead_in_thread(self, caller: Away) -> None:
-        leader = self._leader if caller.lane.is_shared else self._apart_leaders
-        leader.submit(self._lead_on, caller)
-
-    def _lead_on(self, first: Away) -> None:
-        """In the shared lane go on as long as the next caller went away too: waking another thread costs more.
-
-        Tenants apart share their threads, so each goes on after the others.
-        """
-        with self._lock:
-            if first not in first.lane.waiting:  # it was refused, since no thread could be started
-                return
-        caller: Waiting | None = self._lead(first)
-        while first.lane.is_shared and isinstance(caller, Away):
-            caller = self._lead(caller)
-        if caller is not None:
-            caller.lead()
 
     def _lead(self, own: Waiting) -> Waiting | None:
         """Commit the lane's next batch, our own request first. Returns who must lead next, if anybody waits.
@@ -265,12 +199,7 @@ class GroupCommit:
             waiting, lane.waiting = lane.waiting, deque()
             items, items_of = 0, Counter[str]()
             waiting.remove(own)
-            now = time.monotonic()
             for caller in [own, *waiting]:
-                if isinstance(caller, Away) and caller.expires_at < now:
-                    caller.request.error = Overloaded()
-                    self._finish_one(caller)
-                    continue
                 tenant_id, weight = caller.request.tenant_id, caller.request.weight
                 if lane.is_shared and self._lane_of(tenant_id) is not lane:  # the tenant has a lane of its own since
                     caller.lane = self._apart[tenant_id]
@@ -291,7 +220,7 @@ class GroupCommit:
         unfinished = {id(request) for request in left}
         for caller in batch:
             if id(caller.request) not in unfinished:
-                self._finish_one(caller)
+                caller.finish()
         lanes: list[Lane] = []
         for caller in reversed(batch):  # before requests that came to the lane meanwhile
             if id(caller.request) in unfinished:
@@ -303,11 +232,6 @@ class GroupCommit:
                 lane.is_led = True
                 lane.waiting[0].lead()
 
-    def _finish_one(self, caller: Waiting) -> None:
-        if isinstance(caller, Away):  # a caller that waits leaves by itself
-            self._leave(caller.request)
-        caller.finish()
-
     def _commit_shared(self, requests: Sequence[WriteRequest]) -> Sequence[WriteRequest]:
         """Commit several tenants' requests in one transaction. Returns those that must be committed apart."""
         if not requests:
@@ -317,9 +241,9 @@ class GroupCommit:
         except Unwritable:
             return requests
         except DBAPIError as error:
-            if _outcome_is_known(error):
+            if outcome_is_known(error):
                 return requests
-            _fail(requests, error)
+            fail(requests, error)
             return ()
 
     def _commit_apart(self, lane: Lane, requests: Sequence[WriteRequest]) -> Sequence[WriteRequest]:
@@ -348,15 +272,15 @@ class GroupCommit:
                 if attempt is requests:
                     tries.extend([request] for request in requests)
                 else:
-                    _fail(attempt, error.__cause__ or error)
+                    fail(attempt, error.__cause__ or error)
             except DBAPIError as error:
-                if not _outcome_is_known(error) or _code(error) in TIMEOUTS:
-                    _fail([request for group in (attempt, *tries) for request in group], error)
-                    return _code(error) in TIMEOUTS
+                if not outcome_is_known(error) or code_of(error) in TIMEOUTS:
+                    fail([request for group in (attempt, *tries) for request in group], error)
+                    return code_of(error) in TIMEOUTS
                 if attempt is requests:
                     tries.extend([request] for request in requests)
                 else:
-                    _fail(attempt, error)
+                    fail(attempt, error)
             else:
                 if left:
                     tries.append(left)
@@ -373,7 +297,7 @@ class GroupCommit:
         return None
 
 
-def _outcome_is_known(error: DBAPIError) -> bool:
+def outcome_is_known(error: DBAPIError) -> bool:
     """Whether nothing was committed: the server, or the driver before it sent anything, refused the transaction.
 
     After a lost connection it may be committed, and must not be sent again.
@@ -381,11 +305,11 @@ def _outcome_is_known(error: DBAPIError) -> bool:
     return not error.connection_invalidated
 
 
-def _code(error: DBAPIError) -> str | None:
+def code_of(error: DBAPIError) -> str | None:
     code: str | None = getattr(error.orig, "sqlstate", None)
     return code
 
 
-def _fail(requests: Iterable[WriteRequest], error: BaseException) -> None:
+def fail(requests: Iterable[WriteRequest], error: BaseException) -> None:
     for request in requests:
         request.error = error

@@ -29,7 +29,8 @@ from tenants.ceilings import Ceiling
 from tenants.credentials import ClientToken
 from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array
 from tenants.errors import DomainError
-from tenants.group_tx import run_in_one_trip, shared_tx
+from tenants.group_tx import Calls, run_in_one_trip, shared_tx
+from tenants.loop_connection import LoopConnection
 from tenants.settings import TenantSettings
 from tenants.signing import BadToken
 
@@ -156,24 +157,43 @@ def commit_together(requests: Sequence[WriteRequest], shared: bool) -> list[Writ
     Returns the requests that are still to be written: where one of a tenant's tokens is no longer valid, nothing of
     that tenant was written, and its other requests belong in the next transaction. All others have their outcomes.
     """
+    writes = _by_tenant(requests)
+    if not any(write.claims for write in writes):
+        return _assign_outcomes(writes, run_in_one_trip(_calls(writes), shared=shared))
+    left: list[WriteRequest] = []
+    with shared_tx(writes[0].tenant_id, shared=shared) as enter, _rolled_back_on_error():
+        for write in writes:
+            tx = enter(write.tenant_id)
+            left += write.write(tx)
+            write.follow_commit(tx.take_after_commit())
+    for write in writes:
+        write.measure()
+    return left
+
+
+async def commit_on_loop(requests: Sequence[WriteRequest], connection: LoopConnection) -> list[WriteRequest]:
+    """The same for requests without claims, on an event loop and its own connection; shared by tenants."""
+    writes = _by_tenant(requests)
+    return _assign_outcomes(writes, await connection.run_in_one_trip(_calls(writes), shared=True))
+
+
+def _by_tenant(requests: Sequence[WriteRequest]) -> list["_TenantWrite"]:
     by_tenant: dict[str, list[WriteRequest]] = {}
     for request in requests:
         request.outcomes, request.payments, request.error, request.after_commit = [], [], None, []
         by_tenant.setdefault(request.tenant_id, []).append(request)
-    writes = [_TenantWrite(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
+    return [_TenantWrite(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
+
+
+def _calls(writes: Sequence["_TenantWrite"]) -> Calls:
+    with _rolled_back_on_error():
+        return [(write.tenant_id, _WRITE_EVENTS, write.parameters()) for write in writes]
+
+
+def _assign_outcomes(writes: Sequence["_TenantWrite"], rows: Sequence[Any]) -> list[WriteRequest]:
     left: list[WriteRequest] = []
-    if any(write.claims for write in writes):
-        with shared_tx(writes[0].tenant_id, shared=shared) as enter, _rolled_back_on_error():
-            for write in writes:
-                tx = enter(write.tenant_id)
-                left += write.write(tx)
-                write.follow_commit(tx.take_after_commit())
-    else:
-        with _rolled_back_on_error():
-            calls = [(write.tenant_id, _WRITE_EVENTS, write.parameters()) for write in writes]
-        for write, row in zip(writes, run_in_one_trip(calls, shared=shared), strict=True):
-            left += write.assign_outcomes(row)
-    for write in writes:
+    for write, row in zip(writes, rows, strict=True):
+        left += write.assign_outcomes(row)
         write.measure()
     return left
 

@@ -33,8 +33,8 @@ StartResponse = Callable[..., Any]
 Wsgi = Callable[[Environ, StartResponse], Iterable[bytes]]
 # Has a question answered together with others.
 Ask = Callable[[BoardQuestion], Awaitable[Answer | None]]
-# Has a request written; what it returns can be awaited until it is.
-Submit = Callable[[WriteRequest], Awaitable[None]]
+# Has a request written together with others; whether it was, or was refused. If not, a thread must write it.
+Submit = Callable[[WriteRequest], Awaitable[bool]]
 
 # Calls of one tenant that wait without a thread: for their commit, or for Redis. More wait for their share of threads.
 MAX_IN_FLIGHT_PER_TENANT = 192
@@ -160,8 +160,8 @@ class FastLane:
     async def write(self, call: FastWrite, environ: Environ, submit: Submit) -> FastAnswer | None:
         """The answer to a write once it is committed; None if a thread must answer.
 
-        If it would have to wait for anything else, nothing is written, and the thread does it. If it was submitted,
-        the environment says so, and the thread does not write again.
+        If it would have to wait for anything else, nothing is written, and the thread does it. If it was written, the
+        environment says so, and the thread does not write again.
         """
         try:
             actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))
@@ -169,9 +169,9 @@ class FastLane:
             if actor is None or request is None or not self._in_flight.try_acquire(request.tenant_id):
                 return None
             try:
-                written = submit(request)
+                if not await submit(request):
+                    return None
                 environ[WRITTEN] = request
-                await written
             finally:
                 self._in_flight.release(request.tenant_id)
             return call.answer(actor, environ, request) if request.error is None else None

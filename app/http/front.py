@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -23,7 +23,8 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from granian.rsgi import ProtocolClosed, ProtocolError  # type: ignore[attr-defined]
 
-from analytics.ingest.writes import WriteRequest
+from analytics.ingest.loop_commit import LoopCommit
+from analytics.ingest.writes import WriteRequest, commit_on_loop, commit_together
 from app.http import edge
 from app.http.answer_cache import Answer
 from app.http.body import MAX_BODY_BYTES, has_body
@@ -34,6 +35,7 @@ from app.http.pipes import send_through_pipe
 from app.http.services import Services
 from tenants import waiting
 from tenants.errors import Unavailable
+from tenants.loop_connection import LoopConnection
 
 Environ = dict[str, Any]
 Headers = list[tuple[str, str]]
@@ -46,9 +48,10 @@ MAX_RECEIVE_S = 20.0
 SHARE_OF_SLOW_BODIES = 4
 # Longer or packed bodies are not read on the loop: that would take too long for the others.
 MAX_SHORT_BYTES = 2 * 1024
+# So many are prepared on the loop without delaying others for long; claims, each of which takes longer, in a thread.
+MAX_PER_COMMIT = 256
 
 log = structlog.get_logger()
-
 
 Received = TypeVar("Received")
 
@@ -77,7 +80,9 @@ class Front:
         """`app`: the Flask application, with the fast lane around it."""
         self._app = app
         self._lane: FastLane = app.wsgi_app
-        self._group = services.ingest
+        self._after_commit = services.waker
+        # Claims are committed by one thread; started with the first, so after a fork.
+        self._cashier = ThreadPoolExecutor(1, thread_name_prefix="claims")
         threads = services.settings.all_web_threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="web")
         self._reads = GatheredReads(self._lane.reads.answer_together)
@@ -87,6 +92,10 @@ class Front:
 
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        connection = LoopConnection(loop)
+        commit = partial(commit_on_loop, connection=connection)
+        self._events = LoopCommit(loop, commit, max_requests=MAX_PER_COMMIT, after=self._after_commit)
+        self._claims = LoopCommit(loop, self._commit_claims, max_requests=MAX_PER_COMMIT, after=self._after_commit)
         waiting.forbid_in_this_thread()
 
     async def __rsgi__(self, scope: Scope, server: Any) -> None:
@@ -144,10 +153,12 @@ class Front:
         self._reads.submit(question, partial(self._resolve, answered))
         return answered
 
-    def _submit(self, request: WriteRequest) -> "asyncio.Future[None]":
-        written: asyncio.Future[None] = self._loop.create_future()
-        self._group.submit(request, partial(self._resolve, written, None))
-        return written
+    def _submit(self, request: WriteRequest) -> "asyncio.Future[bool]":
+        return (self._claims if request.claims else self._events).submit(request)
+
+    def _commit_claims(self, requests: Sequence[WriteRequest]) -> "asyncio.Future[list[WriteRequest]]":
+        """In a thread: what decides about them is read from PostgreSQL and Redis, in turns."""
+        return self._loop.run_in_executor(self._cashier, commit_together, requests, True)
 
     def _resolve(self, future: "asyncio.Future[Any]", result: Any) -> None:
         """From another thread. The loop is woken once for all requests of a commit."""
@@ -261,12 +272,11 @@ def _name(header: str) -> str:
 
 
 async def _receive(server: Any) -> bytes:
-    """The whole body, which is no longer than its Content-Length; nothing if the client went away before its end."""
+    """The whole body; nothing if the client went away before its end."""
     try:
-        body: bytes = await server()
+        return bytes(await server())
     except (ProtocolClosed, ProtocolError):
         return b""
-    return body
 
 
 class Chunks:

@@ -8,6 +8,7 @@ from flask import Flask, current_app
 from analytics.ingest.group_commit import GroupCommit
 from analytics.ingest.visitors import Visitors
 from analytics.scores.tokens import ActionTokens
+from analytics.wake import Waker
 from app.http.answer_cache import BoardAnswerCache
 from app.http.exports import Exports
 from app.settings import Settings
@@ -30,6 +31,7 @@ class Services(Essentials):
     """What the API and the dashboard have."""
 
     ingest: GroupCommit
+    waker: Waker
     # How many of this process's threads one tenant may use at once.
     threads: TenantShare
     action_tokens: ActionTokens

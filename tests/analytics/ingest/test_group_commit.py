@@ -15,7 +15,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
 from analytics.ingest import pages, writes
-from analytics.ingest.commit_lanes import Lane
 from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.reasons import Result
 from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest, commit_together
@@ -404,139 +403,7 @@ def deadlocks() -> int:
         )
 
 
-def submit(group: GroupCommit, request: WriteRequest) -> threading.Event:
-    """The request's caller went away; the event is set when it would be called."""
-    done = threading.Event()
-    group.submit(request, done.set)
-    return done
-
-
-def test_who_went_away_is_called_after_the_commit(tenant: str, group: GroupCommit, commits: list[int]) -> None:
-    make_pages(tenant, "a")
-    requests = [view(tenant, "a") for _ in range(30)]
-    calls = [submit(group, request) for request in requests]
-    assert all(done.wait(10) for done in calls)
-    assert views_of(tenant) == 30
-    assert [request.outcomes[0].result for request in requests] == [Result.ACCEPTED] * 30
-    assert sum(commits) == 30
-    assert len(commits) < 10, "they share commits"
-    eventually(lambda: group.items_in_flight == 0)
-
-
-def test_callers_that_wait_and_callers_that_went_away_pass_the_lead_to_each_other(
-    tenant: str, other_tenant: str, group: GroupCommit
-) -> None:
-    for tenant_id in (tenant, other_tenant):
-        make_pages(tenant_id, "a")
-
-    def send(number: int) -> bool:
-        request = view((tenant, other_tenant)[number % 2], "a")
-        if random.random() < 0.5:
-            return submit(group, request).wait(10) and request.error is None
-        return [outcome.result for outcome in group.write(request)] == [Result.ACCEPTED]
-
-    with ThreadPoolExecutor(40) as pool:
-        assert all(pool.map(send, range(400)))
-    assert (views_of(tenant), views_of(other_tenant)) == (200, 200)
-    assert group.items_in_flight == 0
-
-
-def test_a_request_that_fails_fails_alone_also_if_its_caller_went_away(tenant: str, group: GroupCommit) -> None:
-    make_pages(tenant, "a")
-    good, bad = view(tenant, "a"), view(tenant, "a")
-    bad.token = ClientToken("nobody", "nothing")
-    calls = [submit(group, request) for request in (good, bad)]
-    assert all(done.wait(10) for done in calls)
-    assert isinstance(bad.error, BadToken)
-    assert (good.error, views_of(tenant)) == (None, 1)
-
-
-def test_who_went_away_and_has_waited_too_long_is_refused(tenant: str) -> None:
-    make_pages(tenant, "a")
-    gate = Gate()
-    group = GroupCommit(commit=gate.commit, wait_s=0.05)
-    first, late = view(tenant, "a"), view(tenant, "a")
-    calls = [submit(group, first)]
-    time.sleep(0.01)
-    calls.append(submit(group, late))
-    time.sleep(0.2)
-    gate.open()
-    assert all(done.wait(10) for done in calls)
-    assert (first.error, type(late.error)) == (None, Overloaded)
-    assert views_of(tenant) == 1
-    again = view(tenant, "a")
-    assert submit(group, again).wait(10), "the lead is not lost"
-    assert (again.error, group.items_in_flight) == (None, 0)
-
-
-def test_what_follows_a_commit_is_done_before_its_caller_is_called(tenant: str) -> None:
-    make_pages(tenant, "a")
-    done: list[str] = []
-
-    def commit(parts: Sequence[WriteRequest], shared: bool) -> list[WriteRequest]:
-        left = commit_together(parts, shared)
-        for part in parts:
-            part.after_commit = [announce]
-        return left
-
-    def announce() -> None:
-        time.sleep(0.1)
-        done.append("announced")
-
-    GroupCommit(commit=commit).submit(view(tenant, "a"), lambda: done.append("called"))
-    eventually(lambda: "called" in done)
-    assert done == ["announced", "called"]
-
-
-def test_what_failed_is_followed_by_nothing(tenant: str) -> None:
-    done: list[str] = []
-
-    def commit(parts: Sequence[WriteRequest], shared: bool) -> list[WriteRequest]:
-        for part in parts:
-            part.after_commit = [lambda: done.append("announced")]
-        raise ZeroDivisionError
-
-    request = view(tenant, "a")
-    assert submit(GroupCommit(commit=commit), request).wait(10)
-    assert (type(request.error), done) == (ZeroDivisionError, [])
-
-
-def test_a_tenants_locked_rows_delay_only_itself_also_if_callers_went_away(
-    tenant: str, other_tenant: str, group: GroupCommit
-) -> None:
-    for tenant_id in (tenant, other_tenant):
-        make_pages(tenant_id, "a")
-    with tenant_tx(tenant) as locking:
-        locking.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": tenant})
-        slow = [submit(group, view(tenant, "a")) for _ in range(3)]
-        began = time.monotonic()
-        quick = [submit(group, view(other_tenant, "a")) for _ in range(3)]
-        assert all(done.wait(10) for done in quick)
-        assert time.monotonic() - began < LOCK_TIMEOUT_MS / 1000 / 2
-        assert not any(done.is_set() for done in slow)
-    assert all(done.wait(10) for done in slow)
-    assert (views_of(tenant), views_of(other_tenant)) == (3, 3)
-
-
-def test_who_went_away_is_refused_in_time_also_while_the_leader_hangs(tenant: str) -> None:
-    make_pages(tenant, "a")
-    gate = Gate()
-    group = GroupCommit(commit=gate.commit, wait_s=0.05)
-    submit(group, view(tenant, "a"))
-    eventually(lambda: not group._shared.waiting)  # it is being committed
-    late = view(tenant, "a")
-    refused = submit(group, late)
-    time.sleep(0.1)
-    newest = submit(group, view(tenant, "a"))
-    assert refused.wait(10)
-    assert isinstance(late.error, Overloaded)
-    assert not newest.is_set()
-    gate.open()
-    assert newest.wait(10)
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_an_error_of_what_follows_a_commit_does_not_lose_the_lead(tenant: str, waits: bool) -> None:
+def test_an_error_of_what_follows_a_commit_does_not_lose_the_lead(tenant: str) -> None:
     make_pages(tenant, "a")
 
     def fail(_tenants: object) -> None:
@@ -544,34 +411,5 @@ def test_an_error_of_what_follows_a_commit_does_not_lose_the_lead(tenant: str, w
 
     group = GroupCommit(after=fail)
     with ThreadPoolExecutor(8) as pool:
-        requests = [view(tenant, "a") for _ in range(40)]
-        if waits:
-            list(pool.map(group.write, requests))
-        else:
-            assert all(done.wait(10) for done in [submit(group, request) for request in requests])
+        list(pool.map(group.write, [view(tenant, "a") for _ in range(40)]))
     assert views_of(tenant) == 40
-
-
-def test_tenants_apart_share_their_threads(
-    tenant: str, other_tenant: str, group: GroupCommit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first one always has callers that wait; the second has its turn all the same."""
-    for tenant_id in (tenant, other_tenant):
-        make_pages(tenant_id, "a")
-    group._apart_leaders = ThreadPoolExecutor(1)
-    for tenant_id in (tenant, other_tenant):
-        group._apart[tenant_id] = Lane(tenant_id, apart_until=time.monotonic() + 60)
-    stopped = threading.Event()
-
-    def send_always() -> None:
-        while not stopped.is_set():
-            request = view(tenant, "a")
-            submit(group, request).wait(10)
-
-    with ThreadPoolExecutor(4) as senders:
-        for _ in range(4):
-            senders.submit(send_always)
-        time.sleep(0.1)
-        assert submit(group, view(other_tenant, "a")).wait(10)
-        stopped.set()
-    assert views_of(other_tenant) == 1

@@ -19,6 +19,7 @@ from sqlalchemy import text
 
 from analytics.boards import projection, reading
 from analytics.ingest.group_commit import GroupCommit, Overloaded
+from analytics.ingest.loop_commit import LoopCommit
 from app.http import front
 from app.http.fast_lane import FastLane
 from tenants.db import tenant_tx, utcnow
@@ -229,15 +230,32 @@ def test_what_was_written_or_refused_is_not_tried_again_by_a_thread(
 
     tries: list[str] = []
 
-    def fail(self: GroupCommit, request: Any, done: Any) -> None:
+    async def fail(self: LoopCommit, request: Any) -> bool:
         tries.append("submit")
         request.error = Overloaded()
-        done()
+        return True
 
-    monkeypatch.setattr(GroupCommit, "submit", fail)
+    monkeypatch.setattr(LoopCommit, "submit", fail)
     monkeypatch.setattr(GroupCommit, "write", lambda *_: tries.append("write"))
     answer = remote("PUT", "/api/v1/pages/a/likes/ada")
     assert (answer.status_code, answer.get_json()["code"], tries) == (503, "overloaded", ["submit"])
+
+
+def test_what_the_loop_did_not_write_is_written_by_a_thread(
+    admin: Caller, tenant: str, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = over_http(admin, url)
+    become_known(remote, in_threads)
+    before = views_of(tenant)
+
+    async def leave(self: LoopCommit, request: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(LoopCommit, "submit", leave)
+    in_threads.clear()
+    assert remote("POST", VIEWS).status_code == 202
+    assert in_threads == [VIEWS]
+    assert views_of(tenant) == before + 1
 
 
 def test_a_tenant_with_many_calls_in_flight_waits_for_its_share_of_threads(

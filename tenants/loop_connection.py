@@ -1,0 +1,80 @@
+"""A connection for an event loop: a transaction in one round trip, while the loop goes on with everything else.
+
+It is opened by a thread, outside of the pool, and kept. One transaction at a time: the group commit of the loop is its
+only user.
+"""
+
+import asyncio
+from typing import Any
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.pq.abc import PGresult
+from psycopg.waiting import Ready, Wait
+
+from tenants import pipelines
+from tenants.group_tx import Calls, rows_of_calls, statements_of, take_out
+from tenants.pipelines import Driver
+
+
+class LoopConnection:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._driver: Driver | None = None
+
+    async def run_in_one_trip(self, calls: Calls, *, shared: bool) -> list[Any]:
+        """As `group_tx.run_in_one_trip`."""
+        driver = await self._open_driver()
+        try:
+            statements = statements_of(calls, shared=shared)
+            answers = await _Exchange(self._loop, driver, pipelines.exchange(driver, statements)).done
+            return rows_of_calls(driver, answers)
+        except psycopg.Error as error:
+            raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
+
+    async def _open_driver(self) -> Driver:
+        if self._driver is not None and not self._driver.closed and pipelines.has_unread_input(self._driver):
+            self._driver.close()
+        if self._driver is None or self._driver.closed:
+            self._driver = await self._loop.run_in_executor(None, take_out)
+        return self._driver
+
+
+class _Exchange:
+    """Waits for what one of psycopg's generators asks for, on the loop; `done` has its result."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, driver: Driver, waits: PQGen[list[PGresult]]) -> None:
+        self._loop = loop
+        self._waits = waits
+        self._socket = driver.pgconn.socket
+        self._watched = 0
+        self.done: asyncio.Future[list[PGresult]] = loop.create_future()
+        self._advance(None)
+
+    def _advance(self, ready: Ready | None) -> None:
+        try:
+            wanted = next(self._waits) if ready is None else self._waits.send(ready)
+        except StopIteration as end:
+            self._watch(0)
+            if not self.done.done():
+                self.done.set_result(end.value)
+        except Exception as error:  # noqa: BLE001  raised where the result is awaited
+            self._watch(0)
+            if not self.done.done():
+                self.done.set_exception(error)
+        else:
+            self._watch(wanted)
+
+    def _watch(self, wanted: int) -> None:
+        """Call `_advance` whenever the socket is ready for this: as a rule, whenever something can be read."""
+        changed, self._watched = wanted ^ self._watched, wanted
+        if changed & Wait.R:
+            if wanted & Wait.R:
+                self._loop.add_reader(self._socket, self._advance, Ready.R)
+            else:
+                self._loop.remove_reader(self._socket)
+        if changed & Wait.W:
+            if wanted & Wait.W:
+                self._loop.add_writer(self._socket, self._advance, Ready.W)
+            else:
+                self._loop.remove_writer(self._socket)
