@@ -71,7 +71,7 @@ def install_services(app: Flask, settings: Settings) -> None:
         threads=share_of_threads(settings),
         action_tokens=ActionTokens(secret_key(settings)),
         boards=BoardAnswerCache(),
-        exports=Exports(port=settings.port),
+        exports=Exports(),
         visitors=Visitors(secret_key=secret_key(settings)),
         oauth=oauth.authorization_server(app),
     )

@@ -39,16 +39,21 @@ log = structlog.get_logger()
 Commit = Callable[[Sequence[WriteRequest]], Awaitable[list[WriteRequest]]]
 
 
+# Called once: whether the request is committed or refused. If not, nothing was written, and a thread must write it.
+Decided = Callable[[bool], None]
+
+
 @dataclass(slots=True, eq=False)
 class _Caller:
     request: WriteRequest
-    # Whether the request was decided; else it is left to a thread.
-    decided: "asyncio.Future[bool]"
+    decided: Decided
     expires_at: float
 
     def answer(self, *, is_decided: bool) -> None:
-        if not self.decided.done():
-            self.decided.set_result(is_decided)
+        try:
+            self.decided(is_decided)
+        except Exception:
+            log.exception("a write could not be answered", action="commit.answer", tenantId=self.request.tenant_id)
 
 
 class LoopCommit:
@@ -79,22 +84,19 @@ class LoopCommit:
         # Tenants that are left to threads, and until when.
         self._apart: dict[str, float] = {}
 
-    def submit(self, request: WriteRequest) -> "asyncio.Future[bool]":
-        """Have it committed with others. False: nothing was written, and a thread must.
+    def submit(self, request: WriteRequest, decided: Decided) -> None:
+        """Have it committed with others. `decided` is called on the loop; the request has its outcomes, or its `error`.
 
-        Otherwise it is committed or refused: it has its outcomes, or its `error`.
+        The request is prepared already (`WriteRequest.prepare`).
         """
-        decided: asyncio.Future[bool] = self._loop.create_future()
         if len(self._waiting) >= MAX_WAITING or self._is_apart(request.tenant_id):
-            decided.set_result(False)
-            return decided
-        request.prepare()
+            decided(False)
+            return
         self._waiting.append(_Caller(request, decided, time.monotonic() + self._wait_s))
         if self._expiring is None:
             self._expiring = self._loop.call_later(self._wait_s, self._expire)
         if self._committing is None:
             self._begin_when_enough()
-        return decided
 
     def _begin_when_enough(self) -> None:
         """Wait a moment for callers that were just answered, who often send again at once; never for a lone one.

@@ -1,9 +1,9 @@
 """Long answers, such as a whole board: how many at once, in which pieces, and for how long.
 
-An answer goes to the server as the reader reads it (`app.http.pipes`): a few pieces are on their way, and then the
-thread that serves the answer waits. So a slow reader costs a thread. Hence the bounds here: concurrent exports, for
-each tenant and in total; bytes of a piece; seconds that a reader may read nothing (`app.http.pipes`, and for the
-connection `app.http.stalled_readers`); and seconds of a whole export, for a reader who reads a little now and then.
+An answer is sent as the reader reads it (`app.server.wsgi_calls`): a few pieces are on their way, and then the thread
+that serves the answer waits. So a slow reader costs a thread. Hence the bounds here: concurrent exports, for each
+tenant and in total; bytes of a piece; and seconds of a whole export, for a reader who reads a little now and then. (For
+one who reads nothing the server has a bound.)
 """
 
 import threading
@@ -14,7 +14,6 @@ from functools import partial
 
 import structlog
 
-from app.http import stalled_readers
 from tenants.errors import Limited
 
 MAX_EXPORTS = 16
@@ -67,8 +66,7 @@ class Export:
 class Exports:
     """The exports that run in this process."""
 
-    def __init__(self, *, port: int) -> None:
-        self._port = port
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
 
@@ -87,7 +85,6 @@ class Exports:
             self._running.update(limits.keys())
         export = Export(partial(self._end, limits.keys()))
         try:
-            stalled_readers.set_timeout(self._port)
             return export.with_content(start())
         except BaseException:
             export.close()

@@ -14,7 +14,7 @@ DEFAULT_HEADERS: Final = (
 NOT_MODIFIED: Final = "304 NOT MODIFIED"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FastAnswer:
     """Everything but the headers that depend on the request or on the service's settings. Made once, if it is kept."""
 
@@ -22,6 +22,8 @@ class FastAnswer:
     code: int
     headers: Sequence[Header]
     body: bytes
+    # Status and headers as the server sends them, once it has.
+    head: bytes | None = None
 
     @classmethod
     def of(cls, status: str, body: bytes, own: Sequence[Header] = ()) -> "FastAnswer":

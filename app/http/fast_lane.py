@@ -5,13 +5,14 @@ are answered here: reads whose answer is in memory or can be computed from it (`
 (`app.http.fast_writes`). Anything else (another caller, an `Idempotency-Key`, a browser's `Origin`, any error) is
 passed on unchanged to the route. Both use the same functions, so their answers differ only in speed.
 
-A `FastLane` is a WSGI application around Flask, for threads that may wait. `read` and `write` are the same for an event
-loop (`app.http.front`).
+A `FastLane` is a WSGI application around Flask, for threads that may wait. `read`, `begin_write` and `end_write` are
+the same for an event loop (`app.server.front`).
 """
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from analytics.ingest.writes import WriteRequest
@@ -31,10 +32,6 @@ from tenants.waiting import WouldWait
 
 StartResponse = Callable[..., Any]
 Wsgi = Callable[[Environ, StartResponse], Iterable[bytes]]
-# Has a question answered together with others.
-Ask = Callable[[BoardQuestion], Awaitable[Answer | None]]
-# Has a request written together with others; whether it was, or was refused. If not, a thread must write it.
-Submit = Callable[[WriteRequest], Awaitable[bool]]
 
 # Calls of one tenant that wait without a thread: for their commit, or for Redis. More wait for their share of threads.
 MAX_IN_FLIGHT_PER_TENANT = 192
@@ -42,6 +39,15 @@ MAX_IN_FLIGHT_PER_TENANT = 192
 SPECIAL_HEADERS = ("idempotency-key", "origin", "x-plaudit-key", "cookie")
 # And what else is for the routes only: what was written already, and an address that was truncated.
 SPECIAL = frozenset((*(f"HTTP_{name.upper().replace('-', '_')}" for name in SPECIAL_HEADERS), WRITTEN, edge.TOO_LONG))
+
+
+@dataclass(slots=True)
+class PendingWrite:
+    """A write that is under way on the event loop."""
+
+    call: FastWrite
+    actor: Actor
+    request: WriteRequest
 
 
 class FastLane:
@@ -60,7 +66,7 @@ class FastLane:
             "PUT": writes,
             "DELETE": writes,
         }
-        self._always = edge.always_headers(https=services.settings.public_url.startswith("https://"))
+        self.always = edge.always_headers(https=services.settings.public_url.startswith("https://"))
 
     def find(self, method: str, path: str, query: str) -> FastCall | None:
         """The call that the lane may answer, unless the request has one of the `SPECIAL` headers."""
@@ -77,27 +83,18 @@ class FastLane:
         if answer is None:
             return self._flask(environ, start_response)
         start_response(answer.status, self.headers_of(answer, request_id))
-        seconds, demo_secret = time.perf_counter() - started, environ.get(edge.DEMO_HEADER)
-        self.record(call, answer.code, seconds, demo_secret, request_id, environ.get("HTTP_AUTHORIZATION", ""))
+        self.record(call, answer.code, time.perf_counter() - started, request_id, environ)
         return [answer.body]
 
     def headers_of(self, answer: FastAnswer, request_id: str) -> list[Header]:
-        return [*answer.headers, *self._always, ("X-Request-Id", request_id)]
+        return [*answer.headers, *self.always, ("X-Request-Id", request_id)]
 
-    def record(
-        self,
-        call: FastCall,
-        status: int,
-        seconds: float,
-        demo_secret: str | None,
-        request_id: str,
-        authorization: str,
-    ) -> None:
+    def record(self, call: FastCall, status: int, seconds: float, request_id: str, environ: Environ) -> None:
         """Count the call, and log it if it was slow and not the demo's (which sends its secret)."""
         request_counts.add(call.method, call.route, status, seconds)
-        if seconds > edge.SLOW_S and not edge.is_sent_by_demo(demo_secret, self._demo_secret):
+        if seconds > edge.SLOW_S and not edge.is_sent_by_demo(environ.get(edge.DEMO_HEADER), self._demo_secret):
             with contextlib.suppress(WouldWait):
-                actor = self._callers.find(authorization)  # who was known a moment ago
+                actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))  # who was known a moment ago
                 if actor is not None:
                     logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
             edge.log_request(call.method, call.route, status, seconds)
@@ -132,48 +129,63 @@ class FastLane:
             return None
         return call.answer(actor, environ, request)
 
-    async def read(
-        self, call: FastRead, authorization: str, target: str, tags: str | None, ask: Ask
-    ) -> FastAnswer | None:
-        """The answer to a read from memory, or read together with others; None if a thread must answer.
+    def find_plain(self, environ: Environ) -> FastCall | None:
+        """The call, if nothing about the request is special."""
+        call = self.find(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"])
+        return call if call is not None and environ.keys().isdisjoint(SPECIAL) else None
 
-        `target`: the path with its query. `tags`: the header `If-None-Match`.
-        """
-        try:
-            actor = self._callers.find(authorization)
-            if actor is None or not is_allowed(actor, call.may):
-                return None
-            kept = call.kept(actor.reader, target, tags)
-            if kept is not None or call.question is None:
-                return kept
-            question = call.question(actor.reader, target, target.partition("?")[2])
-            if question is None or not self._in_flight.try_acquire(actor.tenant_id):
-                return None
-            try:
-                answer = await ask(question)
-            finally:
-                self._in_flight.release(actor.tenant_id)
-            return to_send(answer, tags) if answer is not None else None
-        except Exception:  # noqa: BLE001  a thread may wait; any other error it meets again, and answers it
-            return None
+    def read(self, call: FastRead, environ: Environ) -> FastAnswer | BoardQuestion | None:
+        """The answer to a read from memory; or what must be asked together with others, which `end_read` ends.
 
-    async def write(self, call: FastWrite, environ: Environ, submit: Submit) -> FastAnswer | None:
-        """The answer to a write once it is committed; None if a thread must answer.
-
-        If it would have to wait for anything else, nothing is written, and the thread does it. If it was written, the
-        environment says so, and the thread does not write again.
+        None: a thread must answer.
         """
         try:
             actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))
-            request = call.request(actor, environ) if actor is not None and is_allowed(actor, call.may) else None
-            if actor is None or request is None or not self._in_flight.try_acquire(request.tenant_id):
+            if actor is None or not is_allowed(actor, call.may):
                 return None
-            try:
-                if not await submit(request):
-                    return None
-                environ[WRITTEN] = request
-            finally:
-                self._in_flight.release(request.tenant_id)
-            return call.answer(actor, environ, request) if request.error is None else None
+            query = environ["QUERY_STRING"]
+            target = f"{environ['PATH_INFO']}?{query}"
+            kept = call.kept(actor.reader, target, environ.get("HTTP_IF_NONE_MATCH"))
+            if kept is not None or call.question is None:
+                return kept
+            question = call.question(actor.reader, target, query)
+            if question is None or not self._in_flight.try_acquire(actor.tenant_id):
+                return None
+            return question
+        except Exception:  # noqa: BLE001  a thread may wait; any other error it meets again, and answers it
+            return None
+
+    def end_read(self, question: BoardQuestion, environ: Environ, answer: Answer | None) -> FastAnswer | None:
+        """What was asked; None: a thread must answer."""
+        self._in_flight.release(question.reader.tenant_id)
+        return to_send(answer, environ.get("HTTP_IF_NONE_MATCH")) if answer is not None else None
+
+    def begin_write(self, call: FastWrite, environ: Environ) -> PendingWrite | None:
+        """What is to be written; `end_write` ends it. None: a thread must, since something would have to wait."""
+        try:
+            actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))
+            request = call.request(actor, environ) if actor is not None and is_allowed(actor, call.may) else None
+            if actor is None or request is None:
+                return None
+            request.prepare()
+            if not self._in_flight.try_acquire(request.tenant_id):
+                return None
+            return PendingWrite(call, actor, request)
+        except Exception:  # noqa: BLE001  as above
+            return None
+
+    def end_write(self, pending: PendingWrite, environ: Environ, *, is_decided: bool) -> FastAnswer | None:
+        """The answer to a write that was committed or refused; None: a thread must answer.
+
+        If it was not decided, nothing was written, and the thread writes it. Otherwise the environment says so, and the
+        thread does not write again.
+        """
+        request = pending.request
+        self._in_flight.release(request.tenant_id)
+        if not is_decided:
+            return None
+        environ[WRITTEN] = request
+        try:
+            return pending.call.answer(pending.actor, environ, request) if request.error is None else None
         except Exception:  # noqa: BLE001  as above
             return None

@@ -22,7 +22,7 @@ from app.run import environment
 from app.run.launcher import die_with_parent
 
 # By name: the workers are never imported by the service (pyproject.toml).
-LIBRARIES = ("app.web", "granian.server", "migrations.run", "workers.jobs", "workers.run")
+LIBRARIES = ("app.web", "app.server.processes", "migrations.run", "workers.jobs", "workers.run")
 PR_SET_NAME = 15
 HANDLED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 

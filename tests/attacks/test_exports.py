@@ -33,7 +33,7 @@ def web(settings: Settings, connected: None) -> Iterator[tuple[str, int]]:
         "PLAUDIT_WEB_PROCESSES": "1",
         "PLAUDIT_WEB_THREADS": "8",
     }
-    code = "import app.http.stalled_readers as s; s.MAX_STALLED_S = 2; from app.cli import main; main()"
+    code = "import app.server.connection as c; c.MAX_STALLED_S = 2; from app.cli import main; main()"
     with (LOG_FOLDER / "exports.txt").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", code, "web", "--port", str(port)], cwd=ROOT, env=env, stdout=log, stderr=log

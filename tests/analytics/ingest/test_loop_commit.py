@@ -51,8 +51,14 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 30))
 
 
+def submit(group: LoopCommit, request: WriteRequest) -> "asyncio.Future[bool]":
+    decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    group.submit(request, decided.set_result)
+    return decided
+
+
 async def written(group: LoopCommit, *requests: WriteRequest) -> list[bool]:
-    return await asyncio.gather(*(group.submit(request) for request in requests))
+    return await asyncio.gather(*(submit(group, request) for request in requests))
 
 
 def test_requests_in_flight_share_commits_across_tenants(
@@ -92,11 +98,11 @@ def test_a_lone_caller_is_not_kept_waiting_for_others(tenant: str, make: Make) -
     async def test() -> None:
         group = make()
         for _ in range(3):
-            decided = group.submit(view(tenant, "a"))
+            decided = submit(group, view(tenant, "a"))
             assert group._gathering is None
             assert await decided
         await written(group, *(view(tenant, "a") for _ in range(8)))
-        decided = group.submit(view(tenant, "a"))
+        decided = submit(group, view(tenant, "a"))
         assert group._gathering is not None, "there were eight a moment ago"
         assert await decided, "and it is committed without them"
 
@@ -113,7 +119,7 @@ def test_where_a_token_is_revoked_its_request_is_refused_and_the_others_are_left
 
     async def test() -> None:
         group = make()
-        first = group.submit(view(other_tenant, "a"))  # so that the next ones share a commit
+        first = submit(group, view(other_tenant, "a"))  # so that the next ones share a commit
         assert await written(group, bad, view(tenant, "a"), view(other_tenant, "a")) == [True, True, True]
         assert await first
         assert await written(group, view(tenant, "a"), bad, view(tenant, "a")) == [False, True, False], (
@@ -154,12 +160,12 @@ def test_who_waits_too_long_is_refused_while_the_database_does_not_answer(tenant
             return await commit_on_loop(requests, connection)
 
         group = make(hang, wait_s=0.1)
-        first = group.submit(view(tenant, "a"))
-        assert await group.submit(late), "refused"
+        first = submit(group, view(tenant, "a"))
+        assert await submit(group, late), "refused"
         assert not first.done(), "it may be committed: only the database knows"
         gate.set()
         assert await first
-        assert await group.submit(last), "the next commit begins"
+        assert await submit(group, last), "the next commit begins"
 
     run(test())
     assert (type(late.error), last.error, views_of(tenant)) == (Overloaded, None, 2)
@@ -188,7 +194,7 @@ def test_a_tenants_locked_rows_delay_the_others_only_once(tenant: str, other_ten
         await written(group, view(other_tenant, "a"))
         with tenant_tx(tenant) as locking:
             locking.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": tenant})
-            first = group.submit(view(other_tenant, "a"))
+            first = submit(group, view(other_tenant, "a"))
             together = await written(group, view(tenant, "a"), view(other_tenant, "a"))
             assert await first
             assert together == [False, True]
@@ -221,12 +227,12 @@ def test_what_follows_a_commit_is_done_before_its_caller_is_answered(tenant: str
 
     async def test() -> None:
         group = make(with_announcement)
-        announced, plain = group.submit(view(tenant, "a")), make().submit(view(tenant, "a"))
+        announced, plain = submit(group, view(tenant, "a")), submit(make(), view(tenant, "a"))
         await plain
         order.append("the loop goes on")
         await announced
         order.append("answered")
-        await make(failing).submit(view(tenant, "a"))
+        await submit(make(failing), view(tenant, "a"))
 
     run(test())
     assert order == ["the loop goes on", "announced", "answered"], "and what failed announces nothing"
@@ -258,12 +264,12 @@ def test_after_a_connection_is_lost_in_a_commit_nothing_is_sent_again(tenant: st
         await written(group, view(tenant, "a"))
         with tenant_tx(tenant) as locking:
             locking.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": tenant})
-            decided = group.submit(lost)
+            decided = submit(group, lost)
             await asyncio.sleep(0.1)  # it waits for the lock
             with owner_tx() as owner:
                 assert owner.execute(terminate).all()
             assert await decided
-        assert await group.submit(view(tenant, "a")), "over a new connection"
+        assert await submit(group, view(tenant, "a")), "over a new connection"
 
     run(test())
     assert isinstance(lost.error, DBAPIError)

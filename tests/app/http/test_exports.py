@@ -117,12 +117,12 @@ def test_an_export_that_fails_half_way_says_so_at_its_end(
 
 def test_an_export_that_takes_too_long_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports, "MAX_EXPORT_S", -1.0)
-    pieces = list(Exports(port=1).begin("wiki", lambda: iter([b"rank,page\r\n"])))
+    pieces = list(Exports().begin("wiki", lambda: iter([b"rank,page\r\n"])))
     assert [piece.strip().startswith(b"# incomplete: stopped") for piece in pieces] == [True]
 
 
 def test_strangers_together_leave_slots_for_the_tenants_own() -> None:
-    running = Exports(port=1)
+    running = Exports()
 
     def begin(tenant: str, stranger: str | None = None) -> Export:
         return running.begin(tenant, lambda: iter(()), stranger=stranger)

@@ -20,15 +20,16 @@ from sqlalchemy import text
 from analytics.boards import projection, reading
 from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.loop_commit import LoopCommit
-from app.http import front
 from app.http.fast_lane import FastLane
+from app.server import bodies, connection, site, wsgi_calls
+from app.server.requests import Request
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import likes_of, make_page, views_of
 from tests.app.http.lanes import answer_of, by_the_route
-from tests.app.http.served import over_http, served
 from tests.app.http.test_exports import EXPORT
 from tests.app.http.test_exports import fill as fill_board
 from tests.app.http.test_fast_reads import BOARD, RANK, READS, fill
+from tests.app.server.served import over_http, served
 from tests.conftest import make_tenant
 from tests.people import Caller, client_of, user_of
 from tests.service import eventually
@@ -51,13 +52,13 @@ def admin(client: FlaskClient, tenant: str) -> Caller:
 def in_threads(app: Flask, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that a thread answers."""
     seen: list[str] = []
-    call_wsgi = front._call_wsgi
+    answer = wsgi_calls.answer
 
-    def watched(app: Any, environ: dict[str, Any], server: Any) -> None:
-        seen.append(environ["PATH_INFO"])
-        call_wsgi(app, environ, server)
+    def watched(app: Any, request: Request) -> None:
+        seen.append(request.environ["PATH_INFO"])
+        answer(app, request)
 
-    monkeypatch.setattr(front, "_call_wsgi", watched)
+    monkeypatch.setattr(wsgi_calls, "answer", watched)
     return seen
 
 
@@ -230,10 +231,10 @@ def test_what_was_written_or_refused_is_not_tried_again_by_a_thread(
 
     tries: list[str] = []
 
-    async def fail(self: LoopCommit, request: Any) -> bool:
+    def fail(self: LoopCommit, request: Any, decided: Any) -> None:
         tries.append("submit")
         request.error = Overloaded()
-        return True
+        decided(True)
 
     monkeypatch.setattr(LoopCommit, "submit", fail)
     monkeypatch.setattr(GroupCommit, "write", lambda *_: tries.append("write"))
@@ -248,8 +249,8 @@ def test_what_the_loop_did_not_write_is_written_by_a_thread(
     become_known(remote, in_threads)
     before = views_of(tenant)
 
-    async def leave(self: LoopCommit, request: Any) -> bool:
-        return False
+    def leave(self: LoopCommit, request: Any, decided: Any) -> None:
+        decided(False)
 
     monkeypatch.setattr(LoopCommit, "submit", leave)
     in_threads.clear()
@@ -425,7 +426,7 @@ def test_a_long_body_is_read_after_the_caller_is_known_and_not_before(admin: Cal
 def test_who_sends_a_long_body_too_slowly_is_refused(
     admin: Caller, tenant: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "MAX_RECEIVE_S", 0.1)
+    monkeypatch.setattr(bodies, "MAX_RECEIVE_S", 0.1)
     head = headers_of(admin, "Content-Type: application/json", "Content-Length: 900000")
     answer = raw(url, b"POST /api/v1/events HTTP/1.1\r\n" + head + b'{"events": [')
     assert answer.startswith(b"HTTP/1.1 400")
@@ -486,14 +487,15 @@ def test_a_chunked_body_that_is_cut_off_writes_nothing(admin: Caller, tenant: st
 def test_a_short_body_that_never_comes_takes_no_thread_and_is_refused(
     admin: Caller, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch, framing: str, path: str
 ) -> None:
-    monkeypatch.setattr(front, "MAX_RECEIVE_S", 0.2)
+    monkeypatch.setattr(connection, "MAX_RECEIVE_S", 0.2)
+    monkeypatch.setattr(site, "SWEEP_EVERY_S", 0.05)
     address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=10) as sender:
         head = headers_of(admin, "Content-Type: application/json", framing)
-        connection.sendall(f"POST {path} HTTP/1.1\r\n".encode() + head)
+        sender.sendall(f"POST {path} HTTP/1.1\r\n".encode() + head)
         time.sleep(0.05)
         assert in_threads == []
-        answer = connection.recv(65536)
+        answer = sender.recv(65536)
     assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 404")), answer
     assert b"application/problem+json" in answer
 

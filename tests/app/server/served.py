@@ -10,16 +10,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+import uvloop
 from flask import Flask
-from granian.constants import HTTPModes, TaskImpl
-from granian.server.embed import Server
 from werkzeug.wrappers import Response
 
-from app.http.front import Front
 from app.http.services import services_of
+from app.server import processes
+from app.server.front import Front
 from tenants import waiting
 from tests.people import Caller
-from tests.service import eventually, free_port, is_listening
 
 
 class OverHttp:
@@ -58,16 +57,14 @@ def over_http(caller: Caller, url: str) -> Caller:
 @contextlib.contextmanager
 def served(app: Flask) -> Iterator[str]:
     """Its address. The event loop has a thread of its own, as it has a process otherwise."""
-    front, port = Front(app, services_of(app)), free_port()
-    # As in app/run/http_servers.py.
-    options: dict[str, Any] = {"task_impl": TaskImpl.rust, "http": HTTPModes.http1, "websockets": False}
-    server = Server(front, port=port, log_enabled=False, **options)
-    loop = asyncio.new_event_loop()
+    front, listening = Front(app, services_of(app)), processes.listen("127.0.0.1", 0, shares_port=False)
+    port = listening.getsockname()[1]
+    loop, stop = uvloop.new_event_loop(), asyncio.Event()
 
     def run() -> None:
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(server.serve())
+            loop.run_until_complete(processes.serve_here(front, listening, stop))
         finally:
             waiting.allow_in_this_thread()
             loop.close()
@@ -75,9 +72,8 @@ def served(app: Flask) -> Iterator[str]:
     thread = threading.Thread(target=run, name="served")
     thread.start()
     try:
-        eventually(lambda: is_listening(port))
         yield f"http://127.0.0.1:{port}"
     finally:
-        loop.call_soon_threadsafe(server.stop)
+        loop.call_soon_threadsafe(stop.set)
         thread.join(10)
         assert not thread.is_alive()

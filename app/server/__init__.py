@@ -1,0 +1,1 @@
+"""The web server: connections on an event loop, and threads behind it. `app.server.front` decides who answers."""

@@ -1,0 +1,148 @@
+"""Who answers a request: the event loop what is in memory, and threads everything else.
+
+The busiest calls are answered on the loop (`app.http.fast_lane`): a read whose answer is kept, at once; a read that
+asks Redis together with others, and a single write after the commit that it shares, without a thread that waits for it.
+On the loop nothing waits: what would have to (`tenants.waiting`) is passed to a thread, which calls the WSGI
+application as any WSGI server does.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from analytics.ingest.loop_commit import LoopCommit
+from analytics.ingest.writes import WriteRequest, commit_on_loop, commit_together
+from app.http import edge
+from app.http.answer_cache import Answer
+from app.http.fast_answer import FastAnswer
+from app.http.fast_calls import BoardQuestion, FastCall, FastRead, FastWrite
+from app.http.fast_lane import FastLane, PendingWrite
+from app.http.gathered_reads import GatheredReads
+from app.http.services import Services
+from app.server import wsgi_calls
+from app.server.answers import head_of
+from app.server.requests import Request
+from app.server.site import Site
+from tenants import waiting
+from tenants.loop_connection import LoopConnection
+
+# One of so many threads may wait for a long body.
+SHARE_OF_SLOW_BODIES = 4
+# Longer or packed bodies are not read on the loop: that would take too long for the others.
+MAX_SHORT_BYTES = 2 * 1024
+# So many are prepared on the loop without delaying others for long; claims, each of which takes longer, in a thread.
+MAX_PER_COMMIT = 256
+
+
+class Front:
+    def __init__(self, app: Any, services: Services) -> None:
+        """`app`: the Flask application, with the fast lane around it."""
+        self._app = app
+        self._lane: FastLane = app.wsgi_app
+        self._waker = services.waker
+        # Started with the first requests, so after a fork.
+        self._max_threads = services.settings.all_web_threads
+        self._threads = ThreadPoolExecutor(self._max_threads, thread_name_prefix="web")
+        self._cashier = ThreadPoolExecutor(1, thread_name_prefix="claims")
+        self._reads = GatheredReads(self._lane.reads.answer_together)
+        self._always = b"".join(f"{name}: {value}\r\n".encode() for name, value in self._lane.always)
+        self._resolved: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._is_woken = False
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> Site:
+        """Answer requests from now on, on this loop, in this thread."""
+        self._loop = loop
+        commit = partial(commit_on_loop, connection=LoopConnection(loop))
+        self._events = LoopCommit(loop, commit, max_requests=MAX_PER_COMMIT, after=self._waker)
+        self._claims = LoopCommit(loop, self._commit_claims, max_requests=MAX_PER_COMMIT, after=self._waker)
+        waiting.forbid_in_this_thread()
+        return Site(loop, self.handle, max_slow_bodies=max(1, self._max_threads // SHARE_OF_SLOW_BODIES))
+
+    def handle(self, request: Request) -> None:
+        """On the loop."""
+        started, environ = time.perf_counter(), request.environ
+        edge.shorten_target(environ)
+        call = self._lane.find_plain(environ)
+        if isinstance(call, FastRead):
+            self._read(request, call, started)
+        elif isinstance(call, FastWrite) and _is_short(request):
+            self._write(request, call, started)
+        else:
+            self._answer_in_thread(request)
+
+    def _read(self, request: Request, call: FastRead, started: float) -> None:
+        answer = self._lane.read(call, request.environ)
+        if isinstance(answer, BoardQuestion):
+            answered = partial(self._end_read, request, call, answer, started)
+            try:
+                self._reads.submit(answer, partial(self._resolve, answered))
+            except RuntimeError:  # no thread can be started
+                answered(None)
+        else:
+            self._send(request, call, answer, started)
+
+    def _end_read(
+        self, request: Request, call: FastRead, question: BoardQuestion, started: float, answer: Answer | None
+    ) -> None:
+        self._send(request, call, self._lane.end_read(question, request.environ, answer), started)
+
+    def _write(self, request: Request, call: FastWrite, started: float) -> None:
+        request.environ["HTTP_X_REQUEST_ID"] = edge.request_id_of(request.environ.get("HTTP_X_REQUEST_ID"))
+        pending = self._lane.begin_write(call, request.environ)
+        if pending is None:
+            self._answer_in_thread(request)
+            return
+        group = self._claims if pending.request.claims else self._events
+        group.submit(pending.request, partial(self._end_write, request, pending, started))
+
+    def _end_write(self, request: Request, pending: PendingWrite, started: float, is_decided: bool) -> None:
+        answer = self._lane.end_write(pending, request.environ, is_decided=is_decided)
+        self._send(request, pending.call, answer, started)
+
+    def _send(self, request: Request, call: FastCall, answer: FastAnswer | None, started: float) -> None:
+        """None: a thread must answer."""
+        if answer is None:
+            self._answer_in_thread(request)
+            return
+        request_id = edge.request_id_of(request.environ.get("HTTP_X_REQUEST_ID"))
+        head = b"%b%bX-Request-Id: %b\r\n" % (head_bytes(answer), self._always, request_id.encode())
+        request.answer(head, answer.body)
+        self._lane.record(call, answer.code, time.perf_counter() - started, request_id, request.environ)
+
+    def _commit_claims(self, requests: Sequence[WriteRequest]) -> "asyncio.Future[list[WriteRequest]]":
+        """In a thread: what decides about them is read from PostgreSQL and Redis, in turns."""
+        return self._loop.run_in_executor(self._cashier, commit_together, requests, True)
+
+    def _resolve(self, call: Callable[[Any], None], result: Any) -> None:
+        """From another thread. The loop is woken once for all that are answered together."""
+        self._resolved.append((call, result))
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_woken = False  # before the first is taken: who comes later wakes the loop again
+        while self._resolved:
+            call, result = self._resolved.popleft()
+            call(result)
+
+    def _answer_in_thread(self, request: Request) -> None:
+        self._threads.submit(wsgi_calls.answer, self._app, request)
+
+
+def head_bytes(answer: FastAnswer) -> bytes:
+    if answer.head is None:
+        answer.head = head_of(answer.status, answer.headers)
+    return answer.head
+
+
+def _is_short(request: Request) -> bool:
+    """Whether address and body can be read in no time."""
+    environ = request.environ
+    if edge.TOO_LONG in environ or "HTTP_CONTENT_ENCODING" in environ or "HTTP_TRANSFER_ENCODING" in environ:
+        return False
+    return request.body.is_complete and (request.body.length or 0) <= MAX_SHORT_BYTES

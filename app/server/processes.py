@@ -1,0 +1,96 @@
+"""The web server's processes: each listens on the same port, and is replaced if it dies."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import structlog
+import uvloop
+
+from app.server.connection import MAX_STALLED_S, Connection
+from app.server.front import Front
+from tenants.quick_exit import run_and_exit
+
+BACKLOG = 2048
+STOP_WITHIN_S = 4.0
+RESPAWN_AFTER_S = 0.5
+STOPS = {signal.SIGINT, signal.SIGTERM}
+
+log = structlog.get_logger()
+
+
+class PortInUse(Exception):
+    """The message says which."""
+
+
+def serve(load: Callable[[], Front], *, host: str, port: int, processes: int) -> None:
+    """Run so many processes until a stop signal. `load` is called in each of them."""
+    require_free(host, port)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPS, signal.SIGCHLD})
+    running = {_fork(load, host, port) for _ in range(processes)}
+    while signal.sigwait({*STOPS, signal.SIGCHLD}) == signal.SIGCHLD:
+        for pid, status in _ended(running):
+            running.discard(pid)
+            log.error("a web process ended", action="web.ended", data={"pid": pid, "status": status})
+            time.sleep(RESPAWN_AFTER_S)
+            running.add(_fork(load, host, port))
+    for pid in running:
+        os.kill(pid, signal.SIGTERM)
+    for pid in running:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)  # each ends by itself in time
+
+
+def listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listening = socket.create_server(address[:2], family=family, backlog=BACKLOG, reuse_port=shares_port)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: also for what the system has taken, and a client does not read
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(MAX_STALLED_S * 1000))
+    return listening
+
+
+def require_free(host: str, port: int) -> None:
+    """Processes that share a port would share it with those of another service too."""
+    try:
+        listen(host, port, shares_port=False).close()
+    except OSError as error:
+        raise PortInUse(f"Cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}") from None
+
+
+async def serve_here(front: Front, listening: socket.socket, stop: asyncio.Event) -> None:
+    """On the running loop, until `stop` is set and everything is answered, or was not in time."""
+    loop = asyncio.get_running_loop()
+    site = front.start(loop)
+    server = await loop.create_server(lambda: Connection(site), sock=listening, backlog=BACKLOG)
+    await stop.wait()
+    server.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(site.stop(), STOP_WITHIN_S)
+
+
+def _fork(load: Callable[[], Front], host: str, port: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        run_and_exit(lambda: _run(load, host, port))
+    return pid
+
+
+def _run(load: Callable[[], Front], host: str, port: int) -> None:
+    """In a process of its own."""
+    front, listening = load(), listen(host, port, shares_port=True)
+    loop, stop = uvloop.new_event_loop(), asyncio.Event()
+    asyncio.set_event_loop(loop)
+    for number in STOPS:
+        loop.add_signal_handler(number, stop.set)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPS, signal.SIGCHLD})
+    loop.run_until_complete(serve_here(front, listening, stop))
+
+
+def _ended(running: set[int]) -> list[tuple[int, int]]:
+    """The processes that ended, and with which status."""
+    ended = [os.waitpid(pid, os.WNOHANG) for pid in running]
+    return [(pid, os.waitstatus_to_exitcode(status)) for pid, status in ended if pid]

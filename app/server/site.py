@@ -1,0 +1,91 @@
+"""What the connections of a process share: who handles requests, the deadlines, and the end."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import structlog
+
+from app.server.answers import refusal
+from app.server.requests import Request
+
+if TYPE_CHECKING:
+    from app.server.connection import Connection
+
+MAX_CONNECTIONS = 10_000
+# How often deadlines are looked at.
+SWEEP_EVERY_S = 1.0
+
+log = structlog.get_logger()
+
+
+class Site:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, handle: Callable[[Request], None], *, max_slow_bodies: int
+    ) -> None:
+        """`handle` is given each request, on the loop. `max_slow_bodies`: how many threads may wait for bodies."""
+        self.loop = loop
+        self._handle = handle
+        self._received: list[Request] = []
+        self.slow_bodies = threading.BoundedSemaphore(max_slow_bodies)
+        self.connections: set[Connection] = set()
+        self._stopped: asyncio.Future[None] | None = None
+        self.date = b""
+        self._sweep()
+
+    def handle_soon(self, request: Request) -> None:
+        """Once everything that can be received now was received.
+
+        To answer each request at once would wake its client at once, who then competes with us for the processor: the
+        same number of answers took a third longer.
+        """
+        if not self._received:
+            self.loop.call_soon(self._handle_received)
+        self._received.append(request)
+
+    def _handle_received(self) -> None:
+        received, self._received = self._received, []
+        for request in received:
+            try:
+                self._handle(request)
+            except Exception:  # the others must be handled
+                log.exception("a request could not be handled", action="request.failed")
+                request.answer(*refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Try again in a moment"))
+
+    def _sweep(self) -> None:
+        """Once a second: close connections that wait too long, and set the time that answers have."""
+        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+        now = time.monotonic()
+        for connection in [one for one in self.connections if one.deadline < now]:
+            connection.expire()
+        self._sweeping = self.loop.call_later(SWEEP_EVERY_S, self._sweep)
+
+    async def stop(self) -> None:
+        """Close what is idle at once, and everything else after its answer; return when all are closed."""
+        self._stopped = self.loop.create_future()
+        for connection in [*self.connections]:
+            connection.close_if_idle()
+        self._stop_if_empty()
+        await self._stopped
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.connections) >= MAX_CONNECTIONS
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopped is not None
+
+    def forget(self, connection: "Connection") -> None:
+        """It is closed."""
+        self.connections.discard(connection)
+        self._stop_if_empty()
+
+    def _stop_if_empty(self) -> None:
+        if self._stopped is not None and not self._stopped.done() and not self.connections:
+            self._sweeping.cancel()
+            self._stopped.set_result(None)

@@ -1,0 +1,127 @@
+"""Bodies: short ones are there when a request is handled, long ones come when somebody reads them."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.server import bodies, connection, site
+from app.server.bodies import MAX_EARLY_BYTES, TooManySlowBodies
+from app.server.requests import Request
+from tests.app.server.test_connection import CLOSE, Served, answer_with, bodies_of, receive_all, serving
+from tests.service import eventually
+
+LONG = b"x" * (MAX_EARLY_BYTES * 10)
+
+
+def in_thread(read: Callable[[Request], bytes]) -> Callable[[Request], None]:
+    """Handles each request in a thread that may wait, and answers with what it reads, or with the error."""
+
+    def run(request: Request) -> None:
+        try:
+            answer = read(request)
+        except (OSError, TooManySlowBodies) as error:
+            answer = type(error).__name__.encode()
+        request.answer_soon(*answer_with(answer))
+
+    return lambda request: threading.Thread(target=run, args=(request,)).start()
+
+
+def head(length: int, *more: bytes) -> bytes:
+    return b"POST / HTTP/1.1\r\nContent-Length: %d\r\n" % length + b"".join(more) + CLOSE
+
+
+def size(request: Request) -> bytes:
+    return str(len(request.body.read())).encode()
+
+
+def test_a_short_body_is_there_and_is_read_in_parts_and_lines() -> None:
+    def read(request: Request) -> bytes:
+        assert request.body.is_complete
+        body = request.body
+        return b"|".join((body.read(2), body.readline(), body.readline(1), body.readline(), body.read(), body.read()))
+
+    with serving(in_thread(read)) as served:
+        assert bodies_of(served.send(head(10) + b"ab\nc\nde\nfg")) == [b"ab|\n|c|\n|de\nfg|"]
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+def test_a_long_body_is_received_as_far_as_it_is_read(is_chunked: bool) -> None:
+    handled: list[Request] = []
+
+    def read(request: Request) -> bytes:
+        handled.append(request)
+        time.sleep(0.2)
+        held = len(request.body._received)
+        return f"{held < len(LONG)} {len(request.body.read(100))} {len(request.body.read())}".encode()
+
+    chunked = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + CLOSE
+    with serving(in_thread(read)) as served, served.connect() as client:
+        if is_chunked:
+            client.sendall(chunked + b"%x\r\n" % len(LONG) + LONG + b"\r\n0\r\n\r\n")
+        else:
+            client.sendall(head(len(LONG)) + LONG)
+        assert bodies_of(receive_all(client)) == [f"True 100 {len(LONG) - 100}".encode()]
+
+
+def test_a_long_body_is_asked_for_when_it_is_read() -> None:
+    with serving(in_thread(size)) as served, served.connect() as client:
+        client.sendall(head(len(LONG), b"Expect: 100-continue\r\n"))
+        assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(LONG)
+        assert bodies_of(receive_all(client)) == [str(len(LONG)).encode()]
+    with serving(in_thread(lambda _: b"unread")) as served:
+        assert bodies_of(served.send(head(len(LONG), b"Expect: 100-continue\r\n"))) == [b"unread"], "or not at all"
+
+
+def test_a_long_body_that_ends_early_or_comes_too_slowly_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(in_thread(size)) as served:
+        assert bodies_of(served.send(head(len(LONG)) + LONG[:-1], half_close=True)) == [b"OSError"]
+        monkeypatch.setattr(bodies, "MAX_RECEIVE_S", 0.1)
+        assert bodies_of(served.send(head(len(LONG)) + LONG[:-1])) == [b"OSError"]
+
+
+def test_a_client_that_goes_away_ends_the_waiting() -> None:
+    ended: list[Any] = []
+
+    def read(request: Request) -> bytes:
+        try:
+            return request.body.read()
+        except OSError as error:
+            ended.append(error)
+            raise
+
+    with serving(in_thread(read)) as served:
+        with served.connect() as client:
+            client.sendall(head(len(LONG)) + b"x")
+            time.sleep(0.1)
+        eventually(lambda: ended, within_s=5)
+
+
+def test_only_so_many_threads_wait_for_bodies() -> None:
+    def ask(served: Served) -> Any:
+        client = served.connect()
+        client.sendall(head(len(LONG)) + b"x")
+        return client
+
+    with serving(in_thread(size)) as served:
+        waiting = [ask(served) for _ in range(2)]
+        eventually(lambda: served.site.slow_bodies._value == 0)
+        with ask(served) as third:
+            assert bodies_of(receive_all(third)) == [b"TooManySlowBodies"]
+        for client in waiting:
+            client.sendall(LONG[1:])
+            assert bodies_of(receive_all(client)) == [str(len(LONG)).encode()]
+            client.close()
+        eventually(lambda: served.site.slow_bodies._value == 2)
+
+
+def test_the_rest_of_a_body_is_waited_for_only_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MAX_LINGER_S", 0.1)
+    monkeypatch.setattr(site, "SWEEP_EVERY_S", 0.05)
+    with serving(in_thread(lambda _: b"unread")) as served, served.connect() as client:
+        client.sendall(head(len(LONG)) + b"x")
+        assert bodies_of(receive_all(client)) == [b"unread"]
+        eventually(lambda: not served.site.connections, within_s=5)

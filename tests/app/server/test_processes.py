@@ -1,0 +1,91 @@
+"""The web server's processes: they share a port, are replaced, and stop in time."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+import requests
+
+from app.server import processes
+from app.server.processes import PortInUse
+from tests.service import ROOT, eventually, free_port
+
+SERVE = """
+import os, sys, threading, time
+from app.server import processes
+from app.server.answers import head_of
+from app.server.site import Site
+
+def answer(request):
+    body = str(os.getpid()).encode()
+    time.sleep(0.5 if request.environ["PATH_INFO"] == "/slow" else 0)
+    request.answer_soon(head_of("200 OK", [("Content-Length", str(len(body)))]), body)
+
+class Pid:
+    def start(self, loop):
+        handle = lambda request: threading.Thread(target=answer, args=(request,)).start()
+        return Site(loop, handle, max_slow_bodies=1)
+
+try:
+    processes.serve(Pid, host="127.0.0.1", port=int(sys.argv[1]), processes=2)
+except processes.PortInUse as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", SERVE, str(port)], cwd=ROOT, stderr=subprocess.PIPE)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        eventually(lambda: requests.get(url, timeout=2).ok)
+        yield process, url
+    finally:
+        process.kill()
+        process.wait(10)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def pids(url: str, asked: int = 40) -> set[int]:
+    return {int(requests.get(url, timeout=5).text) for _ in range(asked)}
+
+
+def test_processes_share_the_port_and_one_that_dies_is_replaced(server: Any) -> None:
+    process, url = server
+    before = eventually(lambda: found if len(found := pids(url)) == 2 else None)
+    assert before == {child.pid for child in psutil.Process(process.pid).children()}
+    os.kill(min(before), signal.SIGKILL)
+    after = eventually(lambda: found if len(found := pids(url)) == 2 and min(before) not in found else None)
+    assert max(before) in after
+
+
+def test_a_stop_answers_what_is_under_way_and_ends_all_processes(server: Any) -> None:
+    process, url = server
+    children = psutil.Process(process.pid).children()
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10) as client:
+        client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
+    assert process.wait(10) == 0
+    assert not any(child.is_running() for child in children)
+
+
+def test_a_port_that_is_taken_is_said_so(server: Any) -> None:
+    port = server[1].rpartition(":")[2]
+    second = subprocess.run([sys.executable, "-c", SERVE, port], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (second.returncode, second.stderr.strip()) == (
+        1,
+        f"Cannot listen on 127.0.0.1:{port}: Address already in use",
+    )
+    with pytest.raises(PortInUse):
+        processes.require_free("127.0.0.1", int(port))
