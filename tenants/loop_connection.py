@@ -5,16 +5,20 @@ only user.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
 from tenants import pipelines
+from tenants.db import SERVICE_ROLE, set_role, set_tenant
 from tenants.group_tx import Calls, rows_of_calls, statements_of, take_out
-from tenants.pipelines import Driver
+from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, Statement
 
 
 class LoopConnection:
@@ -32,12 +36,56 @@ class LoopConnection:
         except psycopg.Error as error:
             raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
 
+    @asynccontextmanager
+    async def transaction(self, *, shared: bool) -> AsyncIterator["LoopTransaction"]:
+        """A transaction of several round trips. It is rolled back unless `commit` was awaited."""
+        tx = LoopTransaction(self._loop, await self._open_driver(), set_role(SERVICE_ROLE, shared=shared))
+        try:
+            yield tx
+        finally:
+            await tx.end()
+
     async def _open_driver(self) -> Driver:
         if self._driver is not None and not self._driver.closed and pipelines.has_unread_input(self._driver):
             self._driver.close()
         if self._driver is None or self._driver.closed:
             self._driver = await self._loop.run_in_executor(None, take_out)
         return self._driver
+
+
+class LoopTransaction:
+    def __init__(self, loop: asyncio.AbstractEventLoop, driver: Driver, opening: Sequence[Statement]) -> None:
+        self._loop = loop
+        self._driver = driver
+        self._opening = [BEGIN, *opening]
+
+    async def run(self, calls: Calls) -> list[list[Any]]:
+        """One statement for each tenant, in one round trip; returns the rows of each."""
+        return await self._send(calls)
+
+    async def commit(self, calls: Calls) -> list[list[Any]]:
+        """The same, and commit in the same trip."""
+        return await self._send(calls, COMMIT)
+
+    async def _send(self, calls: Calls, *last: Statement) -> list[list[Any]]:
+        opening, self._opening = self._opening, []
+        statements = [*opening]
+        try:
+            for tenant_id, statement, parameters in calls:
+                statements += (set_tenant(tenant_id), pipelines.bound(statement, parameters))
+            waits = pipelines.exchange(self._driver, [*statements, *last])
+            answers = await _Exchange(self._loop, self._driver, waits).done
+        except psycopg.Error as error:
+            raise pipelines.as_dbapi_error(error, is_disconnect=self._driver.closed) from None
+        return [pipelines.rows(self._driver, answer) for answer in answers[len(opening) + 1 : len(statements) : 2]]
+
+    async def end(self) -> None:
+        """Roll back what was not committed."""
+        if not self._driver.closed and self._driver.pgconn.transaction_status != TransactionStatus.IDLE:
+            try:
+                await _Exchange(self._loop, self._driver, pipelines.exchange(self._driver, (ROLLBACK,))).done
+            except psycopg.Error:
+                self._driver.close()
 
 
 class _Exchange:

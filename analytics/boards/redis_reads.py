@@ -109,10 +109,16 @@ def read_around(board: Board, subject: str, n: int) -> Listing | None:
 
 def ranks_for(board: Board, values: Sequence[Value]) -> list[int] | None:
     """The rank that each value has: one more than there are rows above it."""
-    answer = _ask(board, _ABOVE, *values)
-    if answer is None or not answer[0]:
-        return None
-    return [int(above) + 1 for above in answer[1]]
+    return ranks_together([(board, values)])[0]
+
+
+def ranks_together(asked: Sequence[tuple[Board, Sequence[Value]]]) -> list[list[int] | None]:
+    """The same of several boards, in one round trip."""
+    try:
+        answers = redis.boards().read(*(("EVAL", _ABOVE, *_keys(board), *values) for board, values in asked))
+    except RedisUnavailable:
+        return [None] * len(asked)
+    return [[int(above) + 1 for above in answer[1]] if answer[0] else None for answer in answers]
 
 
 def _keys(board: Board) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ commits of different processes cannot deadlock.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -24,20 +24,20 @@ from analytics import outbox
 from analytics.ingest.reasons import Result, reason_of
 from analytics.scores import payments
 from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
+from analytics.scores.payments import Cashier
 from tenants import ceilings, users
 from tenants.ceilings import Ceiling
 from tenants.credentials import ClientToken
 from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array
 from tenants.errors import DomainError
 from tenants.group_tx import Calls, run_in_one_trip, shared_tx
-from tenants.loop_connection import LoopConnection
 from tenants.settings import TenantSettings
 from tenants.signing import BadToken
 
 log = structlog.get_logger()
 
 # How many times as long as a view a claim of an action takes to write.
-CLAIM_WEIGHT = 20
+CLAIM_WEIGHT = 8
 
 
 class Unwritable(Exception):
@@ -145,7 +145,7 @@ class RejectionsHour(DeletedWithTenant, Base):
 def apply(tx: Tx, request: WriteRequest) -> None:
     """Write one request inside a transaction that the caller commits."""
     request.prepare()
-    write = _TenantWrite(tx.tenant, [request])
+    write = TenantWrite(tx.tenant, [request])
     write.write(tx)
     tx.after_commit(write.measure)
     outbox.wake_after_commit(tx)
@@ -157,11 +157,11 @@ def commit_together(requests: Sequence[WriteRequest], shared: bool) -> list[Writ
     Returns the requests that are still to be written: where one of a tenant's tokens is no longer valid, nothing of
     that tenant was written, and its other requests belong in the next transaction. All others have their outcomes.
     """
-    writes = _by_tenant(requests)
+    writes = by_tenant(requests)
     if not any(write.claims for write in writes):
-        return _assign_outcomes(writes, run_in_one_trip(_calls(writes), shared=shared))
+        return assign_outcomes(writes, run_in_one_trip(event_calls(writes), shared=shared))
     left: list[WriteRequest] = []
-    with shared_tx(writes[0].tenant_id, shared=shared) as enter, _rolled_back_on_error():
+    with shared_tx(writes[0].tenant_id, shared=shared) as enter, rolled_back_on_error():
         for write in writes:
             tx = enter(write.tenant_id)
             left += write.write(tx)
@@ -171,26 +171,20 @@ def commit_together(requests: Sequence[WriteRequest], shared: bool) -> list[Writ
     return left
 
 
-async def commit_on_loop(requests: Sequence[WriteRequest], connection: LoopConnection) -> list[WriteRequest]:
-    """The same for requests without claims, on an event loop and its own connection; shared by tenants."""
-    writes = _by_tenant(requests)
-    return _assign_outcomes(writes, await connection.run_in_one_trip(_calls(writes), shared=True))
-
-
-def _by_tenant(requests: Sequence[WriteRequest]) -> list["_TenantWrite"]:
+def by_tenant(requests: Sequence[WriteRequest]) -> list["TenantWrite"]:
     by_tenant: dict[str, list[WriteRequest]] = {}
     for request in requests:
         request.outcomes, request.payments, request.error, request.after_commit = [], [], None, []
         by_tenant.setdefault(request.tenant_id, []).append(request)
-    return [_TenantWrite(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
+    return [TenantWrite(tenant_id, by_tenant[tenant_id]) for tenant_id in sorted(by_tenant)]
 
 
-def _calls(writes: Sequence["_TenantWrite"]) -> Calls:
-    with _rolled_back_on_error():
+def event_calls(writes: Sequence["TenantWrite"]) -> Calls:
+    with rolled_back_on_error():
         return [(write.tenant_id, _WRITE_EVENTS, write.parameters()) for write in writes]
 
 
-def _assign_outcomes(writes: Sequence["_TenantWrite"], rows: Sequence[Any]) -> list[WriteRequest]:
+def assign_outcomes(writes: Sequence["TenantWrite"], rows: Sequence[Any]) -> list[WriteRequest]:
     left: list[WriteRequest] = []
     for write, row in zip(writes, rows, strict=True):
         left += write.assign_outcomes(row)
@@ -199,7 +193,7 @@ def _assign_outcomes(writes: Sequence["_TenantWrite"], rows: Sequence[Any]) -> l
 
 
 @contextmanager
-def _rolled_back_on_error() -> Iterator[None]:
+def rolled_back_on_error() -> Iterator[None]:
     """Whatever fails in here is known not to be committed. (The database's own errors say so themselves.)"""
     try:
         yield
@@ -209,7 +203,7 @@ def _rolled_back_on_error() -> Iterator[None]:
         raise Unwritable from error
 
 
-class _TenantWrite:
+class TenantWrite:
     """What one tenant's requests write in a commit."""
 
     def __init__(self, tenant_id: str, requests: Sequence[WriteRequest]) -> None:
@@ -300,22 +294,41 @@ class _TenantWrite:
             after[place] = likes[page]
         return after
 
+    @property
+    def _settings(self) -> TenantSettings:
+        return next(request.settings for request in self.requests if request.settings is not None)
+
+    def cashier(self) -> Cashier:
+        """For the claims, on an event loop."""
+        return Cashier(self.tenant_id, self.claims, self._settings, now=self.now)
+
+    def assign_payments(self, outcomes: Iterable[Payment | DomainError | None]) -> list[WriteRequest]:
+        """Give every claim its outcome. Returns the requests whose claim is left undecided."""
+        remaining = iter(outcomes)
+        left: list[WriteRequest] = []
+        for request in self.requests:
+            decided = [next(remaining) for _ in request.claims]
+            request.payments = [outcome for outcome in decided if outcome is not None]
+            self._paid += [
+                outcome.delta for outcome in request.payments if isinstance(outcome, Payment) and not outcome.is_replay
+            ]
+            if len(request.payments) < len(decided):
+                left.append(request)
+        return left
+
     def _pay(self, tx: Tx) -> None:
         """Pay or refuse the claims, and count all rejections: refused claims of a tenant's app are rejected events."""
-        settings = next(request.settings for request in self.requests if request.settings is not None)
-        outcomes = payments.pay_all(tx, self.claims, settings, room=self.room, now=self.now)
+        outcomes = payments.pay_all(tx, self.claims, self._settings, room=self.room, now=self.now)
+        self.assign_payments(outcomes.payments)
         self._created_users += outcomes.created_users
-        remaining = iter(outcomes.payments)
         rejected: Counter[str] = Counter()
         for request in self.requests:
             rejected.update(request.rejected or {})
             rejected.update(outcome.result.reason for outcome in request.outcomes if outcome.result.reason)
-            request.payments = [next(remaining) for _ in request.claims]
             for claim, outcome in zip(request.claims, request.payments, strict=True):
-                if isinstance(outcome, Payment):
-                    self._paid += [] if outcome.is_replay else [outcome.delta]
-                elif claim.verification is Verification.CLIENT and not isinstance(outcome, PayloadDiffers):
-                    rejected[reason_of(outcome).value] += 1
+                if isinstance(outcome, Payment | PayloadDiffers) or claim.verification is not Verification.CLIENT:
+                    continue
+                rejected[reason_of(outcome).value] += 1
         if rejected:
             tx.run(
                 _COUNT_REJECTIONS,

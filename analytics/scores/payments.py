@@ -64,10 +64,11 @@ def pay_all(tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, 
     if not claims:
         return Paid([], 0)
     for _ in range(MAX_TRIES):
-        cashier = _Cashier(tx, claims, settings, room=room, now=now)
-        decided = [cashier.decide(place) for place in range(len(claims))]
-        if cashier.write():
-            return Paid([_outcome(one) for one in decided], cashier.created_users)
+        cashier = Cashier(tx.tenant, claims, settings, now=now, tx=tx)
+        cashier.decide(tx.call(*cashier.facts(room)))
+        record = cashier.record(reading.ranks_for(tx, cashier.board, cashier.scores_to_rank))
+        if record is None or tx.call(*record)[0].record_payments:
+            return Paid([outcome for outcome in cashier.outcomes() if outcome is not None], cashier.created_users)
         # Another transaction has just paid one of the sources to another user.
     raise Contended
 
@@ -119,11 +120,19 @@ class _Repeated:
     of: _NewPayment
 
 
-_Decision = _NewPayment | _Repeated | Payment | DomainError
+class _Left(Exception):
+    """A claim that only a thread can decide: it would have to ask the database for more."""
 
 
-def _outcome(decided: _Decision) -> Payment | DomainError:
+_Decision = _NewPayment | _Repeated | Payment | DomainError | _Left
+# A statement, and a value for each `%s`.
+Call = tuple[str, Sequence[Any]]
+
+
+def _outcome(decided: _Decision) -> Payment | DomainError | None:
     match decided:
+        case _Left():
+            return None
         case _NewPayment():
             return decided.payment(is_replay=False)
         case _Repeated(first):
@@ -132,76 +141,115 @@ def _outcome(decided: _Decision) -> Payment | DomainError:
             return decided
 
 
-class _Cashier:
-    """The claims of one commit: what decides about them, and what was decided so far."""
+class Cashier:
+    """The claims of one tenant in one commit: what decides about them, and what was decided so far.
+
+    Whoever has the transaction asks it `facts`, has the claims decided, and executes `record`, which writes what is
+    paid. Without `tx` (on an event loop) a claim about which more would have to be asked is left undecided.
+    """
 
     def __init__(
-        self, tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, room: int, now: datetime
+        self,
+        tenant_id: str,
+        claims: Sequence[ActionClaim],
+        settings: TenantSettings,
+        *,
+        now: datetime,
+        tx: Tx | None = None,
     ) -> None:
-        self.tx = tx
-        self.settings = settings
-        self.now = now
+        self._tenant_id = tenant_id
+        self._tx = tx
+        self._settings = settings
+        self._now = now
         # The ledger's times are in milliseconds, as everything that is shown.
-        self.at = now.replace(microsecond=now.microsecond // 1000 * 1000)
-        self.new: list[_NewPayment] = []
-        self.accounts: dict[UUID, _Account] = {}
-        self.paid_sources: dict[str, _NewPayment] = {}
-        self.once_keys: set[str] = set()
-        self.facts = self._read_facts(claims, room)
-        self.created_users = self.facts[0].created
-        # With our id of their user, where there is one.
-        self.claims = [
-            replace(claim, user=row.user_id) if row.user_id is not None else claim
-            for claim, row in zip(claims, self.facts, strict=True)
-        ]
-        for claim, row in zip(self.claims, self.facts, strict=True):
-            self._open_account(claim, row)
+        self._at = now.replace(microsecond=now.microsecond // 1000 * 1000)
+        self._claims = claims
+        self._new: list[_NewPayment] = []
+        self._accounts: dict[UUID, _Account] = {}
+        self._paid_sources: dict[str, _NewPayment] = {}
+        self._once_keys: set[str] = set()
+        self._decided: list[_Decision] = []
+        self.created_users = 0
+        self.board = Board(tenant_id, "users", Window.ALL, POINTS)
 
-    def _read_facts(self, claims: Sequence[ActionClaim], room: int) -> Sequence[Any]:
+    def facts(self, room: int) -> Call:
         """For each claim everything it depends on: an earlier payment, the terms, and what the user was paid lately."""
-        return self.tx.call(
-            _FACTS,
-            (
-                self.tx.tenant,
-                POINTS.account,
-                [claim.user if isinstance(claim.user, UUID) else None for claim in claims],
-                [claim.user if isinstance(claim.user, str) else None for claim in claims],
-                [claim.action_type for claim in claims],
-                [claim.source for claim in claims],
-                [normal_object(claim.object) for claim in claims],
-                [claim.object or "" for claim in claims],
-                room,
-                self.now,
-                midnight(self.now),
-                self.now - integrity.WINDOW,
-                self.now - timedelta(seconds=limits.WINDOW_S),
-                Rule.POINTS_PER_HOUR.value,
-            ),
+        claims = self._claims
+        return _FACTS, (
+            self._tenant_id,
+            POINTS.account,
+            [claim.user if isinstance(claim.user, UUID) else None for claim in claims],
+            [claim.user if isinstance(claim.user, str) else None for claim in claims],
+            [claim.action_type for claim in claims],
+            [claim.source for claim in claims],
+            [normal_object(claim.object) for claim in claims],
+            [claim.object or "" for claim in claims],
+            room,
+            self._now,
+            midnight(self._now),
+            self._now - integrity.WINDOW,
+            self._now - timedelta(seconds=limits.WINDOW_S),
+            Rule.POINTS_PER_HOUR.value,
         )
+
+    def decide(self, facts: Sequence[Any]) -> None:
+        """Each claim in turn."""
+        self.created_users = facts[0].created
+        # With our id of their user, where there is one.
+        claims = [
+            claim if row.user_id is None or row.user_id == claim.user else replace(claim, user=row.user_id)
+            for claim, row in zip(self._claims, facts, strict=True)
+        ]
+        for claim, row in zip(claims, facts, strict=True):
+            self._open_account(claim, row)
+        self._decided = [self._decide(claim, row) for claim, row in zip(claims, facts, strict=True)]
+
+    def outcomes(self) -> list[Payment | DomainError | None]:
+        """What became of the claims, in their order. None: it is left undecided, and nothing of it was written."""
+        return [_outcome(one) for one in self._decided]
+
+    @property
+    def scores_to_rank(self) -> list[int]:
+        """The new scores whose ranks are shown: not those of a batch."""
+        return [new.score for new in self._ranked]
+
+    @property
+    def _ranked(self) -> list[_NewPayment]:
+        return [new for new in self._new if new.claim.verification is not Verification.CLIENT]
+
+    def record(self, ranks: Sequence[int]) -> Call | None:
+        """What writes the payments, with the ranks of `scores_to_rank`; None: there are none.
+
+        It returns false, and writes nothing, if one of the sources was paid to another user meanwhile.
+        """
+        for new, rank in zip(self._ranked, ranks, strict=True):
+            new.rank = rank
+        return (_RECORD, self._columns()) if self._new else None
 
     def _open_account(self, claim: ActionClaim, row: Any) -> None:
         if row.user_id is None:
             return
-        account = self.accounts.get(row.user_id)
+        account = self._accounts.get(row.user_id)
         if account is None:
-            account = self.accounts[row.user_id] = _Account(
+            account = self._accounts[row.user_id] = _Account(
                 row.user_id, row.balance, row.is_suspended, row.updates, row.oldest_update_at, row.points_in_last_hour
             )
         account.done.setdefault(claim.action_type, Done(row.times_today, row.points_today, row.last_at))
 
-    def decide(self, place: int) -> _Decision:
-        claim, row = self.claims[place], self.facts[place]
+    def _decide(self, claim: ActionClaim, row: Any) -> _Decision:
         try:
             return self._replay(claim, row) or self._pay(claim, row)
+        except _Left as left:
+            return left
         except DomainError as refused:
-            account = self.accounts.get(row.user_id)
+            account = self._accounts.get(row.user_id)
             if account is not None and isinstance(refused, TooMany | UserSuspended | limits.TooBusy):
                 account.refused = refused
             return refused
 
     def _replay(self, claim: ActionClaim, row: Any) -> Payment | _Repeated | None:
         """The first payment for the same source, in an earlier transaction or in this one."""
-        first = self.paid_sources.get(claim.source)
+        first = self._paid_sources.get(claim.source)
         if row.paid_hash is None and first is None:
             return None
         if claim.payload_hash != (bytes(row.paid_hash) if first is None else first.claim.payload_hash):
@@ -212,27 +260,30 @@ class _Cashier:
 
     def _pay(self, claim: ActionClaim, row: Any) -> _NewPayment:
         account = self._account_of(claim, row)
-        done, was_done = account.done[claim.action_type], row.was_done or row.once_key in self.once_keys
-        points, terms = points_for(claim, _terms(row), done, was_done=was_done, now=self.now)
+        done, was_done = account.done[claim.action_type], row.was_done or row.once_key in self._once_keys
+        points, terms = points_for(claim, _terms(row), done, was_done=was_done, now=self._now)
         if account.score + points > ledger.MAX_SCORE:
             raise ledger.TooHigh
         state = limits.require_user(
-            per_minute=self.settings.limits.score_updates_per_minute,
+            per_minute=self._settings.limits.score_updates_per_minute,
             updates=account.updates,
             oldest_at=account.oldest_update_at,
-            now=self.now,
+            now=self._now,
         )
         limits.breakers.require(
-            self.tx.tenant, max_per_minute=self.settings.limits.score_spike_per_minute, pending=len(self.new)
+            self._tenant_id, max_per_minute=self._settings.limits.score_spike_per_minute, pending=len(self._new)
         )
+        is_suspicious = account.points_in_last_hour + points > self._settings.integrity.points_per_hour
+        if is_suspicious:
+            self._require_tx()  # before anything changes
         account.score += points
         account.updates += 1
-        account.oldest_update_at = account.oldest_update_at or self.at
+        account.oldest_update_at = account.oldest_update_at or self._at
         account.points_in_last_hour += points
-        done.times_today, done.points_today, done.last_at = done.times_today + 1, done.points_today + points, self.at
+        done.times_today, done.points_today, done.last_at = done.times_today + 1, done.points_today + points, self._at
         if terms.once_per_object:
-            self.once_keys.add(row.once_key)
-        new = self.paid_sources[claim.source] = _NewPayment(
+            self._once_keys.add(row.once_key)
+        new = self._paid_sources[claim.source] = _NewPayment(
             claim,
             account.user_id,
             uuid4(),
@@ -241,8 +292,9 @@ class _Cashier:
             once_key=row.once_key if terms.once_per_object else None,
             limit=state,
         )
-        self.new.append(new)
-        self._flag_if_suspicious(account)
+        self._new.append(new)
+        if is_suspicious:
+            self._flag(account)
         return new
 
     def _account_of(self, claim: ActionClaim, row: Any) -> _Account:
@@ -250,57 +302,52 @@ class _Cashier:
         if isinstance(claim.user, str):  # not created: the action is unknown, or there is no room
             if row.points is None:
                 raise UnknownAction(claim.action_type)
-            raise CeilingReached(Ceiling.USERS, ceilings.read(self.tx)[Ceiling.USERS])
-        account = self.accounts.get(claim.user)
+            raise CeilingReached(Ceiling.USERS, ceilings.read(self._require_tx())[Ceiling.USERS])
+        account = self._accounts.get(claim.user)
         if account is None or account.is_suspended:
             raise UserSuspended
         if account.refused is not None:
             raise account.refused
         return account
 
-    def _flag_if_suspicious(self, account: _Account) -> None:
-        rule = self.settings.integrity
-        if account.points_in_last_hour <= rule.points_per_hour:
-            return
+    def _flag(self, account: _Account) -> None:
+        rule, tx = self._settings.integrity, self._require_tx()
         is_raised = integrity.raise_flag(
-            self.tx,
+            tx,
             account.user_id,
             Rule.POINTS_PER_HOUR,
             {"points": account.points_in_last_hour, "most": rule.points_per_hour},
             state=integrity.State.SUSPENDED if rule.suspend_automatically else integrity.State.OPEN,
-            now=self.now,
+            now=self._now,
         )
         if is_raised and rule.suspend_automatically:
-            user_changes.change_user(self.tx, users.get(self.tx, account.user_id), {"suspended": True}, now=self.now)
+            user_changes.change_user(tx, users.get(tx, account.user_id), {"suspended": True}, now=self._now)
             account.is_suspended = True
 
-    def write(self) -> bool:
-        """Write what is paid. False, and nothing is written: one of the sources was paid to another user meanwhile."""
-        ranked = [new for new in self.new if new.claim.verification is not Verification.CLIENT]  # a batch shows none
-        board = Board(self.tx.tenant, "users", Window.ALL, POINTS)
-        for new, rank in zip(ranked, reading.ranks_for(self.tx, board, [new.score for new in ranked]), strict=True):
-            new.rank = rank
-        return not self.new or bool(self.tx.call(_RECORD, self._columns())[0].record_payments)
+    def _require_tx(self) -> Tx:
+        if self._tx is None:
+            raise _Left
+        return self._tx
 
     def _columns(self) -> tuple[Any, ...]:
         """The parameters of `record_payments`, in its order."""
-        claims = [new.claim for new in self.new]
+        claims = [new.claim for new in self._new]
         tokens = [claim.token for claim in claims if claim.token is not None]
         return (
-            self.tx.tenant,
+            self._tenant_id,
             POINTS.account,
-            self.now,
-            self.at,
-            hour_of(self.at),
-            array(new.user_id for new in self.new),
+            self._now,
+            self._at,
+            hour_of(self._at),
+            array(new.user_id for new in self._new),
             [claim.source for claim in claims],
             [claim.action_type for claim in claims],
-            array(new.delta for new in self.new),
-            array(new.score for new in self.new),
-            array("NULL" if new.rank is None else new.rank for new in self.new),
-            array(new.event_id for new in self.new),
+            array(new.delta for new in self._new),
+            array(new.score for new in self._new),
+            array("NULL" if new.rank is None else new.rank for new in self._new),
+            array(new.event_id for new in self._new),
             [claim.payload_hash for claim in claims],
-            [new.once_key for new in self.new],
+            [new.once_key for new in self._new],
             array(claim.verification.value for claim in claims),
             [claim.client_time for claim in claims],
             [claim.object for claim in claims],

@@ -335,12 +335,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        if not self._is_paused and not self._is_lost:
+        if not self._is_paused and not self._transport.is_closing():
             self._is_paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._is_paused and not self._is_lost:
+        if self._is_paused and not self._transport.is_closing():
             self._is_paused = False
             self._transport.resume_reading()
 

@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from analytics.boards import redis_reads
+from analytics.boards.names import Board
 from analytics.ingest.loop_commit import LoopCommit
-from analytics.ingest.writes import WriteRequest, commit_on_loop, commit_together
+from analytics.ingest.loop_writes import commit_claims_on_loop, commit_on_loop
 from app.http import edge
 from app.http.answer_cache import Answer
 from app.http.fast_answer import FastAnswer
@@ -23,19 +25,23 @@ from app.http.fast_calls import BoardQuestion, FastCall, FastRead, FastWrite
 from app.http.fast_lane import FastLane, PendingWrite
 from app.http.gathered_reads import GatheredReads
 from app.http.services import Services
-from app.server import wsgi_calls
+from app.server import open_files, wsgi_calls
 from app.server.answers import head_of
 from app.server.requests import Request
 from app.server.site import Site
 from tenants import waiting
 from tenants.loop_connection import LoopConnection
 
+MAX_CONNECTIONS = 10_000
+# Of the files that a process may have open, for everything but connections.
+RESERVED_FILES = 256
 # One of so many threads may wait for a long body.
 SHARE_OF_SLOW_BODIES = 4
 # Longer or packed bodies are not read on the loop: that would take too long for the others.
 MAX_SHORT_BYTES = 2 * 1024
-# So many are prepared on the loop without delaying others for long; claims, each of which takes longer, in a thread.
-MAX_PER_COMMIT = 256
+# In one commit: prepared and answered on the loop without delaying others for long. A claim takes longer.
+MAX_EVENTS = 256
+MAX_CLAIMS = 64
 
 
 class Front:
@@ -47,7 +53,7 @@ class Front:
         # Started with the first requests, so after a fork.
         self._max_threads = services.settings.all_web_threads
         self._threads = ThreadPoolExecutor(self._max_threads, thread_name_prefix="web")
-        self._cashier = ThreadPoolExecutor(1, thread_name_prefix="claims")
+        self._ranks = ThreadPoolExecutor(1, thread_name_prefix="ranks")
         self._reads = GatheredReads(self._lane.reads.answer_together)
         self._always = b"".join(f"{name}: {value}\r\n".encode() for name, value in self._lane.always)
         self._resolved: deque[tuple[Callable[[Any], None], Any]] = deque()
@@ -56,11 +62,17 @@ class Front:
     def start(self, loop: asyncio.AbstractEventLoop) -> Site:
         """Answer requests from now on, on this loop, in this thread."""
         self._loop = loop
-        commit = partial(commit_on_loop, connection=LoopConnection(loop))
-        self._events = LoopCommit(loop, commit, max_requests=MAX_PER_COMMIT, after=self._waker)
-        self._claims = LoopCommit(loop, self._commit_claims, max_requests=MAX_PER_COMMIT, after=self._waker)
+        write = partial(commit_on_loop, connection=LoopConnection(loop))
+        self._events = LoopCommit(loop, write, max_requests=MAX_EVENTS, after=self._waker)
+        pay = partial(commit_claims_on_loop, connection=LoopConnection(loop), read_ranks=self._read_ranks)
+        self._claims = LoopCommit(loop, pay, max_requests=MAX_CLAIMS, after=self._waker)
         waiting.forbid_in_this_thread()
-        return Site(loop, self.handle, max_slow_bodies=max(1, self._max_threads // SHARE_OF_SLOW_BODIES))
+        return Site(
+            loop,
+            self.handle,
+            max_slow_bodies=max(1, self._max_threads // SHARE_OF_SLOW_BODIES),
+            max_connections=open_files.allow(MAX_CONNECTIONS, reserved=RESERVED_FILES),
+        )
 
     def handle(self, request: Request) -> None:
         """On the loop."""
@@ -113,9 +125,11 @@ class Front:
         request.answer(head, answer.body)
         self._lane.record(call, answer.code, time.perf_counter() - started, request_id, request.environ)
 
-    def _commit_claims(self, requests: Sequence[WriteRequest]) -> "asyncio.Future[list[WriteRequest]]":
-        """In a thread: what decides about them is read from PostgreSQL and Redis, in turns."""
-        return self._loop.run_in_executor(self._cashier, commit_together, requests, True)
+    def _read_ranks(
+        self, asked: Sequence[tuple[Board, Sequence[int]]]
+    ) -> "asyncio.Future[Sequence[Sequence[int] | None]]":
+        """By a thread, which may wait for Redis."""
+        return self._loop.run_in_executor(self._ranks, redis_reads.ranks_together, asked)
 
     def _resolve(self, call: Callable[[Any], None], result: Any) -> None:
         """From another thread. The loop is woken once for all that are answered together."""

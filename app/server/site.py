@@ -16,7 +16,6 @@ from app.server.requests import Request
 if TYPE_CHECKING:
     from app.server.connection import Connection
 
-MAX_CONNECTIONS = 10_000
 # How often deadlines are looked at.
 SWEEP_EVERY_S = 1.0
 
@@ -25,7 +24,12 @@ log = structlog.get_logger()
 
 class Site:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, handle: Callable[[Request], None], *, max_slow_bodies: int
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handle: Callable[[Request], None],
+        *,
+        max_slow_bodies: int,
+        max_connections: int,
     ) -> None:
         """`handle` is given each request, on the loop. `max_slow_bodies`: how many threads may wait for bodies."""
         self.loop = loop
@@ -33,6 +37,7 @@ class Site:
         self._received: list[Request] = []
         self.slow_bodies = threading.BoundedSemaphore(max_slow_bodies)
         self.connections: set[Connection] = set()
+        self._max_connections = max_connections
         self._stopped: asyncio.Future[None] | None = None
         self.date = b""
         self._sweep()
@@ -74,7 +79,7 @@ class Site:
 
     @property
     def is_full(self) -> bool:
-        return len(self.connections) >= MAX_CONNECTIONS
+        return len(self.connections) >= self._max_connections
 
     @property
     def is_stopping(self) -> bool:

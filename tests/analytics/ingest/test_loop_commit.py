@@ -12,8 +12,9 @@ from sqlalchemy.exc import DBAPIError
 from analytics.ingest import loop_commit
 from analytics.ingest.group_commit import Overloaded
 from analytics.ingest.loop_commit import LoopCommit
+from analytics.ingest.loop_writes import commit_on_loop
 from analytics.ingest.reasons import Result
-from analytics.ingest.writes import WriteRequest, commit_on_loop
+from analytics.ingest.writes import WriteRequest
 from tenants.credentials import ClientToken
 from tenants.db import SHARED_LOCK_TIMEOUT_MS, owner_tx, tenant_tx
 from tenants.loop_connection import LoopConnection

@@ -74,7 +74,7 @@ def serving(handle: Handle) -> Iterator[Served]:
     stop: list[Callable[[], None]] = []
 
     async def serve() -> None:
-        shared = Site(loop, handle, max_slow_bodies=2)
+        shared = Site(loop, handle, max_slow_bodies=2, max_connections=100)
         listening = processes.listen("127.0.0.1", 0, shares_port=False)
         server = await loop.create_server(lambda: Connection(shared), sock=listening)
         stopped = asyncio.Event()

@@ -31,7 +31,7 @@ def answer(request):
 class Pid:
     def start(self, loop):
         handle = lambda request: threading.Thread(target=answer, args=(request,)).start()
-        return Site(loop, handle, max_slow_bodies=1)
+        return Site(loop, handle, max_slow_bodies=1, max_connections=100)
 
 try:
     processes.serve(Pid, host="127.0.0.1", port=int(sys.argv[1]), processes=2)

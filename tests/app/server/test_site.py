@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from app.server import site
 from app.server.requests import Request
 from tests.app.server.test_connection import CLOSE, Served, bodies_of, echo, receive_all, serving
 from tests.service import eventually
@@ -18,7 +17,7 @@ def _served() -> Any:
 
 
 def test_above_a_number_of_connections_the_next_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(served.site, "_max_connections", 2)
     with served.connect(), served.connect():
         eventually(lambda: len(served.site.connections) == 2)
         assert served.send(b"") == b""

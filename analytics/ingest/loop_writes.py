@@ -1,0 +1,77 @@
+"""Writing events on an event loop: what `analytics.ingest.writes` does, over a connection that the loop waits for."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from analytics.boards.names import Board
+from analytics.ingest.writes import (
+    TenantWrite,
+    WriteRequest,
+    assign_outcomes,
+    by_tenant,
+    event_calls,
+    rolled_back_on_error,
+)
+from analytics.scores.payments import Call, Cashier
+from tenants.loop_connection import LoopConnection
+
+# Reads the ranks of scores on boards of users; None: Redis does not have the board.
+ReadRanks = Callable[[Sequence[tuple[Board, Sequence[int]]]], Awaitable[Sequence[Sequence[int] | None]]]
+
+
+async def commit_on_loop(requests: Sequence[WriteRequest], connection: LoopConnection) -> list[WriteRequest]:
+    """Write requests without claims, in one round trip. As `writes.commit_together`, shared by tenants."""
+    writes = by_tenant(requests)
+    return assign_outcomes(writes, await connection.run_in_one_trip(event_calls(writes), shared=True))
+
+
+async def commit_claims_on_loop(
+    requests: Sequence[WriteRequest], connection: LoopConnection, read_ranks: ReadRanks
+) -> list[WriteRequest]:
+    """The same for requests with nothing but claims: two round trips, and the ranks of the new scores in between.
+
+    Left are also claims that only a thread can decide, and all of a tenant whose board Redis does not have.
+    """
+    all_claims = [_Claims(write, write.cashier()) for write in by_tenant(requests)]
+    async with connection.transaction(shared=True) as tx:
+        with rolled_back_on_error():
+            facts = await tx.run([(one.tenant_id, *one.cashier.facts(one.write.room)) for one in all_claims])
+            for one, rows in zip(all_claims, facts, strict=True):
+                one.cashier.decide(rows)
+            ranks = await read_ranks([(one.cashier.board, one.cashier.scores_to_rank) for one in all_claims])
+            for one, its_ranks in zip(all_claims, ranks, strict=True):
+                one.prepare(its_ranks)
+        recording = [one for one in all_claims if one.record is not None]
+        answers = await tx.commit([(one.tenant_id, *(one.record or ())) for one in recording])
+        for one, rows in zip(recording, answers, strict=True):
+            one.is_left = not rows[0].record_payments
+    return [request for one in all_claims for request in one.assign_outcomes()]
+
+
+@dataclass
+class _Claims:
+    """One tenant's claims in a commit on an event loop."""
+
+    write: TenantWrite
+    cashier: Cashier
+    # What writes the payments, if there are any.
+    record: Call | None = None
+    # Whether nothing of them is written, and a thread must decide about them.
+    is_left: bool = False
+
+    @property
+    def tenant_id(self) -> str:
+        return self.write.tenant_id
+
+    def prepare(self, ranks: Sequence[int] | None) -> None:
+        self.is_left = ranks is None and bool(self.cashier.scores_to_rank)
+        if not self.is_left:
+            self.record = self.cashier.record(ranks or ())
+
+    def assign_outcomes(self) -> list[WriteRequest]:
+        """Returns the requests that are left."""
+        if self.is_left:
+            return [*self.write.requests]
+        left = self.write.assign_payments(self.cashier.outcomes())
+        self.write.measure()
+        return left
