@@ -11,7 +11,7 @@ tenant whose rows are locked for long is left to the threads for a while.
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +29,7 @@ from analytics.ingest.group_commit import (
     outcome_is_known,
 )
 from analytics.ingest.writes import Unwritable, WriteRequest
+from tenants.shares import share_of
 
 # Of all tenants: more are left to threads, which refuse what is too much.
 MAX_WAITING = 4_096
@@ -72,6 +73,7 @@ class LoopCommit:
         self._loop = loop
         self._commit = commit
         self._max_requests = max_requests
+        self._share = share_of(max_requests)
         self._after = after
         self._wait_s = wait_s
         self._waiting: deque[_Caller] = deque()
@@ -112,9 +114,23 @@ class LoopCommit:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_requests))]
+        batch = self._take()
         if batch:
             self._committing = self._loop.create_task(self._lead(batch))
+
+    def _take(self) -> list[_Caller]:
+        """The next batch, in the order of arrival; no tenant gets more than its share, so that others fit in."""
+        batch: list[_Caller] = []
+        taken: Counter[str] = Counter()
+        waiting, self._waiting = self._waiting, deque()
+        for caller in waiting:
+            tenant_id = caller.request.tenant_id
+            if len(batch) < self._max_requests and taken[tenant_id] < self._share:
+                batch.append(caller)
+                taken[tenant_id] += 1
+            else:
+                self._waiting.append(caller)
+        return batch
 
     async def _lead(self, batch: Sequence[_Caller]) -> None:
         """Commit a batch; then begin the next one, whatever happened."""

@@ -82,15 +82,25 @@ def test_requests_in_flight_share_commits_across_tenants(
     assert {*followed} == {tenant, other_tenant}
 
 
-def test_no_commit_has_more_than_its_bound(tenant: str, make: Make, commits: list[int]) -> None:
-    make_pages(tenant, "a")
+def test_no_commit_has_more_than_its_bound_and_no_tenant_more_than_its_share_of_it(
+    tenant: str, other_tenant: str, make: Make, commits: list[int]
+) -> None:
+    for tenant_id in (tenant, other_tenant):
+        make_pages(tenant_id, "a")
 
     async def test() -> None:
-        assert all(await written(make(max_requests=4), *(view(tenant, "a") for _ in range(10))))
+        group = make(max_requests=4)
+        first = submit(group, view(tenant, "a"))
+        others = [submit(group, view(tenant, "a")) for _ in range(9)]
+        quick = submit(group, view(other_tenant, "a"))
+        await first
+        await quick
+        assert sum(other.done() for other in others) == 3, "it was in the next commit, beside three quarters"
+        assert all(await asyncio.gather(*others))
 
     run(test())
-    assert views_of(tenant) == 10
-    assert max(commits) == 4
+    assert (views_of(tenant), views_of(other_tenant)) == (10, 1)
+    assert commits == [1, 4, 3, 3]
 
 
 def test_a_lone_caller_is_not_kept_waiting_for_others(tenant: str, make: Make) -> None:
