@@ -19,6 +19,7 @@ from tests.service import ROOT, eventually, free_port
 
 SERVE = """
 import os, sys, threading, time
+from app.run.launcher import die_with_parent
 from app.server import processes
 from app.server.answers import head_of
 from app.server.site import Site
@@ -28,7 +29,12 @@ def answer(request):
     time.sleep(0.5 if request.environ["PATH_INFO"] == "/slow" else 0)
     request.answer_soon(head_of("200 OK", [("Content-Length", str(len(body)))]), body)
 
+parent = os.getpid()
+
 class Pid:
+    def __init__(self):
+        die_with_parent(parent)
+
     def start(self, loop):
         handle = lambda request: threading.Thread(target=answer, args=(request,)).start()
         return Site(loop, handle, max_slow_bodies=1, max_connections=100)
@@ -49,8 +55,10 @@ def server() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         eventually(lambda: requests.get(url, timeout=2).ok)
         yield process, url
     finally:
+        children = psutil.Process(process.pid).children() if process.poll() is None else []
         process.kill()
         process.wait(10)
+        assert psutil.wait_procs(children, 10)[1] == [], "they end with their parent"
         assert process.stderr is not None
         process.stderr.close()
 
