@@ -112,6 +112,11 @@ def read_state(data_dir: Path) -> dict[str, Any] | None:
     return state if isinstance(state, dict) else None
 
 
+def is_new(data_dir: Path) -> bool:
+    """Whether no server was ever started in this folder."""
+    return not (data_dir / "secrets.json").exists()
+
+
 def read_secrets(data_dir: Path) -> dict[str, str]:
     """Passwords and the secret key of this folder, generated the first time."""
     file = data_dir / "secrets.json"

@@ -36,12 +36,13 @@ def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, a
         with processes.signals():
             try:
                 environment.keep_metrics_in(data_dir)
+                is_new = data_folder.is_new(data_dir)
                 addresses, are_up = _start_servers(processes, settings, data_dir, lock)
                 processes.env = environment.for_children(
                     settings, addresses, data_dir=data_dir, live_port=live_port, is_terminal=sys.stdout.isatty()
                 )
-                # It loads its libraries itself, while the servers start and this process loads those of the others.
-                processes.add_command("live", "live", env=_without_owner_login(addresses))
+                if not is_new:  # else it would find no database yet, and say so
+                    _start_live(processes, addresses)
                 forked.load_libraries()
                 if processes.wait_for(are_up):
                     if settings.database_url is None or settings.redis_url is None:  # commands use our servers
@@ -104,6 +105,7 @@ def _start_service(
     as_json: bool,
 ) -> None:
     demo_credentials = _prepare_database(addresses, data_dir if demo else None)
+    _start_live(processes, addresses)
     demo_secret = {"PLAUDIT_DEMO_SECRET": secrets.token_urlsafe(32) if traffic else ""}
     if settings.database_url is None:
         processes.add_fork("web", "app.cli", "web", env=_without_owner_login(addresses) | demo_secret)
@@ -133,6 +135,12 @@ def _start_service(
             ready = {"ready": True, "url": settings.public_url, "live_url": live_url, **demo_credentials}
             _print_ready(ready, processes.out, as_json=as_json)
         processes.run()
+
+
+def _start_live(processes: Supervisor, addresses: Addresses) -> None:
+    """Unless it runs. As early as it can: it loads its libraries itself, while the servers start and we load others."""
+    if not any(child.name == "live" for child in processes.children):
+        processes.add_command("live", "live", env=_without_owner_login(addresses))
 
 
 def _without_owner_login(addresses: Addresses) -> dict[str, str]:

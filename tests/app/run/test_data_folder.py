@@ -68,6 +68,12 @@ def test_an_up_that_never_has_servers_is_not_waited_for_for_ever(folder: Path, m
         data_folder.wait_for_up(folder)
 
 
+def test_a_folder_is_new_until_a_server_was_started_in_it(folder: Path) -> None:
+    assert data_folder.is_new(folder)
+    data_folder.read_secrets(folder)
+    assert not data_folder.is_new(folder)
+
+
 def test_secrets_are_generated_once_and_added_where_one_is_missing(folder: Path) -> None:
     first = data_folder.read_secrets(folder)
     assert len({*first.values()}) == len(first) == 5
