@@ -2,8 +2,8 @@
 
 At most one job is pending for each tenant: a short-lived flag in Redis says so (not RQ's job id, which an orphaned job
 would keep for minutes). The job clears the flag when it has the tenant's board lock, before it reads, so whatever is
-committed after that wakes another. A job that finds the lock taken leaves the flag: whoever has the lock enqueues the
-next job when it is done, and until then nobody else does.
+committed after that wakes another. A job that finds the lock taken leaves the flag for a moment, and asks the job that
+has the lock to enqueue the next one when it is done.
 """
 
 import contextlib
@@ -18,6 +18,10 @@ from tenants.redis import RedisUnavailable, key
 JOB = "workers.jobs.project"
 # Longer than a job usually waits, shorter than anybody wants to: then the sweep, or the next change, wakes another.
 PENDING_S = 5
+# How long nobody is woken after a job found the lock taken: not for long, since it may be taken by what is no job.
+BUSY_S = 1
+# As long as a job may take that is asked to have another one follow.
+AGAIN_S = 60
 MAX_PAUSE_S = 0.25
 GATHER_S = 0.005
 # Between two wake-ups by the group commits of a process.
@@ -95,8 +99,8 @@ def wait_out_pause(tenant_id: str) -> None:
 def ask_to_run_again(tenant_id: str) -> None:
     """Another worker holds the lock: ask it to have the tenant projected once more, and nobody else to."""
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
-        client.set(_again_key(tenant_id), "1", ex=PENDING_S)
-        client.set(_pending_key(tenant_id), "1", ex=PENDING_S)
+        client.set(_again_key(tenant_id), "1", ex=AGAIN_S)
+        client.set(_pending_key(tenant_id), "1", ex=BUSY_S)
 
 
 def _pending_key(tenant_id: str) -> str:

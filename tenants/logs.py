@@ -69,7 +69,7 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    for noisy in ("alembic", "rq", "werkzeug", "granian.access"):
+    for noisy in ("alembic", "rq", "werkzeug"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -1,7 +1,7 @@
-"""A connection for an event loop: a transaction in one round trip, while the loop goes on with everything else.
+"""A connection for an event loop: a transaction in one or two round trips, while the loop goes on with everything else.
 
-It is opened by a thread, outside of the pool, and kept. One transaction at a time: the group commit of the loop is its
-only user.
+It is opened by a thread, taken out of the pool, and kept. One transaction at a time: a group commit of the loop is its
+only user. A round trip that is not answered in time closes it: whether it was executed is then unknown.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 from psycopg.abc import PQGen
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ConnStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
@@ -19,6 +19,10 @@ from tenants import pipelines
 from tenants.db import SERVICE_ROLE, set_role, set_tenant
 from tenants.group_tx import Calls, rows_of_calls, statements_of, take_out
 from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, Statement
+
+# Longer than the server lets a statement take, for a server or network that does not answer at all.
+MAX_TRIP_S = 10.0
+MAX_STEPS_WHEN_LOST = 100
 
 
 class LoopConnection:
@@ -93,25 +97,42 @@ class _Exchange:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, driver: Driver, waits: PQGen[list[PGresult]]) -> None:
         self._loop = loop
+        self._driver = driver
         self._waits = waits
         self._socket = driver.pgconn.socket
         self._watched = 0
+        self._ending = loop.call_later(MAX_TRIP_S, self._time_out)
         self.done: asyncio.Future[list[PGresult]] = loop.create_future()
         self._advance(None)
 
     def _advance(self, ready: Ready | None) -> None:
         try:
             wanted = next(self._waits) if ready is None else self._waits.send(ready)
+            for _ in range(MAX_STEPS_WHEN_LOST):
+                if self._driver.pgconn.status == ConnStatus.OK:
+                    self._watch(wanted)
+                    return
+                # libpq has closed the socket: there is nothing to wait for, and the next step says why.
+                wanted = self._waits.send(Ready.R)
+            raise psycopg.OperationalError("the connection is lost")  # noqa: TRY301  as the driver would
         except StopIteration as end:
-            self._watch(0)
+            self._end()
             if not self.done.done():
                 self.done.set_result(end.value)
         except Exception as error:  # noqa: BLE001  raised where the result is awaited
-            self._watch(0)
+            self._end()
             if not self.done.done():
                 self.done.set_exception(error)
-        else:
-            self._watch(wanted)
+
+    def _end(self) -> None:
+        self._ending.cancel()
+        self._watch(0)
+        self._waits.close()
+
+    def _time_out(self) -> None:
+        self._end()  # which closes the connection
+        if not self.done.done():
+            self.done.set_exception(psycopg.OperationalError(f"no answer within {MAX_TRIP_S:.0f} s"))
 
     def _watch(self, wanted: int) -> None:
         """Call `_advance` whenever the socket is ready for this: as a rule, whenever something can be read."""

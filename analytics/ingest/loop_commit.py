@@ -33,6 +33,8 @@ from tenants.shares import share_of
 
 # Of all tenants: more are left to threads, which refuse what is too much.
 MAX_WAITING = 4_096
+# How long tenants are tried by themselves, after a commit that they shared has failed; the others are left to threads.
+MAX_RETRY_S = 1.0
 
 log = structlog.get_logger()
 
@@ -136,9 +138,13 @@ class LoopCommit:
         """Commit a batch; then begin the next one, whatever happened."""
         began = time.monotonic()
         try:
-            unwritten = await self._try(batch)
-            if unwritten and len(_by_tenant(batch)) > 1:
-                unwritten = [caller for group in _by_tenant(unwritten) for caller in await self._try(group)]
+            unwritten, has_failed = await self._try(batch)
+            groups = _grouped(unwritten)
+            if has_failed and len(groups) > 1:
+                unwritten = []
+                for group in groups:
+                    is_late = time.monotonic() - began > MAX_RETRY_S
+                    unwritten += group if is_late else (await self._try(group))[0]
             for caller in unwritten:
                 caller.answer(is_decided=False)
         finally:
@@ -147,17 +153,18 @@ class LoopCommit:
             self._callers = len(batch) + len(self._waiting)
             self._begin_when_enough()
 
-    async def _try(self, batch: Sequence[_Caller]) -> list[_Caller]:
-        """Commit these, and answer their callers. Returns those of whom nothing was written."""
+    async def _try(self, batch: Sequence[_Caller]) -> tuple[list[_Caller], bool]:
+        """Commit these, and answer their callers. Returns those of whom nothing was written; and whether all failed."""
         requests = [caller.request for caller in batch]
         left: Sequence[WriteRequest] = ()
+        has_failed = False
         try:
             left = await self._commit(requests)
         except Unwritable:
-            left = requests
+            left, has_failed = requests, True
         except DBAPIError as error:
             if outcome_is_known(error):
-                left = requests
+                left, has_failed = requests, True
                 self._keep_apart_if_slow(requests, error)
             else:
                 fail(requests, error)
@@ -166,17 +173,9 @@ class LoopCommit:
         unwritten = {id(request) for request in left}
         done = [caller for caller in batch if id(caller.request) not in unwritten]
         for caller in done:
-            self._finish(caller)
-        self._follow([caller.request for caller in done])
-        return [caller for caller in batch if id(caller.request) in unwritten]
-
-    def _finish(self, caller: _Caller) -> None:
-        request = caller.request
-        if request.after_commit and request.error is None:  # announcements, which wait for other processes
-            following = self._loop.run_in_executor(None, request.run_after_commit)
-            following.add_done_callback(lambda _: caller.answer(is_decided=True))
-        else:
             caller.answer(is_decided=True)
+        self._follow([caller.request for caller in done])
+        return [caller for caller in batch if id(caller.request) in unwritten], has_failed
 
     def _follow(self, requests: Sequence[WriteRequest]) -> None:
         """Once the callers are answered: whatever goes wrong here, the next commit must begin."""
@@ -211,7 +210,8 @@ class LoopCommit:
         return bool(self._apart) and self._apart.get(tenant_id, 0.0) > time.monotonic()
 
 
-def _by_tenant(callers: Iterable[_Caller]) -> list[list[_Caller]]:
+def _grouped(callers: Iterable[_Caller]) -> list[list[_Caller]]:
+    """By tenant."""
     groups: dict[str, list[_Caller]] = {}
     for caller in callers:
         groups.setdefault(caller.request.tenant_id, []).append(caller)

@@ -70,7 +70,9 @@ class _Claims:
 
     def assign_outcomes(self) -> list[WriteRequest]:
         """Returns the requests that are left."""
+        self.write.count_created(self.cashier.created_users)
         if self.is_left:
+            self.write.measure()
             return [*self.write.requests]
         left = self.write.assign_payments(self.cashier.outcomes())
         self.write.measure()

@@ -37,7 +37,7 @@ from tenants.signing import BadToken
 log = structlog.get_logger()
 
 # How many times as long as a view a claim of an action takes to write.
-CLAIM_WEIGHT = 8
+CLAIM_WEIGHT = 11
 
 
 class Unwritable(Exception):
@@ -298,6 +298,9 @@ class TenantWrite:
     def _settings(self) -> TenantSettings:
         return next(request.settings for request in self.requests if request.settings is not None)
 
+    def count_created(self, users: int) -> None:
+        self._created_users += users
+
     def cashier(self) -> Cashier:
         """For the claims, on an event loop."""
         return Cashier(self.tenant_id, self.claims, self._settings, now=self.now)
@@ -320,7 +323,7 @@ class TenantWrite:
         """Pay or refuse the claims, and count all rejections: refused claims of a tenant's app are rejected events."""
         outcomes = payments.pay_all(tx, self.claims, self._settings, room=self.room, now=self.now)
         self.assign_payments(outcomes.payments)
-        self._created_users += outcomes.created_users
+        self.count_created(outcomes.created_users)
         rejected: Counter[str] = Counter()
         for request in self.requests:
             rejected.update(request.rejected or {})

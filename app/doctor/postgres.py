@@ -21,6 +21,7 @@ MB, GB = 2**20, 2**30
 MAX_CLOCK_DIFFERENCE_S = 2.0
 BAD_CLOCK_DIFFERENCE_S = 60.0
 # Connections of a process that answers requests, beside its pool: it reads and waits for revocations by them.
+FOR_LOOP_COMMITS = 2
 FOR_REVOCATIONS = 2
 # Of the connections that are allowed, in use now.
 MAX_SHARE_IN_USE = 0.8
@@ -216,7 +217,7 @@ def connections_needed(settings: Settings, *, workers: int) -> int:
     for_requests = settings.web_threads // 2 + 1 + FOR_REVOCATIONS
     of_requests, of_jobs = settings.web_processes + 1, workers + 1
     with_owner = of_jobs if settings.service_database_url else of_jobs + of_requests
-    return of_requests * for_requests + 4 * of_jobs + 2 * with_owner
+    return of_requests * for_requests + FOR_LOOP_COMMITS * settings.web_processes + 4 * of_jobs + 2 * with_owner
 
 
 def clock(installation: Installation) -> Iterable[Finding]:

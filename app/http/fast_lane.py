@@ -93,6 +93,7 @@ class FastLane:
         """Count the call, and log it if it was slow and not the demo's (which sends its secret)."""
         request_counts.add(call.method, call.route, status, seconds)
         if seconds > edge.SLOW_S and not edge.is_sent_by_demo(environ.get(edge.DEMO_HEADER), self._demo_secret):
+            logs.begin(request_id=request_id)  # on a loop, another request's may be set
             with contextlib.suppress(WouldWait):
                 actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))  # who was known a moment ago
                 if actor is not None:

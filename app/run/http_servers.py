@@ -29,7 +29,7 @@ def serve_web(settings: Settings) -> None:
     load = partial(_load, settings, os.getpid())
     try:
         processes.serve(load, host=settings.host, port=settings.port, processes=settings.web_processes)
-    except processes.PortInUse as error:
+    except processes.CannotStart as error:
         raise SystemExit(str(error)) from None
 
 

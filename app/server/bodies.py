@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # A longer body is received when it is read: by who may wait, and after the caller is known.
 MAX_EARLY_BYTES = 64 * 1024
+# For a whole request; or for its head, and then for each part of a long body that is read.
 MAX_RECEIVE_S = 20.0
 
 

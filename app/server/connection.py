@@ -22,18 +22,16 @@ import httptools
 
 from app.http import request_counts
 from app.server.answers import refusal
-from app.server.bodies import Body
-from app.server.requests import ENVIRON, Environ, Request, key_of
+from app.server.bodies import MAX_RECEIVE_S, Body
+from app.server.requests import ENVIRON, VERSIONS, Environ, Request, key_of, same_framing
 from app.server.site import Site
 
 # Request line and headers.
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
 # Requests that a client may have sent before the first is answered.
-MAX_PIPELINED = 16
-# For a whole request, or its head if the body is long.
-MAX_RECEIVE_S = 20.0
-# Between two requests; longer than proxies wait, so that they close first.
+MAX_PIPELINED = 64
+# Between two requests; longer than proxies wait, so that they close first. (The first one must come sooner.)
 MAX_IDLE_S = 75.0
 # For a client that does not read its answer.
 MAX_STALLED_S = 30.0
@@ -53,15 +51,20 @@ class Connection(asyncio.Protocol):
         self._has_head = False
         self._head_bytes = 0
         self._headers = 0
+        # Received, and neither a whole head nor a part of a body.
+        self._unparsed_bytes = 0
+        self._is_resuming = False
         self._body: Body | None = None
         self._is_handed_over = False
         # The one that is being answered, and those that came meanwhile.
         self._active: Request | None = None
         self._next: deque[Request] = deque()
         self._is_last = False
+        self._is_cut = False
         self._is_paused = False
         self._is_discarding = False
-        self._is_lost = False
+        self._is_closing = False
+        self.is_lost = False
         self._drained: Future[None] | None = None
         self._is_write_paused = False
         self.deadline = math.inf
@@ -70,31 +73,43 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         self._transport = transport
-        if self.site.is_stopping or self.site.is_full:
+        if self.site.is_stopping or not self.site.make_room():
             transport.abort()
             return
         self.site.connections.add(self)
         peer, own = transport.get_extra_info("peername") or ("", 0), transport.get_extra_info("sockname") or ("", 0)
         address = {"REMOTE_ADDR": peer[0], "SERVER_NAME": own[0], "SERVER_PORT": str(own[1])}
         self._environ = {**ENVIRON, **address}
-        self.deadline = time.monotonic() + MAX_IDLE_S
+        self.deadline = time.monotonic() + MAX_RECEIVE_S
 
     def data_received(self, data: bytes) -> None:
         if self._is_discarding:
             return
-        if not self._has_head:
-            if not self._head_bytes and self._active is None:
-                self.deadline = time.monotonic() + MAX_RECEIVE_S
-            self._head_bytes += len(data)
+        if self._incoming is None and self._active is None:
+            self.deadline = time.monotonic() + MAX_RECEIVE_S
+        self._unparsed_bytes += len(data)
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # nothing is upgraded here: it was a request like any other
-            self._end_requests()
+            self._feed(data)
         except httptools.HttpParserError as error:
             self._refuse(error)
         else:
-            if self._head_bytes > MAX_HEAD_BYTES and not self._has_head:
+            if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self._refuse(_HeadTooLarge())
+
+    def _feed(self, data: bytes) -> None:
+        """Parse this. What asks for another protocol is a request like any other, and what follows it is, too."""
+        for _ in range(MAX_PIPELINED):
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._parser = httptools.HttpRequestParser(self)
+                if self._body is not None:  # the parser takes its body for the other protocol
+                    self._is_resuming = True
+                    self._parser.feed_data(same_framing(self._body))
+            else:
+                return
+        raise httptools.HttpParserError("too many upgrades")
 
     def eof_received(self) -> bool:
         """Who stops sending still gets the answers to what was complete; the rest is refused."""
@@ -104,7 +119,7 @@ class Connection(asyncio.Protocol):
         return self._active is not None
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._is_lost = True
+        self.is_lost = True
         self.site.forget(self)
         self._next.clear()
         for body in (self._body, self._active.body if self._active is not None else None):
@@ -120,6 +135,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
+        if self._is_closing:
+            return
         self.deadline = math.inf if self._active is not None else time.monotonic() + MAX_IDLE_S
         if self._drained is not None:
             self._drained.set_result(None)
@@ -130,18 +147,23 @@ class Connection(asyncio.Protocol):
     # What the parser calls
 
     def on_message_begin(self) -> None:
-        self._url, self._has_head, self._headers, self._is_handed_over = b"", False, 0, False
-        self._incoming = self._environ.copy()
+        if not self._is_resuming:
+            self._url, self._has_head, self._headers, self._is_handed_over = b"", False, 0, False
+            self._head_bytes = 0
+            self._incoming = self._environ.copy()
 
     def on_url(self, url: bytes) -> None:
-        self._url += url
+        if not self._is_resuming:
+            self._url += url
+            self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._has_head or self._incoming is None:  # after a chunked body: not worth anything
+        if self._is_resuming:
             return
         self._headers += 1
-        if self._headers > MAX_HEADERS:
-            raise _HeadTooLarge
+        self._count_head(len(name) + len(value))
+        if self._has_head or self._incoming is None:  # after a chunked body: worth nothing
+            return
         key = key_of(name)
         if key is None:
             return
@@ -151,10 +173,20 @@ class Connection(asyncio.Protocol):
         else:
             self._incoming[key] += (";" if key == "HTTP_COOKIE" else ",") + text
 
+    def _count_head(self, more: int) -> None:
+        """Address, headers and what a chunked body has after it."""
+        self._head_bytes += more
+        if self._head_bytes > MAX_HEAD_BYTES or self._headers > MAX_HEADERS:
+            raise _HeadTooLarge
+
     def on_headers_complete(self) -> None:
+        self._unparsed_bytes = 0
+        if self._is_resuming:
+            self._is_resuming = False
+            return
         environ, parser = self._incoming, self._parser
         assert environ is not None  # noqa: S101
-        self._has_head, self._head_bytes = True, 0
+        self._has_head = True
         target = httptools.parse_url(self._url)
         path = target.path or b"/"
         environ["PATH_INFO"] = (unquote_to_bytes(path) if b"%" in path else path).decode("latin-1")
@@ -162,32 +194,40 @@ class Connection(asyncio.Protocol):
         environ["REQUEST_METHOD"] = parser.get_method().decode()
         environ["SERVER_PROTOCOL"] = version = f"HTTP/{parser.get_http_version()}"
         coding = environ.get("HTTP_TRANSFER_ENCODING")
-        if version not in _VERSIONS or (coding is not None and coding.lower() != "chunked"):
+        if version not in VERSIONS or (coding is not None and coding.lower() != "chunked"):
             raise _NotAccepted
         self._body = Body(self, length=None if coding is not None else int(environ.get("CONTENT_LENGTH") or 0))
-        if environ.get("HTTP_EXPECT", "").lower() == "100-continue":
-            self._body.is_awaited = True
+        if version == "HTTP/1.1" and environ.get("HTTP_EXPECT", "").lower() == "100-continue":
+            self._body.is_awaited = coding is not None or bool(self._body.length)
         if self._body.is_long:
-            self._hand_over()
-        elif self._body.is_awaited and (coding is not None or self._body.length):
-            self.invite(self._body)
+            self._hand_over_received()
+        else:
+            self._invite_next()
 
     def on_body(self, piece: bytes) -> None:
         body = self._body
         assert body is not None  # noqa: S101
+        self._unparsed_bytes = 0
         body.add(piece)
         if not self._is_handed_over and body.is_long:  # chunked, and longer than it seemed
-            self._hand_over()
+            self._hand_over_received()
 
     def on_message_complete(self) -> None:
         assert self._body is not None  # noqa: S101
+        self._unparsed_bytes = 0
+        if self._parser.should_upgrade() and (self._body.length or self._body.length is None):
+            return  # see `_feed`
         self._body.complete()
         if not self._is_handed_over:
-            self._hand_over()
+            self._hand_over_received()
         self._incoming = self._body = None
         self._has_head = False
-        if not self._parser.should_keep_alive():
-            self._is_last = True
+        self._is_last |= not self._parser.should_keep_alive()
+
+    def _hand_over_received(self) -> None:
+        self._hand_over()
+        if self._is_cut:
+            raise _NotAccepted
 
     # Requests and answers
 
@@ -203,8 +243,7 @@ class Connection(asyncio.Protocol):
             return
         self._next.append(request)
         self.pause_reading()
-        if len(self._next) >= MAX_PIPELINED:
-            raise _NotAccepted
+        self._is_cut = len(self._next) >= MAX_PIPELINED
 
     def _handle(self, request: Request) -> None:
         self._active = request
@@ -213,7 +252,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, request: Request, head: bytes, body: bytes) -> None:
         """Send a whole answer."""
-        if self._is_lost or self._active is not request:
+        if self.is_lost or self._active is not request:
             return
         closing = b"" if self._keeps_alive(request) else b"Connection: close\r\n"
         self._transport.write(b"".join((head, self.site.date, closing, b"\r\n", b"" if request.is_head else body)))
@@ -221,13 +260,13 @@ class Connection(asyncio.Protocol):
 
     def begin(self, request: Request, head: bytes) -> None:
         """Send the head of an answer in pieces."""
-        if not self._is_lost:
+        if not self.is_lost and self._active is request:
             closing = b"" if self._keeps_alive(request) else b"Connection: close\r\n"
             self._transport.write(b"".join((head, self.site.date, closing, b"\r\n")))
 
-    def send_piece(self, piece: bytes, sent: "Future[None]") -> None:
+    def send_piece(self, request: Request, piece: bytes, sent: "Future[None]") -> None:
         """Send a piece of an answer; `sent` is resolved when there is room for the next."""
-        if self._is_lost:
+        if self.is_lost or self._active is not request:
             sent.set_exception(ConnectionError("the client is gone"))
             return
         self._transport.write(piece)
@@ -238,7 +277,7 @@ class Connection(asyncio.Protocol):
 
     def end(self, request: Request, last: bytes) -> None:
         """After the last piece."""
-        if not self._is_lost:
+        if not self.is_lost and self._active is request:
             self._transport.write(last)
             self._finish(request)
 
@@ -251,10 +290,10 @@ class Connection(asyncio.Protocol):
         self._active = None
         if keeps_alive:
             if not self._is_write_paused:
-                self.deadline = time.monotonic() + MAX_IDLE_S
+                self.deadline = time.monotonic() + (MAX_IDLE_S if self._incoming is None else MAX_RECEIVE_S)
             self._go_on()
         else:
-            self._close(has_more_to_read=not request.body.is_complete)
+            self._close(has_more_to_read=self._is_cut or not request.body.is_complete)
 
     def _go_on(self) -> None:
         """With the next request, unless the client does not read its answers."""
@@ -263,8 +302,9 @@ class Connection(asyncio.Protocol):
         if self._next:
             self._handle(self._next.popleft())
         elif self._is_last:
-            self._close()
+            self._close(has_more_to_read=self._is_cut)
         else:
+            self._invite_next()
             self.resume_reading()
 
     def _end_requests(self) -> None:
@@ -275,7 +315,7 @@ class Connection(asyncio.Protocol):
 
     def _close(self, *, has_more_to_read: bool = False) -> None:
         """After everything is sent. To close while the client sends would take the answer away from it."""
-        self._is_discarding = True
+        self._is_discarding = self._is_closing = True
         self._next.clear()
         if has_more_to_read and self._transport.can_write_eof():
             self.resume_reading()
@@ -308,7 +348,8 @@ class Connection(asyncio.Protocol):
 
     def expire(self) -> None:
         """The deadline is over."""
-        if self._incoming is not None and self._has_head and not self._is_handed_over:
+        is_free = self._active is None and not self._next and not self._is_write_paused
+        if is_free and self._incoming is not None and self._has_head and not self._is_handed_over:
             self._break_body()  # the route answers that the body is incomplete
             self._is_discarding = True
         else:
@@ -320,18 +361,24 @@ class Connection(asyncio.Protocol):
         if not self._is_handed_over:
             self._hand_over()
 
-    def close_if_idle(self) -> None:
-        if self._active is None and not self._next and self._incoming is None:
-            self._transport.close()
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of a request is here."""
+        return self._active is None and not self._next and self._incoming is None
+
+    def _invite_next(self) -> None:
+        """The body of the request that is being received, if its turn has come: never into another one's answer."""
+        if self._body is not None and not self._is_handed_over and self._active is None and not self._next:
+            self.invite(self._body)
 
     def invite(self, body: Body) -> None:
         """Tell a client that waits for it to send the body."""
-        if body.is_awaited and not self._is_lost:
+        if body.is_awaited and not self.is_lost:
             body.is_awaited = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def abort(self) -> None:
-        if not self._is_lost:
+        if not self.is_lost:
             self._transport.abort()
 
     def pause_reading(self) -> None:
@@ -351,6 +398,3 @@ class _NotAccepted(Exception):
 
 class _HeadTooLarge(_NotAccepted):
     """The same, because of too many headers."""
-
-
-_VERSIONS = {"HTTP/1.0", "HTTP/1.1"}

@@ -12,7 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http import HTTPStatus
 from typing import Any
+
+import structlog
 
 from analytics.boards import redis_reads
 from analytics.boards.names import Board
@@ -26,7 +29,7 @@ from app.http.fast_lane import FastLane, PendingWrite
 from app.http.gathered_reads import GatheredReads
 from app.http.services import Services
 from app.server import open_files, wsgi_calls
-from app.server.answers import head_of
+from app.server.answers import head_of, refusal
 from app.server.requests import Request
 from app.server.site import Site
 from tenants import waiting
@@ -42,6 +45,8 @@ MAX_SHORT_BYTES = 2 * 1024
 # In one commit: prepared and answered on the loop without delaying others for long. A claim takes longer.
 MAX_EVENTS = 256
 MAX_CLAIMS = 64
+
+log = structlog.get_logger()
 
 
 class Front:
@@ -142,10 +147,16 @@ class Front:
         self._is_woken = False  # before the first is taken: who comes later wakes the loop again
         while self._resolved:
             call, result = self._resolved.popleft()
-            call(result)
+            try:
+                call(result)
+            except Exception:  # the others must be answered
+                log.exception("a read could not be answered", action="request.failed")
 
     def _answer_in_thread(self, request: Request) -> None:
-        self._threads.submit(wsgi_calls.answer, self._app, request)
+        try:
+            self._threads.submit(wsgi_calls.answer, self._app, request, time.monotonic())
+        except RuntimeError:  # no thread can be started
+            request.answer(*refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Try again in a moment"))
 
 
 def head_bytes(answer: FastAnswer) -> bytes:

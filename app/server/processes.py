@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 import structlog
 import uvloop
@@ -18,36 +18,60 @@ from tenants.quick_exit import run_and_exit
 BACKLOG = 2048
 STOP_WITHIN_S = 4.0
 RESPAWN_AFTER_S = 0.5
+# Processes one after the other that ended before they were steady: then it is no accident.
+MAX_FAILURES = 6
+STEADY_AFTER_S = 5.0
 STOPS = {signal.SIGINT, signal.SIGTERM}
 
 log = structlog.get_logger()
 
 
-class PortInUse(Exception):
+class CannotStart(Exception):
+    """The message says why."""
+
+
+class PortInUse(CannotStart):
     """The message says which."""
 
 
 def serve(load: Callable[[], Front], *, host: str, port: int, processes: int) -> None:
-    """Run so many processes until a stop signal. `load` is called in each of them."""
+    """Run so many processes until a stop signal. `load` is called in each of them. `CannotStart` if none can start."""
     require_free(host, port)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may ignore it
     signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPS, signal.SIGCHLD})
-    running = {_fork(load, host, port) for _ in range(processes)}
-    while signal.sigwait({*STOPS, signal.SIGCHLD}) == signal.SIGCHLD:
-        for pid, status in _ended(running):
-            running.discard(pid)
-            log.error("a web process ended", action="web.ended", data={"pid": pid, "status": status})
-            time.sleep(RESPAWN_AFTER_S)
-            running.add(_fork(load, host, port))
-    for pid in running:
-        os.kill(pid, signal.SIGTERM)
-    for pid in running:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)  # each ends by itself in time
+    started_at = {_fork(load, host, port): time.monotonic() for _ in range(processes)}
+    failures = 0
+    try:
+        while signal.sigwait({*STOPS, signal.SIGCHLD}) == signal.SIGCHLD:
+            for pid, status in _ended(started_at):
+                failures = failures + 1 if time.monotonic() - started_at.pop(pid) < STEADY_AFTER_S else 0
+                log.error("a web process ended", action="web.ended", data={"pid": pid, "status": status})
+                if failures >= MAX_FAILURES:
+                    raise CannotStart(f"The web processes end as soon as they start (the last one with {status})")
+                time.sleep(RESPAWN_AFTER_S)
+                started_at[_fork(load, host, port)] = time.monotonic()
+    finally:
+        _stop(started_at)
+
+
+def _stop(running: Collection[int]) -> None:
+    """Each ends by itself in time, or is killed."""
+    for number, within_s in ((signal.SIGTERM, STOP_WITHIN_S + 1), (signal.SIGKILL, 1.0)):
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + within_s
+        while running and time.monotonic() < deadline:
+            ended = {pid for pid, _ in _ended(running)}
+            running = [pid for pid in running if pid not in ended]
+            time.sleep(0.01)
 
 
 def listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
     family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listening = socket.create_server(address[:2], family=family, backlog=BACKLOG, reuse_port=shares_port)
+    listening = socket.create_server(
+        address[:2], family=family, backlog=BACKLOG, reuse_port=shares_port, dualstack_ipv6=host == "::"
+    )
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: also for what the system has taken, and a client does not read
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(MAX_STALLED_S * 1000))
     return listening
@@ -58,7 +82,8 @@ def require_free(host: str, port: int) -> None:
     try:
         listen(host, port, shares_port=False).close()
     except OSError as error:
-        raise PortInUse(f"Cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}") from None
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise PortInUse(f"Cannot listen on {host}:{port}: {why}") from None
 
 
 async def serve_here(front: Front, listening: socket.socket, stop: asyncio.Event) -> None:
@@ -90,7 +115,7 @@ def _run(load: Callable[[], Front], host: str, port: int) -> None:
     loop.run_until_complete(serve_here(front, listening, stop))
 
 
-def _ended(running: set[int]) -> list[tuple[int, int]]:
+def _ended(running: Iterable[int]) -> list[tuple[int, int]]:
     """The processes that ended, and with which status."""
     ended = [os.waitpid(pid, os.WNOHANG) for pid in running]
     return [(pid, os.waitstatus_to_exitcode(status)) for pid, status in ended if pid]

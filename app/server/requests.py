@@ -21,7 +21,9 @@ ENVIRON: Environ = {
     "wsgi.multiprocess": True,
     "wsgi.run_once": False,
 }
-MAX_KEPT_KEYS = 500
+
+
+VERSIONS = {"HTTP/1.0", "HTTP/1.1"}
 
 
 class Request:
@@ -52,14 +54,29 @@ class Request:
 
 def key_of(name: bytes) -> str | None:
     """Of a header in the environment. One with an underscore could pretend to be another one: it is left out."""
-    kept = _KEYS.get(name)
-    if kept is not None or b"_" in name:
-        return kept
+    return _KEYS.get(name) or (None if b"_" in name else _key(name))
+
+
+def _key(name: bytes) -> str:
     key = name.decode("latin-1").upper().replace("-", "_")
-    key = key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
-    if len(_KEYS) < MAX_KEPT_KEYS:
-        _KEYS[name] = key
-    return key
+    return key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"
 
 
-_KEYS: dict[bytes, str] = {}
+# The usual ones, as most clients spell them.
+_KEYS = {
+    spelled: _key(spelled)
+    for name in (
+        *(b"Accept", b"Accept-Encoding", b"Accept-Language", b"Authorization", b"Cache-Control", b"Connection"),
+        *(b"Content-Encoding", b"Content-Length", b"Content-Type", b"Cookie", b"Expect", b"Forwarded", b"Host"),
+        *(b"Idempotency-Key", b"If-Match", b"If-None-Match", b"Origin", b"Referer", b"Sec-Fetch-Mode", b"Traceparent"),
+        *(b"Transfer-Encoding", b"Upgrade", b"User-Agent", b"X-Forwarded-For", b"X-Forwarded-Proto", b"X-Plaudit-Key"),
+        *(b"X-Real-Ip", b"X-Request-Id"),
+    )
+    for spelled in (name, name.lower())
+}
+
+
+def same_framing(body: Body) -> bytes:
+    """A head after which a parser expects this body."""
+    framing = b"Transfer-Encoding: chunked" if body.length is None else b"Content-Length: %d" % body.length
+    return b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # How often deadlines are looked at.
 SWEEP_EVERY_S = 1.0
+NOTE_FULL_EVERY_S = 60.0
 
 log = structlog.get_logger()
 
@@ -38,6 +39,7 @@ class Site:
         self.slow_bodies = threading.BoundedSemaphore(max_slow_bodies)
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
+        self._full_at = -NOTE_FULL_EVERY_S
         self._stopped: asyncio.Future[None] | None = None
         self.date = b""
         self._sweep()
@@ -63,23 +65,38 @@ class Site:
 
     def _sweep(self) -> None:
         """Once a second: close connections that wait too long, and set the time that answers have."""
+        self._sweeping = self.loop.call_later(SWEEP_EVERY_S, self._sweep)
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
         now = time.monotonic()
         for connection in [one for one in self.connections if one.deadline < now]:
             connection.expire()
-        self._sweeping = self.loop.call_later(SWEEP_EVERY_S, self._sweep)
 
     async def stop(self) -> None:
         """Close what is idle at once, and everything else after its answer; return when all are closed."""
         self._stopped = self.loop.create_future()
-        for connection in [*self.connections]:
-            connection.close_if_idle()
+        for connection in [one for one in self.connections if one.is_idle]:
+            connection.abort()
         self._stop_if_empty()
         await self._stopped
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.connections) >= self._max_connections
+    def make_room(self) -> bool:
+        """For one more connection: instead of the one that has been idle longest, if there are too many."""
+        if len(self.connections) < self._max_connections:
+            return True
+        idle = min((one for one in self.connections if one.is_idle), key=lambda one: one.deadline, default=None)
+        self._note_full(has_idle=idle is not None)
+        if idle is None:
+            return False
+        idle.abort()
+        return True
+
+    def _note_full(self, *, has_idle: bool) -> None:
+        """In the log, once a minute at most."""
+        now = time.monotonic()
+        if now - self._full_at > NOTE_FULL_EVERY_S:
+            self._full_at = now
+            data = {"connections": len(self.connections), "closes": "an idle one" if has_idle else "the new one"}
+            log.warning("too many connections", action="connections.full", data=data)
 
     @property
     def is_stopping(self) -> bool:

@@ -1,5 +1,6 @@
 """Answering a request in a thread: the WSGI application is called, and its answer given to the loop (PEP 3333)."""
 
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from http import HTTPStatus
@@ -14,12 +15,21 @@ from app.server.requests import Request
 log = structlog.get_logger()
 
 
+# For a thread.
+MAX_WAIT_S = 10.0
+
+
 class ReaderGone(Exception):
     """The answer cannot be sent to its end: nobody reads it any more, or it failed."""
 
 
-def answer(app: Any, request: Request) -> None:
-    """Raises nothing: what fails outside of a route is answered too."""
+def answer(app: Any, request: Request, submitted_at: float) -> None:
+    """Raises nothing: what fails outside of a route is answered too. A request waits for a thread only so long."""
+    if request.connection.is_lost:
+        return
+    if time.monotonic() - submitted_at > MAX_WAIT_S:
+        request.answer_soon(*refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests wait for a thread"))
+        return
     try:
         _call(app, request)
     except ReaderGone:
@@ -61,8 +71,9 @@ def _send_in_pieces(request: Request, status: str, headers: list[Header], pieces
     try:
         for piece in pieces:
             if piece:
+                framed = b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece
                 sent: Future[None] = Future()
-                call_soon(connection.send_piece, b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece, sent)
+                call_soon(connection.send_piece, request, framed, sent)
                 sent.result(2 * MAX_STALLED_S)  # the connection is closed before that
     except (TimeoutError, ConnectionError):
         raise ReaderGone from None

@@ -1,13 +1,70 @@
-"""A connection for an event loop: a transaction in one round trip, while the loop goes on."""
+"""A connection for an event loop: a transaction in one or two round trips, while the loop goes on."""
 
 import asyncio
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
+import uvloop
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from tenants import waiting
+from tenants import loop_connection, waiting
+from tenants.db import owner_tx
 from tenants.loop_connection import LoopConnection
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(test, 30))
+
+
+def pid_of(rows: list[Any]) -> int:
+    return int(rows[0].pid)
+
+
+PID = "SELECT pg_backend_pid() AS pid"
+
+
+def terminate(pid: int) -> None:
+    with owner_tx() as tx:
+        assert tx.scalar(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_connection_that_is_lost_between_two_trips_is_an_error_and_replaced(tenant: str, attempt: int) -> None:
+    """libpq closes its socket by itself then: there is nothing left to wait for."""
+
+    async def test() -> None:
+        connection = LoopConnection(asyncio.get_running_loop())
+        async with connection.transaction(shared=True) as tx:
+            (rows,) = await tx.run([(tenant, PID, ())])
+            await asyncio.get_running_loop().run_in_executor(None, terminate, pid_of(rows))
+            await asyncio.sleep(0.02 * attempt)
+            with pytest.raises(DBAPIError) as lost:
+                await tx.commit([(tenant, PID, ())] * 50)
+        assert lost.value.connection_invalidated
+        async with connection.transaction(shared=True) as tx:
+            assert pid_of((await tx.commit([(tenant, PID, ())]))[0])
+
+    run(test())
+
+
+def test_a_server_that_does_not_answer_is_given_up_and_the_outcome_unknown(
+    tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_connection, "MAX_TRIP_S", 0.2)
+
+    async def test() -> None:
+        connection = LoopConnection(asyncio.get_running_loop())
+        before = pid_of(await connection.run_in_one_trip([(tenant, PID, ())], shared=False))
+        with pytest.raises(DBAPIError, match="no answer within") as lost:
+            await connection.run_in_one_trip([(tenant, "SELECT pg_sleep(2)", ())], shared=False)
+        assert lost.value.connection_invalidated
+        assert pid_of(await connection.run_in_one_trip([(tenant, PID, ())], shared=False)) != before
+
+    run(test())
 
 
 def test_the_loop_goes_on_while_the_server_works(tenant: str) -> None:
@@ -28,7 +85,7 @@ def test_the_loop_goes_on_while_the_server_works(tenant: str) -> None:
         finally:
             waiting.allow_in_this_thread()
 
-    asyncio.run(test())
+    run(test())
 
 
 def test_what_does_not_fit_into_the_socket_at_once_is_sent_all_the_same(tenant: str) -> None:
@@ -38,7 +95,7 @@ def test_what_does_not_fit_into_the_socket_at_once_is_sent_all_the_same(tenant: 
         (row,) = await connection.run_in_one_trip([(tenant, "SELECT %s::text AS echo", (long,))], shared=False)
         assert row.echo == long
 
-    asyncio.run(test())
+    run(test())
 
 
 def test_after_an_error_of_the_server_the_connection_is_used_again(tenant: str) -> None:
@@ -52,4 +109,4 @@ def test_after_an_error_of_the_server_the_connection_is_used_again(tenant: str) 
             assert not refused.value.connection_invalidated
         assert await connection.run_in_one_trip(pid, shared=True) == first
 
-    asyncio.run(test())
+    run(test())

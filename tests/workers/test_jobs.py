@@ -15,6 +15,7 @@ from tenants import redis as tenants_redis
 from tenants import signing
 from tenants.db import tenant_tx, utcnow
 from tenants.redis import RedisUnavailable
+from tests.service import eventually
 from tests.workers.conftest import delete, is_there, stop_redis
 from workers import jobs
 
@@ -112,6 +113,20 @@ def test_while_a_projection_runs_only_one_job_finds_its_lock_taken(stale_tenant:
     assert jobs_of(queue, stale_tenant) == []
     wake.job_finished(stale_tenant, took_s=0)
     assert jobs_of(queue, stale_tenant) == ["workers.jobs.project"], "the holder enqueues the next one"
+
+
+def test_a_lock_that_was_taken_by_what_is_no_job_delays_the_next_wake_up_only_briefly(
+    stale_tenant: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenant_tx(stale_tenant, separate=True) as holder:
+        locks.lock_boards(holder, stale_tenant)
+        jobs.project(stale_tenant)
+
+    def wake_again() -> list[str | None]:
+        wake.wake([stale_tenant])
+        return jobs_of(queue, stale_tenant)
+
+    assert eventually(wake_again, within_s=3) == ["workers.jobs.project"]
 
 
 def test_a_lock_released_before_its_holder_was_asked_is_taken(

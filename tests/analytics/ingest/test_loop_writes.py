@@ -6,6 +6,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+import uvloop
 from flask.testing import FlaskClient
 from sqlalchemy.exc import DBAPIError
 
@@ -55,7 +56,8 @@ def commit(*requests: WriteRequest, ranks: object = first_ranks) -> list[WriteRe
         connection = LoopConnection(asyncio.get_running_loop())
         return await commit_claims_on_loop(requests, connection, ranks)  # type: ignore[arg-type]
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
 
 
 def outcomes(*requests: WriteRequest) -> list[str | int]:

@@ -155,8 +155,9 @@ def test_answers_wait_for_each_other_although_later_ones_are_ready() -> None:
 
 
 def test_who_sends_many_requests_before_reading_is_answered_up_to_a_bound(served: Served) -> None:
-    answers = bodies_of(served.send(b"GET /a HTTP/1.1\r\n\r\n" * 500))
-    assert answers == [b"GET /a  "] * (connection.MAX_PIPELINED + 1)
+    for _ in range(5):
+        answers = bodies_of(served.send(b"GET /a HTTP/1.1\r\n\r\n" * 5_000))
+        assert answers == [b"GET /a  "] * (connection.MAX_PIPELINED + 1), "which all arrive, although more was sent"
 
 
 def test_a_client_that_reads_nothing_is_handled_no_further_and_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,6 +199,11 @@ def test_a_client_that_reads_nothing_is_handled_no_further_and_cut_off(monkeypat
         (b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: a\r\n" % number for number in range(101)) + b"\r\n", 431),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 300_000, 431),
         (b"GET /" + b"a" * 300_000, 431),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 66_000 + b"\r\n\r\n", 431),
+        (b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\n\r\n", 431),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * 300_000, 431),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: a\r\n" * 101 + b"\r\n", 431),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;x=" + b"a" * 300_000, 431),
     ],
 )
 def test_what_is_no_request_is_refused_and_the_connection_closed(served: Served, request_: bytes, status: int) -> None:
@@ -230,9 +236,23 @@ def test_an_old_client_gets_its_answer_and_the_end_of_the_connection(served: Ser
     assert bodies_of(served.send(b"GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")) == [b"GET /a  "]
 
 
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize(
+    ("framing", "body"), [(b"Content-Length: 5", b"abcde"), (b"Transfer-Encoding: chunked", b"5\r\nabcde\r\n0\r\n\r\n")]
+)
+def test_who_offers_another_protocol_is_answered_in_this_one(
+    served: Served, framing: bytes, body: bytes, pieces: int
+) -> None:
+    upgrade = b" /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"
+    sent = b"POST" + upgrade + framing + b"\r\n\r\n" + body + b"GET" + upgrade + b"\r\nGET /b HTTP/1.1\r\n" + CLOSE
+    step = -(-len(sent) // pieces)
+    received = served.send(*(sent[start : start + step] for start in range(0, len(sent), step)))
+    assert bodies_of(received) == [b"POST /a  abcde", b"GET /a  ", b"GET /b  "]
+
+
 def test_nothing_is_upgraded(served: Served) -> None:
     upgrade = b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-    assert bodies_of(served.send(upgrade + b"\x81\x00")) == [b"GET /a  "]
+    assert bodies_of(served.send(upgrade, half_close=True)) == [b"GET /a  "]
     assert served.send(b"CONNECT a:1 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
@@ -268,6 +288,38 @@ def test_who_asks_first_is_told_to_send_the_body(served: Served) -> None:
         assert bodies_of(receive_all(client)) == [b"POST /a  ab"]
 
 
+def test_nobody_is_told_to_send_a_body_in_the_middle_of_another_answer() -> None:
+    waiting: list[Request] = []
+    with serving(lambda r: waiting.append(r) if r.environ["PATH_INFO"] == "/slow" else echo(r)) as served:
+        with served.connect() as client:
+            client.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+            client.sendall(b"POST /a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n" + CLOSE)
+            eventually(lambda: waiting)
+            time.sleep(0.05)
+            served.loop.call_soon_threadsafe(echo, waiting[0])
+            received = b""
+            while not received.endswith(b"100 Continue\r\n\r\n"):
+                received += client.recv(1000)
+            assert bodies_of(received.partition(b"HTTP/1.1 100")[0]) == [b"GET /slow  "]
+            client.sendall(b"ab")
+            assert bodies_of(receive_all(client)) == [b"POST /a  ab"]
+        old = b"POST /a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nab"
+        assert bodies_of(served.send(old)) == [b"POST /a  ab"], "an old client does not know it"
+
+
+def test_deadlines_are_kept_whatever_a_client_leaves_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that are not read, many requests behind them, and a body that never comes."""
+    monkeypatch.setattr(connection, "MAX_STALLED_S", 0.2)
+    monkeypatch.setattr(connection, "MAX_RECEIVE_S", 0.2)
+    monkeypatch.setattr(site, "SWEEP_EVERY_S", 0.05)
+    with serving(lambda request: request.answer(*answer_with(b"x" * 4_000_000))) as served:
+        for ahead in (1, connection.MAX_PIPELINED - 1, connection.MAX_PIPELINED, connection.MAX_PIPELINED + 1):
+            with served.connect() as client:
+                client.sendall(b"GET /a HTTP/1.1\r\n\r\n" * ahead + b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
+                eventually(lambda: served.site.connections)
+                eventually(lambda: not served.site.connections, within_s=10)
+
+
 def test_an_answer_before_the_end_of_a_body_arrives_although_its_sender_goes_on(served: Served) -> None:
     """To close at once would reset the connection, and take the answer away."""
     with served.connect() as client:
@@ -284,7 +336,10 @@ def test_an_answer_to_a_client_that_is_gone_goes_nowhere() -> None:
         with served.connect() as client:
             client.sendall(b"GET /a HTTP/1.1\r\n\r\n")
             eventually(lambda: waiting)
+        failed: list[Any] = []
+        served.loop.set_exception_handler(lambda _loop, context: failed.append(context))
         for _ in range(2):
             waiting[0].answer_soon(*answer_with(b"late"))
             waiting[0].abort()
             eventually(lambda: not served.site.connections)
+        assert failed == []

@@ -54,9 +54,9 @@ def in_threads(app: Flask, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     answer = wsgi_calls.answer
 
-    def watched(app: Any, request: Request) -> None:
+    def watched(app: Any, request: Request, submitted_at: float) -> None:
         seen.append(request.environ["PATH_INFO"])
-        answer(app, request)
+        answer(app, request, submitted_at)
 
     monkeypatch.setattr(wsgi_calls, "answer", watched)
     return seen

@@ -18,7 +18,7 @@ from app.server.processes import PortInUse
 from tests.service import ROOT, eventually, free_port
 
 SERVE = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
 from app.run.launcher import die_with_parent
 from app.server import processes
 from app.server.answers import head_of
@@ -39,17 +39,25 @@ class Pid:
         handle = lambda request: threading.Thread(target=answer, args=(request,)).start()
         return Site(loop, handle, max_slow_bodies=1, max_connections=100)
 
+def fail():
+    raise ZeroDivisionError
+
+if "ignoring" in sys.argv:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 try:
-    processes.serve(Pid, host="127.0.0.1", port=int(sys.argv[1]), processes=2)
-except processes.PortInUse as error:
+    load = fail if "failing" in sys.argv else Pid
+    processes.serve(load, host="127.0.0.1", port=int(sys.argv[1]), processes=2)
+except processes.CannotStart as error:
     sys.exit(str(error))
 """
 
 
-@pytest.fixture
-def server() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+@pytest.fixture(params=["", "ignoring"])
+def server(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     port = free_port()
-    process = subprocess.Popen([sys.executable, "-c", SERVE, str(port)], cwd=ROOT, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(port), request.param], cwd=ROOT, stderr=subprocess.PIPE
+    )
     try:
         url = f"http://127.0.0.1:{port}"
         eventually(lambda: requests.get(url, timeout=2).ok)
@@ -76,6 +84,23 @@ def test_processes_share_the_port_and_one_that_dies_is_replaced(server: Any) -> 
     assert max(before) in after
 
 
+def test_a_process_that_does_not_stop_is_killed(server: Any) -> None:
+    process, _ = server
+    children = psutil.Process(process.pid).children()
+    children[0].suspend()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(processes.STOP_WITHIN_S + 5) == 0
+    assert not any(child.is_running() for child in children)
+
+
+def test_processes_that_never_start_are_given_up() -> None:
+    command = [sys.executable, "-c", SERVE, str(free_port()), "failing"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert done.stderr.strip().endswith("The web processes end as soon as they start (the last one with 1)")
+
+
 def test_a_stop_answers_what_is_under_way_and_ends_all_processes(server: Any) -> None:
     process, url = server
     children = psutil.Process(process.pid).children()
@@ -97,3 +122,11 @@ def test_a_port_that_is_taken_is_said_so(server: Any) -> None:
     )
     with pytest.raises(PortInUse):
         processes.require_free("127.0.0.1", int(port))
+    with pytest.raises(PortInUse, match=r"Cannot listen on no\.such\.host\.invalid:1: "):
+        processes.require_free("no.such.host.invalid", 1)
+
+
+def test_all_addresses_are_those_of_both_kinds() -> None:
+    with processes.listen("::", 0, shares_port=False) as listening:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listening.getsockname()[1]), timeout=5).close()

@@ -3,26 +3,28 @@
 import asyncio
 from typing import Any
 
-import pytest
-
 from app.server.requests import Request
-from tests.app.server.test_connection import CLOSE, Served, bodies_of, echo, receive_all, serving
+from tests.app.server.test_connection import CLOSE, bodies_of, echo, receive_all, serving
 from tests.service import eventually
 
 
-@pytest.fixture(name="served")
-def _served() -> Any:
-    with serving(echo) as served:
-        yield served
-
-
-def test_above_a_number_of_connections_the_next_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.site, "_max_connections", 2)
-    with served.connect(), served.connect():
-        eventually(lambda: len(served.site.connections) == 2)
-        assert served.send(b"") == b""
-    eventually(lambda: not served.site.connections)
-    assert bodies_of(served.send(b"GET /a HTTP/1.1\r\n" + CLOSE)) == [b"GET /a  "]
+def test_above_a_number_of_connections_the_one_that_was_idle_longest_is_closed(logged: Any) -> None:
+    busy: list[Request] = []
+    with serving(lambda r: busy.append(r) if r.environ["PATH_INFO"] == "/slow" else echo(r)) as served:
+        served.site._max_connections = 2
+        with served.connect() as first, served.connect() as second:
+            eventually(lambda: len(served.site.connections) == 2)
+            first.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+            eventually(lambda: busy)
+            with served.connect() as third:
+                assert receive_all(second) == b"", "it was idle"
+                third.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+                eventually(lambda: len(busy) == 2)
+                assert served.send(b"") == b"", "nobody is idle"
+                served.loop.call_soon_threadsafe(echo, busy[0])
+                assert first.recv(1000).endswith(b"GET /slow  ")
+                served.loop.call_soon_threadsafe(echo, busy[1])
+    assert [line["action"] for line in logged()] == ["connections.full"], "once"
 
 
 def test_a_stop_closes_idle_connections_and_answers_the_others() -> None:

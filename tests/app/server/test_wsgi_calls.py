@@ -1,6 +1,7 @@
 """The WSGI application, called in a thread."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,7 +17,9 @@ GET = b"GET / HTTP/1.1\r\n" + CLOSE
 
 
 def serving_app(app: App) -> Any:
-    return serving(lambda request: threading.Thread(target=wsgi_calls.answer, args=(app, request)).start())
+    return serving(
+        lambda request: threading.Thread(target=wsgi_calls.answer, args=(app, request, time.monotonic())).start()
+    )
 
 
 def plain(status: str, *headers: tuple[str, str], body: bytes = b"") -> App:
@@ -133,3 +136,26 @@ def test_what_fails_before_an_answer_is_a_500_and_after_its_start_the_end_of_the
         assert not is_answered(served).endswith(b"0\r\n\r\n"), "so that nobody takes it for whole"
     assert pieces.is_closed
     assert [line["action"] for line in logged()] == ["request.failed"] * 2
+
+
+def test_who_waits_too_long_for_a_thread_is_refused_and_who_is_gone_is_not_answered() -> None:
+    called: list[Any] = []
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        called.append(environ)
+        start_response("200 OK", [("Content-Length", "0")])
+        return []
+
+    long_ago = time.monotonic() - wsgi_calls.MAX_WAIT_S - 1
+    with serving(lambda request: wsgi_calls.answer(app, request, long_ago)) as served:
+        assert served.send(GET).startswith(b"HTTP/1.1 503 ")
+    assert called == []
+    waiting: list[Any] = []
+    with serving(waiting.append) as served:
+        with served.connect() as client:
+            client.sendall(GET)
+            eventually(lambda: waiting)
+        waiting[0].abort()
+        eventually(lambda: not served.site.connections)
+        wsgi_calls.answer(app, waiting[0], time.monotonic())
+    assert called == []
