@@ -22,6 +22,7 @@ from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, Statement
 
 # Longer than the server lets a statement take, for a server or network that does not answer at all.
 MAX_TRIP_S = 10.0
+LOOK_EVERY_S = 0.1
 MAX_STEPS_WHEN_LOST = 100
 
 
@@ -101,7 +102,8 @@ class _Exchange:
         self._waits = waits
         self._socket = driver.pgconn.socket
         self._watched = 0
-        self._ending = loop.call_later(MAX_TRIP_S, self._time_out)
+        self._gives_up_at = loop.time() + MAX_TRIP_S
+        self._looking = loop.call_later(LOOK_EVERY_S, self._look)
         self.done: asyncio.Future[list[PGresult]] = loop.create_future()
         self._advance(None)
 
@@ -125,14 +127,19 @@ class _Exchange:
                 self.done.set_exception(error)
 
     def _end(self) -> None:
-        self._ending.cancel()
+        self._looking.cancel()
         self._watch(0)
         self._waits.close()
 
-    def _time_out(self) -> None:
+    def _look(self) -> None:
+        """Whether the connection is lost, which the loop does not tell if it was reset; or it takes too long."""
+        if self._loop.time() < self._gives_up_at:
+            self._looking = self._loop.call_later(LOOK_EVERY_S, self._look)
+            self._advance(Ready.R)
+            return
         self._end()  # which closes the connection
         if not self.done.done():
-            self.done.set_exception(psycopg.OperationalError(f"no answer within {MAX_TRIP_S:.0f} s"))
+            self.done.set_exception(psycopg.OperationalError(f"no answer within {MAX_TRIP_S:g} s"))
 
     def _watch(self, wanted: int) -> None:
         """Call `_advance` whenever the socket is ready for this: as a rule, whenever something can be read."""

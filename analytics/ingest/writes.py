@@ -37,7 +37,7 @@ from tenants.signing import BadToken
 log = structlog.get_logger()
 
 # How many times as long as a view a claim of an action takes to write.
-CLAIM_WEIGHT = 11
+CLAIM_WEIGHT = 15
 
 
 class Unwritable(Exception):

@@ -2,22 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-import uvloop
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from tenants import loop_connection, waiting
 from tenants.db import owner_tx
 from tenants.loop_connection import LoopConnection
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(test, 30))
+from tests.loops import run
 
 
 def pid_of(rows: list[Any]) -> int:

@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-import uvloop
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
@@ -22,6 +21,7 @@ from tenants.loop_connection import LoopConnection
 from tenants.signing import BadToken
 from tests.analytics.conftest import views_of
 from tests.analytics.ingest.test_group_commit import make_pages, view
+from tests.loops import run
 
 Make = Callable[..., LoopCommit]
 
@@ -47,11 +47,6 @@ def make(commits: list[int]) -> Make:
         return LoopCommit(loop, counting, **{"max_requests": 256, **options})
 
     return make
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(test, 30))
 
 
 def submit(group: LoopCommit, request: WriteRequest) -> "asyncio.Future[bool]":

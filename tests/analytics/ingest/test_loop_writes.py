@@ -6,7 +6,6 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-import uvloop
 from flask.testing import FlaskClient
 from sqlalchemy.exc import DBAPIError
 
@@ -19,6 +18,7 @@ from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tenants.loop_connection import LoopConnection
 from tests.analytics.scores.test_payments import change_settings, claim, ledger_of, pay, put, shown
+from tests.loops import run
 from tests.people import user_of
 
 Ranks = Sequence[Sequence[int] | None]
@@ -52,12 +52,11 @@ async def no_board(asked: Sequence[tuple[Board, Sequence[int]]]) -> Ranks:
 def commit(*requests: WriteRequest, ranks: object = first_ranks) -> list[WriteRequest]:
     """Returns those that are left."""
 
-    async def run() -> list[WriteRequest]:
+    async def write() -> list[WriteRequest]:
         connection = LoopConnection(asyncio.get_running_loop())
         return await commit_claims_on_loop(requests, connection, ranks)  # type: ignore[arg-type]
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run())
+    return run(write())
 
 
 def outcomes(*requests: WriteRequest) -> list[str | int]:
@@ -124,7 +123,7 @@ def test_what_fails_in_between_writes_nothing_and_the_connection_is_used_again(t
     async def fail(_asked: object) -> Ranks:
         raise ZeroDivisionError
 
-    async def run() -> None:
+    async def test() -> None:
         connection = LoopConnection(asyncio.get_running_loop())
         with pytest.raises(Unwritable):
             await commit_claims_on_loop([one], connection, fail)
@@ -133,7 +132,7 @@ def test_what_fails_in_between_writes_nothing_and_the_connection_is_used_again(t
             await commit_claims_on_loop([bad], connection, first_ranks)
         assert await commit_claims_on_loop([one], connection, first_ranks) == []
 
-    asyncio.run(run())
+    run(test())
     assert ledger_of(tenant) == [(0, 10, 10)]
 
 
