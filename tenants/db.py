@@ -55,6 +55,8 @@ PLATFORM_ROLE = "plaudit_platform"
 TENANT_ID = re.compile(r"[a-z][a-z0-9-]{1,62}")
 
 CONNECT_TIMEOUT_S = 2
+# For a network that delivers nothing any more; a server that answers nothing is noticed by whoever waits for it.
+LOST_AFTER_MS = 15_000
 POOL_TIMEOUT_S = 1.5
 STATEMENT_TIMEOUT_MS = 10_000
 LOCK_TIMEOUT_MS = 5_000
@@ -210,7 +212,12 @@ def make_engine(
         # `_open` ends every transaction itself; the pool's own ROLLBACK would be superfluous work for each.
         pool_reset_on_return=None if isolation_level == "AUTOCOMMIT" else "rollback",
         # Prepared statements survive neither a migration nor PgBouncer: do not create any.
-        connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "prepare_threshold": None, "client_encoding": "utf-8"},
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "tcp_user_timeout": LOST_AFTER_MS,
+            "prepare_threshold": None,
+            "client_encoding": "utf-8",
+        },
     )
 
 

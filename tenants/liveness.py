@@ -31,9 +31,10 @@ SETTINGS = "settings"
 
 MAX_ANSWERS = 20_000
 MAX_CHANGED_NAMES = 50_000
-# A bound for whatever is changed without `record`, such as by hand. What is kept with a `Basis` may be made of an
-# answer that is as old, and so be twice as old.
-MAX_AGE_S = 300.0
+# A bound for whatever is changed without `record`, such as by hand: as long as a user's access token is valid, so that
+# its caller is looked up once. What is kept with a `Basis` may be made of an answer that is as old, and so be twice as
+# old.
+MAX_AGE_S = 900.0
 
 Value = TypeVar("Value")
 # Reads from PostgreSQL: the answer, and the names whose changes end it (besides the tenant's).
