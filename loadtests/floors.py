@@ -34,9 +34,8 @@ REDIS_PIPELINE = 64
 def bare_server(name: str) -> Iterator[int]:
     """`application` or `function` of loadtests.bare, served as the API is: the same server, processes and threads."""
     port, settings = free_port(), Settings.from_env()
-    command = [sys.executable, "-m", "granian", f"loadtests.bare:{name}", "--interface", "wsgi", "--no-log"]
-    command += ["--port", str(port), "--workers", str(settings.web_processes), "--backlog", "2048"]
-    command += ["--blocking-threads", str(settings.all_web_threads)]
+    command = [sys.executable, "-m", "loadtests.bare", name, str(port)]
+    command += [str(settings.web_processes), str(settings.all_web_threads)]
     with running(command, port):
         yield port
 
