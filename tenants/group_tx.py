@@ -58,7 +58,15 @@ def run_in_one_trip(calls: Calls, *, shared: bool) -> list[Any]:
     Nothing is sent again after an error: the server may have executed what it did not answer.
     """
     with _driver() as driver:
-        return rows_of_calls(driver, pipelines.run(driver, statements_of(calls, shared=shared)))
+        return first_rows(driver, pipelines.run(driver, statements_of(calls, shared=shared)))
+
+
+def read_together(calls: Calls) -> list[list[Any]]:
+    """All rows of one statement for each tenant, in one round trip. None of them waits for a lock."""
+    if not calls:
+        return []
+    with _driver() as driver:
+        return rows_of_calls(driver, pipelines.run(driver, statements_of(calls, shared=False)))
 
 
 def statements_of(calls: Calls, *, shared: bool) -> list[Statement]:
@@ -69,10 +77,15 @@ def statements_of(calls: Calls, *, shared: bool) -> list[Statement]:
     return [*statements, COMMIT]
 
 
-def rows_of_calls(driver: Driver, answers: Sequence[PGresult]) -> list[Any]:
-    """What `statements_of` were answered: the row of each call, or None."""
+def rows_of_calls(driver: Driver, answers: Sequence[PGresult]) -> list[list[Any]]:
+    """What `statements_of` were answered: the rows of each call."""
     first = len(set_role(SERVICE_ROLE)) + 2
-    return [next(iter(pipelines.rows(driver, answer)), None) for answer in answers[first:-1:2]]
+    return [pipelines.rows(driver, answer) for answer in answers[first:-1:2]]
+
+
+def first_rows(driver: Driver, answers: Sequence[PGresult]) -> list[Any]:
+    """The first row of each call, or None."""
+    return [next(iter(rows), None) for rows in rows_of_calls(driver, answers)]
 
 
 def commit_in_one_trip(tenant_id: str, queries: Sequence[Query]) -> list[list[Any]]:

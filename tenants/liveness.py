@@ -39,6 +39,9 @@ MAX_AGE_S = 900.0
 Value = TypeVar("Value")
 # Reads from PostgreSQL: the answer, and the names whose changes end it (besides the tenant's).
 Read = Callable[[], tuple[Value, Sequence[str]]]
+# The same for several at once, by tenant and what is asked for.
+Asked = tuple[str, str]
+ReadAll = Callable[[Sequence[Asked]], Sequence[tuple[Value, Sequence[str]]]]
 
 log = structlog.get_logger()
 
@@ -80,8 +83,8 @@ class KeptAnswers:
         now = self._clock()
         if not self._is_trusted(now):
             return read()[0]
-        kept = self._answers.get((tenant_id, name))
-        if kept is not None and kept.expires_at > now and self._has_not_changed(tenant_id, kept):
+        kept = self._usable(tenant_id, name, now)
+        if kept is not None:
             value: Value = kept.value
             return value
         sequence = self._sequence
@@ -89,6 +92,21 @@ class KeptAnswers:
         if current_tx() is None:  # an open transaction may see what it has not committed
             self._keep((tenant_id, name), _Answer(value, (*names, TENANT), sequence, now + MAX_AGE_S))
         return value
+
+    def fetch(self, wanted: Iterable[Asked], name_of: Callable[[str], str], read: ReadAll[Value]) -> None:
+        """Have what `look_up` would answer in memory, if it is trusted; `read` is given what is not there."""
+        now = self._clock()
+        if not self._is_trusted(now) or current_tx() is not None:
+            return
+        missing = [asked for asked in dict.fromkeys(wanted) if self._usable(asked[0], name_of(asked[1]), now) is None]
+        sequence = self._sequence
+        for (tenant_id, of), (value, names) in zip(missing, read(missing) if missing else (), strict=True):
+            self._keep((tenant_id, name_of(of)), _Answer(value, (*names, TENANT), sequence, now + MAX_AGE_S))
+
+    def _usable(self, tenant_id: str, name: str, now: float) -> _Answer | None:
+        kept = self._answers.get((tenant_id, name))
+        is_usable = kept is not None and kept.expires_at > now and self._has_not_changed(tenant_id, kept)
+        return kept if is_usable else None
 
     def moment(self) -> tuple[int, float]:
         """For a `Basis`: the changes so far, and until when what is read from now on may be used."""
@@ -142,6 +160,11 @@ class KeptAnswers:
 def look_up(tenant_id: str, name: str, read: Read[Value]) -> Value:
     """What `read` returns for this name of the tenant, from memory if it is known there."""
     return _answers.look_up(tenant_id, name, read)
+
+
+def fetch(wanted: Iterable[Asked], name_of: Callable[[str], str], read: ReadAll[Value]) -> None:
+    """Have the answers to these in memory: what `look_up` would read one by one, by the name of each."""
+    _answers.fetch(wanted, name_of, read)
 
 
 def moment() -> tuple[int, float]:

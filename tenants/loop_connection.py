@@ -17,7 +17,7 @@ from psycopg.waiting import Ready, Wait
 
 from tenants import pipelines
 from tenants.db import SERVICE_ROLE, set_role, set_tenant
-from tenants.group_tx import Calls, rows_of_calls, statements_of, take_out
+from tenants.group_tx import Calls, first_rows, statements_of, take_out
 from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, Statement
 
 # Longer than the server lets a statement take, for a server or network that does not answer at all.
@@ -37,7 +37,7 @@ class LoopConnection:
         try:
             statements = statements_of(calls, shared=shared)
             answers = await _Exchange(self._loop, driver, pipelines.exchange(driver, statements)).done
-            return rows_of_calls(driver, answers)
+            return first_rows(driver, answers)
         except psycopg.Error as error:
             raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
 

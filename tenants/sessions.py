@@ -10,7 +10,7 @@ not change while its session is valid.
 import hmac
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,7 +24,7 @@ from tenants import liveness, logs, resets, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import NotFound, Unauthenticated
-from tenants.group_tx import read_one
+from tenants.group_tx import read_one, read_together
 from tenants.opaque_tokens import hash_token, tenant_part
 from tenants.settings import VisiblePages
 from tenants.signing import Signer
@@ -193,21 +193,15 @@ def rights_of(tenant_id: str, session_id: str) -> Rights | None:
 
     Opens a transaction if the answer, or the tenant's settings, are not in memory.
     """
-    name = f"session:{session_id}"
 
     def read() -> tuple[_ValidSession | None, Sequence[str]]:
         try:
-            wanted = UUID(session_id)
+            wanted = [UUID(session_id)]
         except ValueError:
-            return None, [name]
-        row = read_one(tenant_id, _VALID_SESSION, (tenant_id, wanted))
-        if row is None:
-            return None, [name]
-        is_restricted = row.role != Role.ADMIN and not row.sees_private
-        rights = Rights(Role(row.role), public_only=False, expires_at=row.expires_at.timestamp())
-        return _ValidSession(rights, is_restricted), names_of(session_id, row.id)
+            wanted = []
+        return _answer_of(session_id, read_one(tenant_id, _VALID_SESSIONS, (tenant_id, wanted)) if wanted else None)
 
-    found = liveness.look_up(tenant_id, name, read)
+    found = liveness.look_up(tenant_id, _session_name(session_id), read)
     if found is None or found.rights.expires_at <= time.time():
         return None
     if found.is_restricted and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL:
@@ -215,12 +209,39 @@ def rights_of(tenant_id: str, session_id: str) -> Rights | None:
     return found.rights
 
 
-# Of a user who is not suspended, in a tenant that was not deleted. One round trip: the first call with each token asks.
-_VALID_SESSION = """
-    SELECT u.id, u.role, u.sees_private, s.expires_at FROM sessions s
+def fetch(wanted: Iterable[tuple[str, str]]) -> None:
+    """Have these sessions (tenant, session) in memory, so that `rights_of` does not wait: in one round trip."""
+
+    def read(missing: Sequence[tuple[str, str]]) -> list[tuple[_ValidSession | None, Sequence[str]]]:
+        sessions: dict[str, list[str]] = {}
+        for tenant_id, session_id in missing:
+            sessions.setdefault(tenant_id, []).append(session_id)
+        calls = [(tenant_id, _VALID_SESSIONS, (tenant_id, ids)) for tenant_id, ids in sessions.items()]
+        found = {
+            (tenant_id, str(row.session_id)): row
+            for tenant_id, rows in zip(sessions, read_together(calls), strict=True)
+            for row in rows
+        }
+        return [_answer_of(session_id, found.get((tenant_id, session_id))) for tenant_id, session_id in missing]
+
+    liveness.fetch(wanted, _session_name, read)
+
+
+def _answer_of(session_id: str, row: Any) -> tuple["_ValidSession | None", Sequence[str]]:
+    """What is kept of a session, by its row of `_VALID_SESSIONS`, and the names whose changes end that."""
+    if row is None:
+        return None, [_session_name(session_id)]
+    is_restricted = row.role != Role.ADMIN and not row.sees_private
+    rights = Rights(Role(row.role), public_only=False, expires_at=row.expires_at.timestamp())
+    return _ValidSession(rights, is_restricted), names_of(session_id, row.id)
+
+
+# Of users who are not suspended, in a tenant that was not deleted. One round trip: the first call with each token asks.
+_VALID_SESSIONS = """
+    SELECT s.id AS session_id, u.id, u.role, u.sees_private, s.expires_at FROM sessions s
     JOIN users u ON u.tenant_id = s.tenant_id AND u.id = s.user_id
     JOIN tenants t ON t.id = s.tenant_id
-    WHERE s.tenant_id = %s AND s.id = %s AND s.revoked_at IS NULL AND s.expires_at > now()
+    WHERE s.tenant_id = %s AND s.id = ANY(%s::uuid[]) AND s.revoked_at IS NULL AND s.expires_at > now()
       AND u.suspended_at IS NULL AND t.deleted_at IS NULL
 """
 
@@ -235,7 +256,11 @@ class _ValidSession:
 
 def names_of(session_id: str, user_id: UUID) -> list[str]:
     """The names under which changes of a session's validity and rights are recorded, but for the tenant's settings."""
-    return [f"session:{session_id}", _user_name(user_id)]
+    return [_session_name(session_id), _user_name(user_id)]
+
+
+def _session_name(session_id: str) -> str:
+    return f"session:{session_id}"
 
 
 def _user_name(user_id: UUID) -> str:
@@ -267,7 +292,7 @@ def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = No
         ended = ended.where(Session.user_id == user_id)
     if tx.scalar(ended) is None:
         return False
-    liveness.record(tx, [f"session:{session_id}"])
+    liveness.record(tx, [_session_name(str(session_id))])
     return True
 
 

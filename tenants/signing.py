@@ -101,9 +101,9 @@ class Signer:
         """Read the keys, if due. Call it before a transaction that signs: a request has one connection only."""
         self._keys()
 
-    def loaded_at(self) -> float:
-        """When the present keys were read: what was verified before may be of a key that is published no more."""
-        return self._keys().at
+    def key_ids(self) -> frozenset[str]:
+        """Of the present keys: what was verified with others may be of a key that is published no more."""
+        return self._keys().kids
 
     def sign(self, claims: dict[str, Any], *, ttl_s: int, now: datetime) -> str:
         """An access token with these claims, valid at once."""

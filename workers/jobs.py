@@ -26,12 +26,12 @@ def project(tenant_id: str) -> None:
     for _ in range(2):
         began = time.perf_counter()
         try:
-            projection.bring_up_to_date(tenant_id, now=utcnow, locked=partial(wake.job_started, tenant_id))
+            done = projection.bring_up_to_date(tenant_id, now=utcnow, locked=partial(wake.job_started, tenant_id))
         except Busy:
             # And once more: the other worker may have finished just before it was asked.
             wake.ask_to_run_again(tenant_id)
         else:
-            wake.job_finished(tenant_id, took_s=time.perf_counter() - began)
+            wake.job_finished(tenant_id, took_s=time.perf_counter() - began, members=done.pages + done.users)
             return
 
 

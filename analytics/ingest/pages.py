@@ -1,7 +1,7 @@
 """Pages: what a tenant counts. Created and changed by the tenant's own `external_id`."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -28,7 +28,7 @@ from tenants import ceilings, users
 from tenants.ceilings import Ceiling
 from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Invalid, NotFound
-from tenants.group_tx import read_one
+from tenants.group_tx import read_one, read_together
 
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
 MAX_TITLE_CHARS = 500
@@ -187,6 +187,17 @@ def ids_of(tx: Tx, external_ids: Sequence[str], *, public_only: bool) -> dict[st
         {"tenant": tx.tenant, "names": list(external_ids), "public_only": public_only},
     )
     return {row.external_id: str(row.id) for row in rows}
+
+
+def find_ids(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """(tenant, external id) → our id, of those that exist, private ones too: in one round trip, for several tenants."""
+    wanted: dict[str, list[str]] = {}
+    for tenant_id, external_id in names:
+        wanted.setdefault(tenant_id, []).append(external_id)
+    statement = "SELECT external_id, id FROM pages WHERE tenant_id = %s AND external_id = ANY(%s::text[])"
+    answers = read_together([(tenant_id, statement, (tenant_id, ids)) for tenant_id, ids in wanted.items()])
+    pairs = zip(wanted, answers, strict=True)
+    return {(tenant_id, row.external_id): str(row.id) for tenant_id, rows in pairs for row in rows}
 
 
 def find_id(tenant_id: str, external_id: str, *, public_only: bool) -> str | None:

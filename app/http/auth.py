@@ -200,15 +200,23 @@ def authenticate() -> Actor:
 
 
 def authenticate_bearer(authorization: str, signer: Signer) -> Actor:
+    claims = verified_claims(authorization, signer)
+    try:
+        actor = _actor_from_claims(claims)
+        return replace(actor, expires_at=min(actor.expires_at, claims["exp"]))
+    except BadToken:
+        raise BadCredentials from None
+
+
+def verified_claims(authorization: str, signer: Signer) -> dict[str, Any]:
+    """What the token in this header claims. Whether it was revoked is not checked."""
     scheme, _, token = authorization.partition(" ")
     if not token:
         raise NoCredentials("Send an access token: Authorization: Bearer …")
     if scheme.lower() != "bearer":
         raise NoCredentials("Only bearer tokens are accepted")
     try:
-        claims = signer.verify(token.strip())
-        actor = _actor_from_claims(claims)
-        return replace(actor, expires_at=min(actor.expires_at, claims["exp"]))
+        return signer.verify(token.strip())
     except BadToken:
         raise BadCredentials from None
 

@@ -15,6 +15,25 @@ Environ = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownCaller:
+    """A caller whom this process has not met yet."""
+
+    authorization: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownPage:
+    """A page whose id this process does not know."""
+
+    tenant_id: str
+    external_id: str
+
+
+# What must be looked up before a call can be answered on an event loop.
+Unknown = UnknownCaller | UnknownPage
+
+
+@dataclass(frozen=True, slots=True)
 class BoardQuestion:
     """A part of a board that a reader asks for."""
 
@@ -35,7 +54,7 @@ class FastRead:
     # The answer that is kept in memory, if there is one: by the path with its query, and `If-None-Match`.
     kept: Callable[[Reader, str, str | None], FastAnswer | None]
     # What must be read otherwise, if it can be read together with others: by the path with its query, and the query.
-    question: Callable[[Reader, str, str], BoardQuestion | None] | None
+    question: Callable[[Reader, str, str], BoardQuestion | UnknownPage | None] | None
     # The answer, kept or new, which may have to wait; None: the route must answer.
     answer: Callable[[Reader, Environ], FastAnswer | None]
 

@@ -11,7 +11,7 @@ the same for an event loop (`app.server.front`).
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -20,7 +20,16 @@ from app.http import edge, request_counts
 from app.http.answer_cache import Answer
 from app.http.auth import WRITTEN, Actor
 from app.http.fast_answer import FastAnswer, Header
-from app.http.fast_calls import BoardQuestion, Environ, FastCall, FastRead, FastWrite
+from app.http.fast_calls import (
+    BoardQuestion,
+    Environ,
+    FastCall,
+    FastRead,
+    FastWrite,
+    Unknown,
+    UnknownCaller,
+    UnknownPage,
+)
 from app.http.fast_reads import FastReads, to_send
 from app.http.fast_writes import FastWrites
 from app.http.known_callers import KnownCallers
@@ -135,14 +144,24 @@ class FastLane:
         call = self.find(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"])
         return call if call is not None and environ.keys().isdisjoint(SPECIAL) else None
 
-    def read(self, call: FastRead, environ: Environ) -> FastAnswer | BoardQuestion | None:
+    def learn(self, unknown: Sequence[Unknown]) -> list[None]:
+        """Look these up together, so that the loop knows them; whatever does not exist stays unknown. May wait."""
+        with contextlib.suppress(Exception):  # a thread meets the same error, and answers it
+            self._callers.learn([one.authorization for one in unknown if isinstance(one, UnknownCaller)])
+            self.reads.learn_pages(one for one in unknown if isinstance(one, UnknownPage))
+        return [None] * len(unknown)
+
+    def read(self, call: FastRead, environ: Environ) -> FastAnswer | BoardQuestion | Unknown | None:
         """The answer to a read from memory; or what must be asked together with others, which `end_read` ends.
 
-        None: a thread must answer.
+        Or what must be looked up first. None: a thread must answer.
         """
         try:
-            actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))
-            if actor is None or not is_allowed(actor, call.may):
+            authorization = environ.get("HTTP_AUTHORIZATION", "")
+            actor = self._callers.find(authorization)
+            if actor is None:
+                return UnknownCaller(authorization) if authorization else None
+            if not is_allowed(actor, call.may):
                 return None
             query = environ["QUERY_STRING"]
             target = f"{environ['PATH_INFO']}?{query}"
@@ -150,7 +169,7 @@ class FastLane:
             if kept is not None or call.question is None:
                 return kept
             question = call.question(actor.reader, target, query)
-            if question is None or not self._in_flight.try_acquire(actor.tenant_id):
+            if isinstance(question, BoardQuestion) and not self._in_flight.try_acquire(actor.tenant_id):
                 return None
             return question
         except Exception:  # noqa: BLE001  a thread may wait; any other error it meets again, and answers it
@@ -161,12 +180,18 @@ class FastLane:
         self._in_flight.release(question.reader.tenant_id)
         return to_send(answer, environ.get("HTTP_IF_NONE_MATCH")) if answer is not None else None
 
-    def begin_write(self, call: FastWrite, environ: Environ) -> PendingWrite | None:
-        """What is to be written; `end_write` ends it. None: a thread must, since something would have to wait."""
+    def begin_write(self, call: FastWrite, environ: Environ) -> PendingWrite | UnknownCaller | None:
+        """What is to be written; `end_write` ends it. Or who must be looked up first.
+
+        None: a thread must write, since something would have to wait.
+        """
         try:
-            actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))
-            request = call.request(actor, environ) if actor is not None and is_allowed(actor, call.may) else None
-            if actor is None or request is None:
+            authorization = environ.get("HTTP_AUTHORIZATION", "")
+            actor = self._callers.find(authorization)
+            if actor is None:
+                return UnknownCaller(authorization) if authorization else None
+            request = call.request(actor, environ) if is_allowed(actor, call.may) else None
+            if request is None:
                 return None
             request.prepare()
             if not self._in_flight.try_acquire(request.tenant_id):

@@ -5,7 +5,7 @@ read here and answered by the functions that the routes use.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -14,6 +14,8 @@ import structlog
 from analytics.boards import reading
 from analytics.boards.names import Board
 from analytics.boards.reading import Around, ShownBoard, Top
+from analytics.ingest import pages
+from analytics.ingest.pages import EXTERNAL_ID
 from analytics.windows import WINDOWS
 from app.http import conditional
 from app.http.answer_cache import Answer
@@ -29,7 +31,7 @@ from app.http.board_answers import (
 )
 from app.http.boards import board_for
 from app.http.fast_answer import FastAnswer
-from app.http.fast_calls import BoardQuestion, Environ, FastRead
+from app.http.fast_calls import BoardQuestion, Environ, FastRead, UnknownPage
 from app.http.rights import May
 from app.http.services import Services
 from tenants.db import utcnow
@@ -106,14 +108,20 @@ class FastReads:
             return None
         return BoardQuestion(reader, top[0], Top(top[1]), answer_key(reader, target))
 
-    def _rank_question(self, reader: Reader, target: str, query: str) -> BoardQuestion | None:
+    def learn_pages(self, unknown: Iterable[UnknownPage]) -> None:
+        """Have the ids of these pages in memory, if they exist."""
+        names = [(page.tenant_id, page.external_id) for page in unknown if EXTERNAL_ID.fullmatch(page.external_id)]
+        for name, page_id in pages.find_ids(names).items():
+            self._cache.memory.page_ids.keep(name, page_id)
+
+    def _rank_question(self, reader: Reader, target: str, query: str) -> BoardQuestion | UnknownPage | None:
         rank, memory = _plain_rank(reader, query), self._cache.memory
         if rank is None or not memory.is_trusted():
             return None
         board, name, around = rank
         page_id = memory.page_ids.get((reader.tenant_id, name))
         if page_id is None:
-            return None
+            return UnknownPage(reader.tenant_id, name)
         return BoardQuestion(reader, board, Around(page_id, around), answer_key(reader, target))
 
     def _answer(self, compute: "Compute", reader: Reader, environ: Environ) -> FastAnswer | None:
@@ -146,7 +154,7 @@ class FastReads:
 
 
 # What a reader asks for, by the path with its query, and the query.
-FindQuestion = Callable[[Reader, str, str], BoardQuestion | None]
+FindQuestion = Callable[[Reader, str, str], BoardQuestion | UnknownPage | None]
 # How an answer is computed that is not kept: for a reader, under a key, from a request.
 Compute = Callable[[Reader, Any, Environ], Answer | None]
 

@@ -24,9 +24,9 @@ from analytics.ingest.loop_writes import commit_claims_on_loop, commit_on_loop
 from app.http import edge
 from app.http.answer_cache import Answer
 from app.http.fast_answer import FastAnswer
-from app.http.fast_calls import BoardQuestion, FastCall, FastRead, FastWrite
+from app.http.fast_calls import BoardQuestion, FastCall, FastRead, FastWrite, Unknown, UnknownCaller, UnknownPage
 from app.http.fast_lane import FastLane, PendingWrite
-from app.http.gathered_reads import GatheredReads
+from app.http.gathered import Gathered
 from app.http.services import Services
 from app.server import open_files, wsgi_calls
 from app.server.answers import head_of, refusal
@@ -45,6 +45,9 @@ MAX_SHORT_BYTES = 2 * 1024
 # In one commit: prepared and answered on the loop without delaying others for long. A claim takes longer.
 MAX_EVENTS = 256
 MAX_CLAIMS = 64
+# That wait to be looked up; more are left to threads. And for one request: its caller, then its page.
+MAX_LOOKUPS = 1_024
+MAX_LOOKUPS_PER_REQUEST = 2
 
 log = structlog.get_logger()
 
@@ -59,7 +62,8 @@ class Front:
         self._max_threads = services.settings.all_web_threads
         self._threads = ThreadPoolExecutor(self._max_threads, thread_name_prefix="web")
         self._ranks = ThreadPoolExecutor(1, thread_name_prefix="ranks")
-        self._reads = GatheredReads(self._lane.reads.answer_together)
+        self._reads = Gathered("gathered-reads", self._lane.reads.answer_together, max_waiting=MAX_CONNECTIONS)
+        self._lookups = Gathered("lookups", self._lane.learn, max_waiting=MAX_LOOKUPS)
         self._always = b"".join(f"{name}: {value}\r\n".encode() for name, value in self._lane.always)
         self._resolved: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._is_woken = False
@@ -84,37 +88,51 @@ class Front:
         started, environ = time.perf_counter(), request.environ
         edge.shorten_target(environ)
         call = self._lane.find_plain(environ)
-        if isinstance(call, FastRead):
-            self._read(request, call, started)
-        elif isinstance(call, FastWrite) and _is_short(request):
-            self._write(request, call, started)
-        else:
+        if call is None or (isinstance(call, FastWrite) and not _is_short(request)):
             self._answer_in_thread(request)
+        else:
+            self._answer(request, call, started)
 
-    def _read(self, request: Request, call: FastRead, started: float) -> None:
+    def _answer(self, request: Request, call: FastCall, started: float, lookups: int = MAX_LOOKUPS_PER_REQUEST) -> None:
+        if isinstance(call, FastRead):
+            unknown = self._read(request, call, started)
+        else:
+            unknown = self._write(request, call, started)
+        if unknown is not None:
+            again = partial(self._answer, request, call, started, lookups - 1)
+            if not lookups or not self._lookups.submit(unknown, lambda _: self._resolve(lambda _: again(), None)):
+                self._answer_in_thread(request)
+
+    def _read(self, request: Request, call: FastRead, started: float) -> Unknown | None:
+        """Returns what must be looked up first."""
         answer = self._lane.read(call, request.environ)
+        if isinstance(answer, UnknownCaller | UnknownPage):
+            return answer
         if isinstance(answer, BoardQuestion):
             answered = partial(self._end_read, request, call, answer, started)
-            try:
-                self._reads.submit(answer, partial(self._resolve, answered))
-            except RuntimeError:  # no thread can be started
+            if not self._reads.submit(answer, partial(self._resolve, answered)):
                 answered(None)
         else:
             self._send(request, call, answer, started)
+        return None
 
     def _end_read(
         self, request: Request, call: FastRead, question: BoardQuestion, started: float, answer: Answer | None
     ) -> None:
         self._send(request, call, self._lane.end_read(question, request.environ, answer), started)
 
-    def _write(self, request: Request, call: FastWrite, started: float) -> None:
+    def _write(self, request: Request, call: FastWrite, started: float) -> UnknownCaller | None:
+        """Returns who must be looked up first."""
         request.environ["HTTP_X_REQUEST_ID"] = edge.request_id_of(request.environ.get("HTTP_X_REQUEST_ID"))
         pending = self._lane.begin_write(call, request.environ)
+        if isinstance(pending, UnknownCaller):
+            return pending
         if pending is None:
             self._answer_in_thread(request)
-            return
+            return None
         group = self._claims if pending.request.claims else self._events
         group.submit(pending.request, partial(self._end_write, request, pending, started))
+        return None
 
     def _end_write(self, request: Request, pending: PendingWrite, started: float, is_decided: bool) -> None:
         answer = self._lane.end_write(pending, request.environ, is_decided=is_decided)

@@ -8,7 +8,7 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from tenants.db import owner_tx, tenant_tx, utcnow
-from tenants.group_tx import read_one, run_in_one_trip, shared_tx
+from tenants.group_tx import read_one, read_together, run_in_one_trip, shared_tx
 from tenants.users import User, ensure_external
 from tests.service import eventually
 
@@ -71,3 +71,14 @@ def test_an_error_in_one_trip_says_whether_the_outcome_is_known(tenant: str) -> 
             run_in_one_trip([(tenant, "SELECT pg_sleep(60)", ())], shared=False)
     assert lost.value.connection_invalidated
     assert run_in_one_trip([(tenant, "SELECT %s AS one", (1,))], shared=True) == [(1,)]
+
+
+def test_rows_of_several_tenants_are_read_together_each_in_its_own(tenant: str, other_tenant: str) -> None:
+    for tenant_id, names in ((tenant, "ab"), (other_tenant, "c")):
+        with tenant_tx(tenant_id) as tx:
+            for name in names:
+                ensure_external(tx, name, now=utcnow())
+    statement = "SELECT external_id FROM users WHERE external_id = ANY(%s::text[]) ORDER BY external_id"
+    calls = [(one, statement, (["a", "b", "c"],)) for one in (tenant, other_tenant)]
+    assert read_together(calls) == [[("a",), ("b",)], [("c",)]]
+    assert read_together([]) == []

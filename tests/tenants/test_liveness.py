@@ -259,3 +259,27 @@ def test_a_moment_that_falls_into_a_change_is_before_it(answers: KeptAnswers) ->
     answers.drop_all()
     assert not is_used(moments.pop())
     assert is_used(answers.moment())
+
+
+def test_several_answers_are_fetched_at_once_and_kept_unless_they_changed_meanwhile(
+    answers: KeptAnswers, trusted: threading.Event
+) -> None:
+    read: list[Sequence[liveness.Asked]] = []
+
+    def source(asked: Sequence[liveness.Asked]) -> list[tuple[str, Sequence[str]]]:
+        read.append(list(asked))
+        if len(read) == 2:
+            answers.apply(changed("session:3"))
+        return [(f"{of} of {tenant}", [f"session:{of}"]) for tenant, of in asked]
+
+    def fetch(*asked: liveness.Asked) -> None:
+        answers.fetch(asked, "session:{}".format, source)
+
+    fetch(("acme", "1"), ("other", "1"), ("acme", "1"))
+    fetch(("acme", "1"), ("acme", "2"), ("acme", "3"))
+    assert read == [[("acme", "1"), ("other", "1")], [("acme", "2"), ("acme", "3")]]
+    asked = {of: answers.look_up("acme", f"session:{of}", Source("read again")) for of in "123"}
+    assert asked == {"1": "1 of acme", "2": "2 of acme", "3": "read again"}
+    trusted.clear()
+    fetch(("acme", "9"))
+    assert len(read) == 2, "not kept, so not read"

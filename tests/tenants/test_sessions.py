@@ -1,6 +1,7 @@
 """Sessions: refresh tokens that are used once, and the rights of a session's user."""
 
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from flask import Flask
@@ -116,3 +117,21 @@ def test_a_device_is_known_by_its_network_and_agent(signer: Signer, tenant: str)
         for username, network, agent, later, known in cases:
             found = sessions.is_known_device(tx, username, network=network, agent=agent, now=utcnow() + later)
             assert found is known, (username, network, agent, later)
+
+
+def test_sessions_are_fetched_together_and_follow_their_users(
+    signer: Signer, tenant: str, other_tenant: str, trusted_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenant_tx(tenant) as tx:
+        user, tokens = started(tx, signer)
+    session, nobody = str(tokens.session_id), str(uuid4())
+    sessions.fetch([(tenant, session), (tenant, nobody), (other_tenant, session), (tenant, session)])
+    with monkeypatch.context() as patch:
+        patch.setattr(sessions, "read_one", lambda *_: pytest.fail("it is in memory"))
+        sessions.fetch([(tenant, session)])
+        assert sessions.rights_of(tenant, session) == Rights(Role.MEMBER, public_only=True)
+        assert sessions.rights_of(tenant, nobody) is None
+        assert sessions.rights_of(other_tenant, session) is None
+    with tenant_tx(tenant) as tx:
+        sessions.change_user(tx, users.get(tx, user.id), {"suspended": True}, now=utcnow())
+    assert sessions.rights_of(tenant, session) is None

@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from analytics.ingest import pages
 from tenants.db import tenant_tx
 from tests.analytics.conftest import make_page, views_of
-from tests.people import Caller
+from tests.people import Caller, client_of
 
 BODY = {"space": "eng", "title": "Home", "url": "https://wiki.example/home"}
 
@@ -102,3 +104,14 @@ def test_a_deleted_page_takes_its_counts_along_and_can_be_made_anew(sender: Call
     assert views_of(tenant) == 0
     make_page(sender, page)
     assert sender("PUT", f"/api/v1/pages/{page}/likes/u-1").get_json() == {"liked": True, "likes": 1}
+
+
+def test_ids_of_several_tenants_are_found_together_each_in_its_own(
+    client: FlaskClient, tenant: str, other_tenant: str
+) -> None:
+    for tenant_id, name in ((tenant, "a"), (tenant, "b"), (other_tenant, "a")):
+        make_page(client_of(client, tenant_id), name)
+    wanted = [(tenant, "a"), (tenant, "nowhere"), (other_tenant, "a"), (other_tenant, "b")]
+    found = pages.find_ids(wanted)
+    assert found.keys() == {(tenant, "a"), (other_tenant, "a")}
+    assert all(found[one] == pages.find_id(*one, public_only=False) for one in found)

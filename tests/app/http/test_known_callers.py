@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,7 @@ from app.http.services import services_of
 from tenants import credentials, registry, sessions, users
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, tenant_tx, utcnow
+from tenants.group_tx import Calls, read_together
 from tenants.settings import VisiblePages
 from tenants.signing import CLOCK_LEEWAY_S, Signer
 from tenants.users import Role
@@ -133,6 +135,9 @@ def test_an_expired_token_or_another_set_of_keys_is_authenticated_again(
     actor = callers.authenticate(header)
     callers._signer._loaded = None  # read again, as once a minute
     callers.authenticate(header)
+    assert len(authentications) == 1, "with the same keys"
+    callers._signer.rotate(now=utcnow())
+    callers.authenticate(header)
     assert len(authentications) == 2
     monkeypatch.setattr("time.time", lambda: actor.expires_at + CLOCK_LEEWAY_S + 1)
     with pytest.raises(BadCredentials):
@@ -159,3 +164,26 @@ def test_an_actor_knows_what_it_depends_on(callers: KnownCallers, client: FlaskC
     assert set(app.names) == {f"client:{app.id}", f"token:{app.token_id}", "tenant"}
     assert set(member.names) == {f"session:{member.session_id}", f"user:{member.id}", "settings", "tenant"}
     assert replace(app, expires_at=0.0) == app
+
+
+def test_callers_are_learned_together_and_whoever_is_not_valid_stays_unknown(
+    callers: KnownCallers, client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, ended, *members = client_of(client, tenant), *(user_of(client, tenant) for _ in range(4))
+    assert ended("POST", "/api/v1/auth/logout").status_code == 204
+    trips: list[Calls] = []
+
+    def counted(calls: Calls) -> list[list[Any]]:
+        trips.append(calls)
+        return read_together(calls)
+
+    monkeypatch.setattr("tenants.sessions.read_together", counted)
+    monkeypatch.setattr("tenants.sessions.read_one", lambda *_: pytest.fail("nobody is looked up alone"))
+    unknown = ["", "Basic x", "Bearer nonsense", header_of(ended)]
+    callers.learn([*unknown, *map(header_of, members), header_of(app)])
+    assert len(trips) == 1
+    assert [callers.find(header) for header in unknown] == [None] * 4
+    assert [callers.find(header_of(member)) for member in members] == [
+        callers.authenticate(header_of(member)) for member in members
+    ]
+    assert callers.find(header_of(app)) is not None

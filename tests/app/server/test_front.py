@@ -505,3 +505,30 @@ def test_only_some_threads_wait_for_long_bodies(admin: Caller, url: str, monkeyp
     events = [{"type": "view", "page": "a", "id": f"{number:0100}"} for number in range(999)]
     answer = over_http(admin, url)("POST", "/api/v1/events", json={"events": events})
     assert (answer.status_code, answer.get_json()["code"]) == (503, "overloaded")
+
+
+def test_callers_and_pages_that_are_new_are_looked_up_together_without_a_thread_each(
+    client: FlaskClient, admin: Caller, tenant: str, url: str, in_threads: list[str]
+) -> None:
+    become_known(over_http(admin, url), in_threads)
+    members = [over_http(user_of(client, tenant), url) for _ in range(8)]
+    in_threads.clear()
+    with ThreadPoolExecutor(8) as senders:
+        likes = list(senders.map(lambda member: member("PUT", "/api/v1/pages/a/like"), members))
+        ranks = list(senders.map(lambda member: member("GET", f"{RANK}?member=b&around=2"), members))
+    assert {answer.status_code for answer in (*likes, *ranks)} == {200}
+    assert in_threads == []
+
+
+def test_who_stays_unknown_is_answered_by_the_route(
+    client: FlaskClient, admin: Caller, tenant: str, url: str, in_threads: list[str]
+) -> None:
+    remote = over_http(admin, url)
+    become_known(remote, in_threads)
+    ended = over_http(user_of(client, tenant), url)
+    assert ended("POST", "/api/v1/auth/logout").status_code == 204
+    in_threads.clear()
+    assert ended("PUT", "/api/v1/pages/a/like").status_code == 401
+    assert remote("GET", BOARD, headers={"Authorization": "Bearer nonsense"}).status_code == 401
+    assert remote("GET", f"{RANK}?member=nowhere").status_code == 404
+    assert in_threads == ["/api/v1/pages/a/like", BOARD, RANK]
