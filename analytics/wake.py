@@ -23,9 +23,9 @@ BUSY_S = 1
 # As long as a job may take that is asked to have another one follow.
 AGAIN_S = 60
 MAX_PAUSE_S = 0.4
-# A step of so many pages and users is followed by a pause of this many times what it took.
-MANY_MEMBERS = 200
-PAUSE_AFTER_MANY = 4
+# With more rows a second, a job is followed by a pause of this many times what it took.
+BUSY_ROWS_PER_S = 2_500
+BUSY_PAUSES = 4
 GATHER_S = 0.005
 # Between two wake-ups by the group commits of a process.
 MIN_PAUSE_S = 0.025
@@ -77,15 +77,17 @@ def job_started(tenant_id: str) -> None:
         client.delete(_pending_key(tenant_id))
 
 
-def job_finished(tenant_id: str, *, took_s: float, members: int) -> None:
+def job_finished(tenant_id: str, *, took_s: float, rows: int) -> None:
     """Pause the tenant's projection for as long as it took: under constant change, half of the time is for writers.
 
-    After a step of many pages and users, longer: more of what changes until the next one is then projected once.
-    If another job found the lock taken in the meantime, enqueue one more.
+    If they mark very many rows of the outbox, longer: more changes of the same page are then projected once. `rows`:
+    how many there were since the last job. If another job found the lock taken in the meantime, enqueue one more.
     """
-    pause_s = took_s * PAUSE_AFTER_MANY if members > MANY_MEMBERS else took_s
-    pause_ms = int(min(pause_s, MAX_PAUSE_S) * 1000)
+    now = time.time()
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
+        last = client.set(key("projected", tenant_id), repr(now), get=True, ex=PENDING_S)
+        is_very_busy = last is not None and rows > BUSY_ROWS_PER_S * max(now - float(last), took_s)
+        pause_ms = int(min(took_s * (BUSY_PAUSES if is_very_busy else 1), MAX_PAUSE_S) * 1000)
         if pause_ms:
             client.set(key("pause", tenant_id), "1", px=pause_ms)
         if client.delete(_again_key(tenant_id)):

@@ -31,7 +31,7 @@ def project(tenant_id: str) -> None:
             # And once more: the other worker may have finished just before it was asked.
             wake.ask_to_run_again(tenant_id)
         else:
-            wake.job_finished(tenant_id, took_s=time.perf_counter() - began, members=done.pages + done.users)
+            wake.job_finished(tenant_id, took_s=time.perf_counter() - began, rows=done.rows)
             return
 
 

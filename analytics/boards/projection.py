@@ -59,6 +59,8 @@ class Projected:
 
     pages: int = 0
     users: int = 0
+    # The rows of the outbox that it read.
+    rows: int = 0
     rebuilt: list[Board] = field(default_factory=list)
     in_redis: bool = True
     more: bool = False
@@ -89,6 +91,7 @@ def project_all(tenant_id: str, *, now: Callable[[], datetime], locked: Callable
         done = project_step(tenant_id, now=now(), locked=locked)
         total.pages += done.pages
         total.users += done.users
+        total.rows += done.rows
         total.rebuilt += done.rebuilt
         total.in_redis, total.more = done.in_redis, done.more
         if not done.more:
@@ -158,7 +161,7 @@ def _project(tx: Tx, *, now: datetime, limit: int) -> Projected:
     pages.members |= {str(page_id) for page_id in (*reweigh, *reshare)}
     if not has_more_to_reshare:
         pages.rows += [row.id for row in sharing]
-    done = Projected(pages=len(pages.members), users=len(users.members))
+    done = Projected(pages=len(pages.members), users=len(users.members), rows=len(pages.rows) + len(users.rows))
     done.more = has_more_hours or has_more_to_reweigh or has_more_to_reshare or pages.more or users.more
     # While much is stale, each statement would read all of that.
     add = not (has_more_hours or pages.more)

@@ -111,7 +111,7 @@ def test_while_a_projection_runs_only_one_job_finds_its_lock_taken(stale_tenant:
                 found_it_taken += 1
     assert found_it_taken == 1
     assert jobs_of(queue, stale_tenant) == []
-    wake.job_finished(stale_tenant, took_s=0, members=1)
+    wake.job_finished(stale_tenant, took_s=0, rows=1)
     assert jobs_of(queue, stale_tenant) == ["workers.jobs.project"], "the holder enqueues the next one"
 
 
@@ -139,7 +139,7 @@ def test_a_lock_released_before_its_holder_was_asked_is_taken(
 
         def ask_too_late(tenant_id: str) -> None:
             holding.close()
-            wake.job_finished(tenant_id, took_s=0, members=1)
+            wake.job_finished(tenant_id, took_s=0, rows=1)
             ask_to_run_again(tenant_id)
 
         monkeypatch.setattr(wake, "ask_to_run_again", ask_too_late)
