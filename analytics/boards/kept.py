@@ -17,7 +17,7 @@ from analytics.boards.snapshots import RanksOfADay
 MAX_SUMMARIES = 20_000
 MAX_PAGE_IDS = 50_000
 MAX_RANKS = 64
-SUMMARIES_FOR_S = 300.0
+SUMMARIES_FOR_S = 900.0
 PAGE_IDS_FOR_S = 3600.0
 RANKS_FOR_S = 60.0
 # While a day has no record yet: it is made soon after the day's end.
