@@ -22,7 +22,7 @@ PENDING_S = 5
 BUSY_S = 1
 # As long as a job may take that is asked to have another one follow.
 AGAIN_S = 60
-MAX_PAUSE_S = 1.0
+MAX_PAUSE_S = 1.5
 # With more rows a second, a job is followed by a pause of this many times what it took.
 BUSY_ROWS_PER_S = 2_500
 BUSY_PAUSES = 4
