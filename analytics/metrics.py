@@ -133,3 +133,14 @@ LIKES = register(
     Metric("likes", "Likes", Counted("page_likes", time="liked_at", aggregate="count(liked_at)", total="likes"))
 )
 POINTS = register(Metric("points", "Points", Ledger("points", total="current_score", reached_at="score_reached_at")))
+XP = register(
+    Metric("xp", "XP", Ledger("xp", total="experience_points", reached_at="xp_reached_at"), note="by completed quests")
+)
+REPUTATION = register(
+    Metric(
+        "reputation",
+        "Reputation",
+        Ledger("reputation", total="reputation", reached_at="reputation_reached_at"),
+        note="by completed quests",
+    )
+)

@@ -17,6 +17,7 @@ from analytics.ingest import likes
 from analytics.ingest.likes import PageLike
 from analytics.ingest.pages import Page
 from analytics.outbox import Kind
+from analytics.quests import personal
 from analytics.redaction import PERSONAL
 from analytics.scores.audit import ActionEvent
 from analytics.scores.integrity import Flag, State
@@ -30,7 +31,8 @@ from tenants.users import Role, User
 
 PROFILE = """
     id external_id username email role segment avatar_url bio wallet email_verified sees_private created_at updated_at
-    suspended_at current_score total_actions
+    suspended_at current_score total_actions experience_points reputation quests_created quests_completed
+    attestations_given attestations_received
 """
 SESSION = "id ip user_agent created_at last_used_at expires_at revoked_at"
 LEDGER = "id source account action_type delta previous score at event_id reverses"
@@ -47,6 +49,7 @@ class Erased:
     likes: int
     sessions: int
     pages_owned: int
+    quests: int
     audit_rows: int
 
 
@@ -75,6 +78,7 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
         "ledger": [_fields(row, LEDGER) for row in entries],
         "actions": [{**_fields(row, ACTIONS), "metadata": row.metadata_} for row in events],
         "integrity_flags": [_fields(row, FLAG) for row in flags],
+        **personal.export(tx, user.id),
     }
 
 
@@ -87,6 +91,7 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
         raise Forbidden("Only an admin may erase an admin")
     removed_likes = likes.remove_all(tx, user.id)
     owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
+    quests = personal.erase(tx, user.id)
     ended = sessions.delete_all(tx, user.id)
     tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user.id))
     redaction.mark(tx, user.id, now=now)
@@ -103,6 +108,7 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
         likes=removed_likes,
         sessions=ended,
         pages_owned=len(owned),
+        quests=quests,
         audit_rows=int(blanked or 0),
     )
 

@@ -28,6 +28,12 @@ MAX_REQUEST_S = 0.5
 
 PERSONAL = ("external_id", "username", "email", "password_hash", "segment", "avatar_url", "bio", "wallet")
 REDACTED = frozenset({*PERSONAL, "note"})
+# What somebody wrote, in an object that names them.
+WORDS_OF = {
+    "attester": frozenset({"attester_username", "comments", "signature"}),
+    "performer": frozenset({"submission"}),
+    "by": frozenset({"reason"}),
+}
 
 log = structlog.get_logger()
 
@@ -120,8 +126,12 @@ def _without(value: Any, user_id: str) -> Any:
         return value
     user = value.get("user")
     ids = (value.get("id"), value.get("user_id"), user.get("id") if isinstance(user, dict) else None)
-    is_user = user_id in ids
-    return {name: None if is_user and name in REDACTED else _without(inner, user_id) for name, inner in value.items()}
+    blank = set(REDACTED) if user_id in ids else set()
+    for person, words in WORDS_OF.items():
+        who = value.get(person)
+        if isinstance(who, dict) and who.get("id") == user_id:
+            blank |= words
+    return {name: None if name in blank else _without(inner, user_id) for name, inner in value.items()}
 
 
 _NEXT = text("""

@@ -23,6 +23,8 @@ BUSY_S = 1
 # As long as a job may take that is asked to have another one follow.
 AGAIN_S = 60
 MAX_PAUSE_S = 1.5
+# How often a job that waits looks whether others do.
+LOOK_EVERY_S = 0.05
 # With more rows a second, a job is followed by a pause of this many times what it took.
 BUSY_ROWS_PER_S = 2_500
 BUSY_PAUSES = 4
@@ -95,12 +97,18 @@ def job_finished(tenant_id: str, *, took_s: float, rows: int) -> None:
             queue.enqueue(JOB, tenant_id, ttl_s=60)
 
 
-def wait_out_pause(tenant_id: str) -> None:
-    """Sleep until the pause after the last job is over."""
+def wait_out_pause(tenant_id: str) -> bool:
+    """Sleep until the pause after the last job is over.
+
+    False: another job waits for a worker, so this one is enqueued again behind it.
+    """
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
-        left_ms = int(client.pttl(key("pause", tenant_id)))
-        if left_ms > 0:
-            time.sleep(left_ms / 1000)
+        while (left_ms := int(client.pttl(key("pause", tenant_id)))) > 0:
+            time.sleep(min(left_ms / 1000, LOOK_EVERY_S))
+            if left_ms > LOOK_EVERY_S * 1000 and queue.has_waiting():
+                queue.enqueue(JOB, tenant_id, ttl_s=60)
+                return False
+    return True
 
 
 def ask_to_run_again(tenant_id: str) -> None:

@@ -121,6 +121,57 @@ class Player(Client):
         self.client.get(path, headers=self.headers, name="GET own rank")
 
 
+class Quester(Client):
+    """The readers of a wiki, who play quests: one offers, two try to claim, who gets it submits, another attests."""
+
+    @task(5)
+    def cycle(self) -> None:
+        creator, *rivals, attester = (f"reader-{number}" for number in random.sample(range(READERS), 4))
+        quest = self.create(creator)
+        performer = self.claimed_by(quest, rivals) if quest else None
+        if performer and self.take(quest, "submit", {"user": performer, "submission": "Done as described."}):
+            self.take(quest, "attestations", {"user": attester, "rating": random.randint(3, 5)})
+
+    @task(2)
+    def browse(self) -> None:
+        status = random.choice(["OPEN", "PENDING_REVIEW", "COMPLETE"])
+        self.client.get(f"/api/v1/quests?status={status}", headers=self.headers, name="GET quests")
+
+    @task(1)
+    def board(self) -> None:
+        self.client.get("/api/v1/leaderboards?scope=users&metric=xp", headers=self.headers, name="GET board of XP")
+
+    def create(self, creator: str) -> str:
+        """The new quest's id; empty, if the creator has offered enough for today."""
+        body = {"user": creator, "title": "Load", "description": "A quest of the load test.", "tags": ["load"]}
+        rewards = {"reward_xp": random.randrange(10, 500, 10), "reward_reputation": random.randint(1, 10)}
+        path, options = "/api/v1/quests", {"headers": self.headers, "name": "POST quest", "catch_response": True}
+        with self.client.post(path, json={**body, **rewards}, **options) as answer:
+            if answer.status_code == 403:
+                answer.success()
+            return str(answer.json()["id"]) if answer.status_code == 201 else ""
+
+    def claimed_by(self, quest: str, rivals: list[str]) -> str | None:
+        """Who gets it, of several who try at once: one, or nobody if each has enough open claims."""
+        trying = [gevent.spawn(self.take, quest, "claim", {"user": rival}) for rival in rivals]
+        gevent.joinall(trying)
+        winners = [rival for rival, tried in zip(rivals, trying, strict=True) if tried.value]
+        if len(winners) > 1:
+            error = RuntimeError(f"{len(winners)} have claimed one quest")
+            events.request.fire(
+                request_type="POST", name="one claim", response_time=0, response_length=0, exception=error
+            )
+        return winners[0] if winners else None
+
+    def take(self, quest: str, step: str, body: dict[str, object]) -> bool:
+        """Whether the step was taken. Somebody was quicker, or a rule does not allow it: no failure."""
+        path, options = f"/api/v1/quests/{quest}/{step}", {"headers": self.headers, "catch_response": True}
+        with self.client.post(path, json=body, name=f"POST quest/{step}", **options) as answer:
+            if answer.status_code in {403, 409}:
+                answer.success()
+            return answer.status_code in {200, 201}
+
+
 class BoardReader(Client):
     """A dashboard: boards by space, window and metric, most of them read again; sometimes a rank or a whole board."""
 

@@ -5,7 +5,7 @@ status a family has.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from typing import Self
 
 FieldErrors = Mapping[str, Sequence[str]]
 
@@ -18,8 +18,8 @@ def first_messages(errors: FieldErrors) -> str:
 class DomainError(Exception):
     """A refused request, with a reason that the caller can act on."""
 
-    code: ClassVar[str] = "error"
-    title: ClassVar[str] = "The request was refused"
+    code: str = "error"
+    title: str = "The request was refused"
 
     def __init__(
         self,
@@ -77,6 +77,11 @@ class Conflict(DomainError):
 class Stale(DomainError):
     code = "stale"
     title = "It has changed since you read it"
+
+
+class PreconditionRequired(DomainError):
+    code = "precondition_required"
+    title = "Say which version this is for: If-Match"
 
 
 class TooLarge(DomainError):

@@ -177,6 +177,11 @@ def is_current(basis: Basis) -> bool:
     return _answers.is_current(basis)
 
 
+def is_trusted() -> bool:
+    """Whether anything is answered from memory at the moment."""
+    return _is_trusted(boottime())
+
+
 def record(tx: Tx, names: Iterable[str], *, tenant_id: str | None = None) -> None:
     """What is known under these names changes with this transaction: nobody answers from memory after its commit.
 

@@ -36,3 +36,9 @@ def cron_seen_at(client: "Redis") -> float | None:
     """When cron last enqueued something; None: not within the last hour."""
     seen = client.get(CRON_SEEN)
     return None if seen is None else float(seen)
+
+
+def has_waiting() -> bool:
+    """Whether a job waits for a worker."""
+    with redis.queue().client() as client:
+        return Queue(QUEUE, connection=client, serializer=JSONSerializer).count > 0

@@ -45,6 +45,26 @@ class Retention:
     snapshots_days: int = 400
 
 
+@dataclass(frozen=True)
+class Quests:
+    # Whether members may create quests, or admins only.
+    members_create: bool = True
+    # What one user may offer in a day (UTC), cancelled quests included.
+    quests_per_day: int = 20
+    xp_per_day: int = 20_000
+    # What one user may have claimed and not submitted yet, and for how long.
+    open_claims: int = 5
+    claim_days: int = 14
+    attestations_per_day: int = 50
+    # The least that a quest may ask for: how many attestations, and of which average rating.
+    attestations_required: int = 1
+    min_rating: int = 3
+    # Above this many XP one attester must be another than the creator.
+    witness_above_xp: int = 500
+    # Whether every step must say which version it is for.
+    require_if_match: bool = False
+
+
 class VisiblePages(StrEnum):
     """Which of a tenant's pages a user sees."""
 
@@ -65,6 +85,8 @@ class TenantSettings:
     limits: Limits = field(default_factory=Limits)
     integrity: Integrity = field(default_factory=Integrity)
     retention: Retention = field(default_factory=Retention)
+    quests_enabled: bool = True
+    quests: Quests = field(default_factory=Quests)
 
 
 # Minimum and maximum of each number. An event's id must be kept for longer than the maximum age of an event.
@@ -78,6 +100,14 @@ RANGES: dict[str, tuple[int, int]] = {
     "retention.hourly_buckets_days": (31, 3650),
     "retention.event_ids_days": (8, 400),
     "retention.snapshots_days": (1, 3650),
+    "quests.quests_per_day": (0, 10_000),
+    "quests.xp_per_day": (0, 100_000_000),
+    "quests.open_claims": (1, 1_000),
+    "quests.claim_days": (1, 365),
+    "quests.attestations_per_day": (0, 10_000),
+    "quests.attestations_required": (1, 10),
+    "quests.min_rating": (1, 5),
+    "quests.witness_above_xp": (0, 10_000),
 }
 
 

@@ -24,6 +24,11 @@ EMAIL = re.compile(
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
 SEGMENT = re.compile(r"[A-Za-z0-9._~-]{1,64}")
 MAX_EMAIL_CHARS = 255
+# What quests count and pay, as columns.
+COUNTS = (
+    *("experience_points", "reputation"),
+    *("quests_created", "quests_completed", "attestations_given", "attestations_received"),
+)
 
 
 class Role(StrEnum):
@@ -36,6 +41,7 @@ class User(DeletedWithTenant, Base):
     __table_args__ = (
         CheckConstraint("role IN ('member', 'admin')", name="role"),
         CheckConstraint("current_score >= 0", name="score"),
+        *(CheckConstraint(f"{name} >= 0", name=name) for name in COUNTS),
         Index("uq_users_external_id", "tenant_id", "external_id", unique=True),
         Index("uq_users_username", "tenant_id", text("lower(username)"), unique=True),
         Index("uq_users_email", "tenant_id", text("lower(email)"), unique=True),
@@ -61,6 +67,15 @@ class User(DeletedWithTenant, Base):
     current_score: Mapped[int] = mapped_column(BigInteger, server_default="0")
     total_actions: Mapped[int] = mapped_column(BigInteger, server_default="0")
     score_reached_at: Mapped[datetime | None]
+    experience_points: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    xp_reached_at: Mapped[datetime | None]
+    reputation: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    reputation_reached_at: Mapped[datetime | None]
+    # Changed by quests, in the transaction of each step.
+    quests_created: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    quests_completed: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    attestations_given: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    attestations_received: Mapped[int] = mapped_column(BigInteger, server_default="0")
     erased_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]

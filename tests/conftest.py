@@ -102,6 +102,7 @@ SHARED_BY = {
         "tests/app/api/test_oauth.py",
         "tests/attacks/test_raw_requests.py",
         "tests/browser/test_dashboard.py",
+        "tests/browser/test_quests.py",
         "tests/browser/test_script.py",
         "tests/faults/test_revocation.py",
         "tests/faults/test_up.py::test_a_folder_in_use_is_reported_in_one_line",

@@ -1,6 +1,7 @@
 """The jobs: a few lines each, JSON arguments, safe to run twice or at once."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -10,6 +11,7 @@ import structlog
 from analytics import maintenance, redaction, wake
 from analytics.boards import projection, snapshots
 from analytics.locks import Busy
+from analytics.quests import expiring, rewards
 from app.settings import Settings
 from tenants import registry, retention, signing
 from tenants.db import owner_tx, utcnow
@@ -22,7 +24,8 @@ log = structlog.get_logger()
 
 def project(tenant_id: str) -> None:
     """Bring one tenant's boards up to date."""
-    wake.wait_out_pause(tenant_id)
+    if not wake.wait_out_pause(tenant_id):
+        return
     for _ in range(2):
         began = time.perf_counter()
         try:
@@ -50,6 +53,26 @@ def refresh_snapshots() -> None:
     """Take a snapshot of every board that changed, and seal yesterday's."""
     with contextlib.suppress(Busy):
         snapshots.refresh_all(now=utcnow())
+
+
+def end_due_quests() -> None:
+    """Expire quests past their time, and release claims that nobody worked on."""
+    now = utcnow()
+    for tenant_id in expiring.tenants_with_due(now=now):
+        with _isolated(tenant_id):
+            expired, released = expiring.end_due(tenant_id, now=now)
+            if expired or released:
+                data = {"expired": expired, "released": released}
+                log.info("quests ended", action="quests.ended", tenantId=tenant_id, data=data)
+
+
+def retry_rewards() -> None:
+    """Pay the rewards of quests that could not be paid before and are due again."""
+    now = utcnow()
+    for tenant_id in rewards.tenants_with_due(now=now):
+        with _isolated(tenant_id):
+            paid = rewards.retry_due(tenant_id, by=f"worker:{os.getpid()}", now=now)
+            log.info("rewards retried", action="rewards.retried", tenantId=tenant_id, data={"paid": paid})
 
 
 def purge_deleted_tenants() -> None:

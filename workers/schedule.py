@@ -37,6 +37,8 @@ class Every:
 SCHEDULE = [
     Every(seconds=5, job="workers.jobs.sweep", also_without_redis=True),
     Every(seconds=60, job="workers.jobs.refresh_snapshots", also_without_redis=True),
+    Every(seconds=60, job="workers.jobs.end_due_quests", also_without_redis=True),
+    Every(seconds=30, job="workers.jobs.retry_rewards", also_without_redis=True),
     Every(seconds=60, job="workers.jobs.purge_deleted_tenants"),
     Every(seconds=60, job="workers.jobs.redact_kept_answers", also_without_redis=True),
     Every(seconds=3600, job="workers.jobs.purge_expired"),

@@ -95,11 +95,12 @@ def compute(tx: Tx, user_ids: Collection[str], *, now: datetime) -> list[UserCha
     if not user_ids:
         return []
     parameters = {"tenant": tx.tenant, "users": array(sorted(user_ids)), **bounds(now)}
-    return [
-        _change(metric, row)
+    queries = [
+        (_COMPUTE[metric], {**parameters, "metric": metric.name, "account": source.account})
         for metric, source in user_metrics().items()
-        for row in tx.run(_COMPUTE[metric], {**parameters, "metric": metric.name, "account": source.account})
     ]
+    rows_of_metrics = zip(user_metrics(), tx.run_in_one_trip(*queries), strict=True)
+    return [_change(metric, row) for metric, rows in rows_of_metrics for row in rows]
 
 
 def _change(metric: Metric, row: Any) -> UserChange:

@@ -135,6 +135,7 @@ def flag_impossible_time(tx: Tx, claim: ActionClaim, *, now: datetime) -> None:
     if isinstance(claim.user, UUID) and claim.client_time is not None and claim.client_time > now + MAX_AHEAD:
         ahead = min(int((claim.client_time - now).total_seconds()), 2**53)
         integrity.raise_flag(tx, claim.user, Rule.IMPOSSIBLE_CLOCK, {"seconds_ahead": ahead}, now=now)
+        integrity.name_entries(tx, claim.user, Rule.IMPOSSIBLE_CLOCK, now=now)
 
 
 def normal_object(spelling: str | None) -> str:

@@ -6,7 +6,7 @@ role that requests run as may neither update nor delete here. Whoever adds an en
 `previous + delta = score` is a chain, and the user's balance changes in the same transaction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Identity,
     Index,
     LargeBinary,
+    Select,
     Uuid,
     select,
     text,
@@ -155,10 +156,13 @@ def add_entry(
     return LockedUser(user.id, balance)
 
 
-def reverse(tx: Tx, user: LockedUser, entry: LedgerEntry, *, source: str, at: datetime) -> LockedUser:
-    """Take an entry back. A balance never falls below 0."""
+def reverse(tx: Tx, entry: LedgerEntry, *, source: str, at: datetime) -> None:
+    """Take an entry back, if its user was not erased. A balance never falls below 0."""
     metric = next(metric for metric, ledger in user_metrics().items() if ledger.account == entry.account)
-    return add_entry(
+    user = lock_user(tx, entry.user_id, metric)
+    if user is None:
+        return
+    add_entry(
         tx,
         user,
         metric,
@@ -210,17 +214,25 @@ def of_user(tx: Tx, user_id: UUID, *, before: int | None, limit: int) -> list[Le
     return list(tx.scalars(wanted))
 
 
-def since(tx: Tx, user_id: UUID, moment: datetime, metric: Metric = POINTS) -> Sequence[LedgerEntry]:
-    """A user's entries of an account since then that were not reversed, oldest first."""
+def since(
+    tx: Tx, user_id: UUID, moment: datetime, metric: Metric = POINTS, *, until: datetime | None = None
+) -> Sequence[LedgerEntry]:
+    """A user's entries of an account since then (and until then) that were not reversed, oldest first."""
+    wanted = _unreversed(user_id).where(LedgerEntry.account == metric.account, LedgerEntry.at >= moment)
+    return tx.scalars(wanted.where(LedgerEntry.at <= until) if until is not None else wanted).all()
+
+
+def unreversed(tx: Tx, user_id: UUID, entry_ids: Collection[int]) -> Sequence[LedgerEntry]:
+    """Of these entries of a user, in any account, those that were not reversed, oldest first."""
+    return tx.scalars(_unreversed(user_id).where(LedgerEntry.id.in_(entry_ids))).all()
+
+
+def unreversed_of(tx: Tx, user_id: UUID, paid_for: Collection[str]) -> Sequence[LedgerEntry]:
+    """The same by their sources."""
+    return tx.scalars(_unreversed(user_id).where(LedgerEntry.source.in_(paid_for))).all()
+
+
+def _unreversed(user_id: UUID) -> Select[LedgerEntry]:
     reversed_ids = select(LedgerEntry.reverses).where(LedgerEntry.user_id == user_id, LedgerEntry.reverses.is_not(None))
-    return tx.scalars(
-        select(LedgerEntry)
-        .where(
-            LedgerEntry.user_id == user_id,
-            LedgerEntry.account == metric.account,
-            LedgerEntry.at >= moment,
-            LedgerEntry.reverses.is_(None),
-            LedgerEntry.id.not_in(reversed_ids),
-        )
-        .order_by(LedgerEntry.id)
-    ).all()
+    wanted = select(LedgerEntry).where(LedgerEntry.user_id == user_id, LedgerEntry.reverses.is_(None))
+    return wanted.where(LedgerEntry.id.not_in(reversed_ids)).order_by(LedgerEntry.id)

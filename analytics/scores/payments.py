@@ -68,6 +68,8 @@ def pay_all(tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, 
         cashier.decide(tx.call(*cashier.facts(room)))
         record = cashier.record(reading.ranks_for(tx, cashier.board, cashier.scores_to_rank))
         if record is None or tx.call(*record)[0].record_payments:
+            for user_id in cashier.flagged:
+                integrity.name_entries(tx, user_id, Rule.POINTS_PER_HOUR, now=now)
             return Paid([outcome for outcome in cashier.outcomes() if outcome is not None], cashier.created_users)
         # Another transaction has just paid one of the sources to another user.
     raise Contended
@@ -170,6 +172,8 @@ class Cashier:
         self._once_keys: set[str] = set()
         self._decided: list[_Decision] = []
         self.created_users = 0
+        # Who got too much in an hour: when all is written, their flags name the payments.
+        self.flagged: set[UUID] = set()
         self.board = Board(tenant_id, "users", Window.ALL, POINTS)
 
     def facts(self, room: int) -> Call:
@@ -312,6 +316,7 @@ class Cashier:
 
     def _flag(self, account: _Account) -> None:
         rule, tx = self._settings.integrity, self._require_tx()
+        self.flagged.add(account.user_id)
         is_raised = integrity.raise_flag(
             tx,
             account.user_id,

@@ -22,6 +22,11 @@ def of_event(event_key: UUID | None) -> str:
     return f"event:{(event_key or uuid4()).hex}"
 
 
+def of_quest(quest_id: UUID, user_id: UUID, reward: str) -> str:
+    """A quest's reward of one type to its performer."""
+    return f"quest:{quest_id}:{user_id}:{reward.lower()}"
+
+
 def of_reversal(flag_id: UUID, entry_id: int) -> str:
     """An entry taken back because of a flag."""
     return f"reversal:{flag_id}:{entry_id}"

@@ -39,7 +39,7 @@ class BadView(Invalid):
 
     def __init__(self, code: Reason, detail: str) -> None:
         super().__init__(detail, errors={"event": [detail]})
-        self.code = code.value  # type: ignore[misc]
+        self.code = code.value
 
 
 class RejectionsIn(Schema):

@@ -66,7 +66,7 @@ def list_flags(query: dict[str, Any]) -> Any:
 @blueprint.arguments(VerdictIn)
 @blueprint.response(200, ResolvedOut)
 def resolve_flag(body: dict[str, Any], flag_id: UUID) -> Any:
-    """`dismiss` it (ends a suspension), `suspend` the user, or `reverse` their payments since an hour before it."""
+    """`dismiss` it (ends a suspension), `suspend` the user, or `reverse` the payments that the flag names."""
     verdict, by = body["action"], current_actor().caller
     with actor_tx() as tx:
         resolution = integrity.resolve(tx, flag_id, verdict, by=by, note=body.get("note"), now=utcnow())

@@ -70,7 +70,10 @@ class ScoreboardIn(SocketIn):
 
 
 class StreamIn(SocketIn):
-    topic = ma.fields.List(ma.fields.String(), metadata={"description": "<scope>:<window>:<metric>; may be repeated"})
+    topic = ma.fields.List(
+        ma.fields.String(),
+        metadata={"description": "<scope>:<window>:<metric>, quests:open or quests:user:<id>; may be repeated"},
+    )
     top = ma.fields.Integer(
         metadata={"description": "how many rows to send with each change; without it, only the version"}
     )
@@ -81,7 +84,8 @@ class StreamIn(SocketIn):
 @blueprint.arguments(SocketIn, location="query")
 @blueprint.doc(**UPGRADED)
 def boards_socket(_query: dict[str, Any]) -> None:
-    """WebSocket: send `{"op": "subscribe", "scope", "window", "metric", "top"?}`, `unsubscribe` or `ping`."""
+    """WebSocket: send `{"op": "subscribe", "scope", "window", "metric", "top"?}`, or `{"op": "subscribe", "topic"}`
+    with `quests:open` or `quests:user:<id>`; `unsubscribe`; or `ping`."""
     raise _served_elsewhere()
 
 

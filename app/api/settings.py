@@ -36,6 +36,21 @@ class RetentionOut(Schema):
     snapshots_days = ma.fields.Integer()
 
 
+class QuestSettingsOut(Schema):
+    members_create = ma.fields.Boolean(metadata={"description": "whether members may create quests, or admins only"})
+    quests_per_day = ma.fields.Integer(metadata={"description": "what one user may offer in a day (UTC)"})
+    xp_per_day = ma.fields.Integer(metadata={"description": "what one user may offer in a day (UTC)"})
+    open_claims = ma.fields.Integer(metadata={"description": "claimed and not submitted yet, by one user"})
+    claim_days = ma.fields.Integer(metadata={"description": "after which a claim is released"})
+    attestations_per_day = ma.fields.Integer(metadata={"description": "by one user (UTC)"})
+    attestations_required = ma.fields.Integer(metadata={"description": "the least that a quest may ask for"})
+    min_rating = ma.fields.Integer(metadata={"description": "the least average rating that a quest may ask for"})
+    witness_above_xp = ma.fields.Integer(
+        metadata={"description": "above this, one attester must be another than the creator"}
+    )
+    require_if_match = ma.fields.Boolean(metadata={"description": "whether every step needs If-Match"})
+
+
 class SettingsOut(Schema):
     signup_open = ma.fields.Boolean(metadata={"description": "whether anybody may register as a member"})
     signup_sees = ma.fields.Enum(
@@ -47,6 +62,8 @@ class SettingsOut(Schema):
     limits = ma.fields.Nested(LimitsOut)
     integrity = ma.fields.Nested(IntegrityOut)
     retention = ma.fields.Nested(RetentionOut)
+    quests_enabled = ma.fields.Boolean()
+    quests = ma.fields.Nested(QuestSettingsOut)
 
 
 class SettingsIn(Schema):
@@ -63,6 +80,8 @@ class SettingsIn(Schema):
     limits = ma.fields.Raw(metadata={"type": "object"})
     integrity = ma.fields.Raw(metadata={"type": "object"})
     retention = ma.fields.Raw(metadata={"type": "object"})
+    quests_enabled = ma.fields.Raw(metadata={"type": "boolean"})
+    quests = ma.fields.Raw(metadata={"type": "object"})
 
 
 @blueprint.get("/settings")

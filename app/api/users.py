@@ -11,6 +11,7 @@ from flask import Response
 from flask.typing import ResponseReturnValue
 
 from analytics import privacy, redaction, user_changes
+from analytics.metrics import user_metrics
 from analytics.scores import audit as action_audit
 from analytics.scores import ledger
 from app.api.blueprint import Blueprint, Schema, SliceIn, StrictBoolean
@@ -48,6 +49,12 @@ class UserOut(Schema):
     )
     score = ma.fields.Integer(attribute="current_score")
     total_actions = ma.fields.Integer()
+    reputation = ma.fields.Integer()
+    experience_points = ma.fields.Integer()
+    quests_created = ma.fields.Integer()
+    quests_completed = ma.fields.Integer()
+    attestations_given = ma.fields.Integer()
+    attestations_received = ma.fields.Integer()
     created_at = ma.fields.AwareDateTime()
     updated_at = ma.fields.AwareDateTime()
 
@@ -99,6 +106,7 @@ class MeOut(Schema):
 class EntryOut(Schema):
     id = ma.fields.Integer()
     source = ma.fields.String()
+    account = ma.fields.String(metadata={"enum": [ledger_.account for ledger_ in user_metrics().values()]})
     action_type = ma.fields.String(allow_none=True)
     delta = ma.fields.Integer()
     previous = ma.fields.Integer()
@@ -140,6 +148,7 @@ class ErasedOut(Schema):
     likes = ma.fields.Integer()
     sessions = ma.fields.Integer()
     pages_owned = ma.fields.Integer()
+    quests = ma.fields.Integer()
     audit_rows = ma.fields.Integer()
 
 
@@ -298,6 +307,7 @@ def erase_user(user: str) -> Any:
         "likes": erased.likes,
         "sessions": erased.sessions,
         "pages_owned": erased.pages_owned,
+        "quests": erased.quests,
         "audit_rows": erased.audit_rows,
     }
 

@@ -30,14 +30,14 @@ def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
     Computes everything again from the hourly counts and the likes. If there are differences, lists them and exits
     with 1. Skips pages that a worker has yet to process ("still due"); start a worker if there are many.
     """
-    from analytics.boards import checking
+    from analytics import checks
     from tenants.db import utcnow
 
     with tenants_of(data_dir, tenant_id) as tenant_ids:
         reports = []
         with _progress("Checking", len(tenant_ids), quiet=as_json) as advance:
             for name in tenant_ids:
-                reports.append(checking.check(name, now=utcnow()))
+                reports.append(checks.check(name, now=utcnow()))
                 advance(1)
         differences = [difference for report in reports for difference in report.differences]
         if tenant_id is None:

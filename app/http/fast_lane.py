@@ -35,7 +35,7 @@ from app.http.fast_writes import FastWrites
 from app.http.known_callers import KnownCallers
 from app.http.rights import is_allowed
 from app.http.services import Services
-from tenants import logs
+from tenants import liveness, logs
 from tenants.shares import TenantShare
 from tenants.waiting import WouldWait
 
@@ -148,6 +148,7 @@ class FastLane:
         """Look these up together, so that the loop knows them; whatever does not exist stays unknown. May wait."""
         with contextlib.suppress(Exception):  # a thread meets the same error, and answers it
             self._callers.learn([one.authorization for one in unknown if isinstance(one, UnknownCaller)])
+        with contextlib.suppress(Exception):
             self.reads.learn_pages(one for one in unknown if isinstance(one, UnknownPage))
         return [None] * len(unknown)
 
@@ -160,7 +161,7 @@ class FastLane:
             authorization = environ.get("HTTP_AUTHORIZATION", "")
             actor = self._callers.find(authorization)
             if actor is None:
-                return UnknownCaller(authorization) if authorization else None
+                return _unknown_caller(authorization)
             if not is_allowed(actor, call.may):
                 return None
             query = environ["QUERY_STRING"]
@@ -189,7 +190,7 @@ class FastLane:
             authorization = environ.get("HTTP_AUTHORIZATION", "")
             actor = self._callers.find(authorization)
             if actor is None:
-                return UnknownCaller(authorization) if authorization else None
+                return _unknown_caller(authorization)
             request = call.request(actor, environ) if is_allowed(actor, call.may) else None
             if request is None:
                 return None
@@ -215,3 +216,8 @@ class FastLane:
             return pending.call.answer(pending.actor, environ, request) if request.error is None else None
         except Exception:  # noqa: BLE001  as above
             return None
+
+
+def _unknown_caller(authorization: str) -> UnknownCaller | None:
+    """Whom to look up; None: a thread must, since nothing is answered from memory at the moment."""
+    return UnknownCaller(authorization) if authorization and liveness.is_trusted() else None

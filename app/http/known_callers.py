@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from app.http.auth import Actor, authenticate_bearer, verified_claims
 from tenants import liveness, sessions
@@ -47,15 +48,14 @@ class KnownCallers:
 
     def learn(self, authorizations: Sequence[str]) -> None:
         """Authenticate those who are not known yet, in one round trip for all users; whoever fails stays unknown."""
-        logins: list[tuple[str, str]] = []
-        for authorization in authorizations:
+        verified: dict[str, dict[str, Any]] = {}
+        for authorization in dict.fromkeys(authorizations):
             with contextlib.suppress(Unauthenticated):
-                claims = verified_claims(authorization, self._signer)
-                if claims.get("kind") == "user":
-                    logins.append((str(claims["tenant"]), str(claims.get("sid"))))
-        sessions.fetch(logins)
-        for authorization in authorizations:
-            with contextlib.suppress(Unauthenticated):
+                verified[authorization] = verified_claims(authorization, self._signer)
+        users = [claims for claims in verified.values() if claims.get("kind") == "user"]
+        sessions.fetch((str(claims["tenant"]), str(claims.get("sid"))) for claims in users)
+        for authorization in verified:
+            with contextlib.suppress(Exception):  # a thread meets the same error, and answers it
                 self.authenticate(authorization)
 
     def _find(self, digest: bytes) -> Actor | None:

@@ -59,6 +59,10 @@ class May(Enum):
     READ_BOARDS = ("read boards", {Scope.STATS_READ}, {Role.MEMBER, Role.ADMIN})
     READ_USERS = ("read one user", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
 
+    QUEST = ("take part in quests", {Scope.QUESTS_WRITE}, {Role.MEMBER, Role.ADMIN})
+    READ_QUESTS = ("read quests", {Scope.QUESTS_WRITE, Scope.STATS_READ}, {Role.MEMBER, Role.ADMIN})
+    MANAGE_QUESTS = ("manage templates, categories and rewards of quests", {Scope.ADMIN}, {Role.ADMIN})
+
     def __init__(self, what: str, scopes: set[Scope], roles: set[Role]) -> None:
         self.what = what
         self.scopes = frozenset(scopes)

@@ -11,6 +11,7 @@ import orjson
 from prometheus_client import Counter
 
 from analytics.boards.names import Board
+from analytics.quests.topics import QuestTopic
 from app.http.auth import Reader
 from app.live.tops import Top
 from tenants.errors import Forbidden, Unavailable
@@ -41,7 +42,7 @@ class TooManyFollowed(Forbidden):
 
 @dataclass(slots=True)
 class Followed:
-    board: Board
+    board: Board | QuestTopic
     top: int | None
     sent_version: int = -1
     sent_rows: list[dict[str, Any]] | None = None
@@ -79,7 +80,7 @@ class Follower:
     check_at: float = field(default_factory=lambda: time.monotonic() + CHECK_FIRST_AFTER_S)
     _due: dict[Key, _Due] = field(default_factory=dict)
 
-    def follow(self, board: Board, top: int | None = None) -> None:
+    def follow(self, board: Board | QuestTopic, top: int | None = None) -> None:
         """From now on. The first frame about the board has its current version."""
         key = (board.tenant_id, board.topic)
         if key not in self.follows and len(self.follows) >= MAX_FOLLOWED_BOARDS:
@@ -90,7 +91,7 @@ class Follower:
         due = self._due.get(key)
         self._due[key] = _Due(max(version, due.version if due is not None else 0), "subscribed")
 
-    def unfollow(self, board: Board) -> None:
+    def unfollow(self, board: Board | QuestTopic) -> None:
         """Send nothing more about the board, except that it is unsubscribed."""
         key = (board.tenant_id, board.topic)
         self.follows.pop(key, None)
@@ -133,7 +134,7 @@ class Follower:
         followed.sent_version = version
         if followed.top is None or (due.kind != "invalidated" and self.confirms):
             yield self.frame(due.kind, topic=topic, version=version)
-        if followed.top is None:
+        if followed.top is None or isinstance(board, QuestTopic):
             return
         try:
             top = self.hub.tops.get(board, followed.top, version, external_ids=self.reader.sees_external_ids)

@@ -21,6 +21,8 @@ from analytics.boards import redis_store, versions
 from analytics.boards.board_sql import transaction_for
 from analytics.boards.listener import Listener
 from analytics.boards.names import Board
+from analytics.quests import topics
+from analytics.quests.topics import QuestTopic
 from app.live.follower import Follower, Key
 from app.live.tops import Tops
 from tenants import ceilings, liveness, redis
@@ -149,12 +151,15 @@ class Hub:
                     del self._followers[key]
                     self._newest.pop(key, None)
 
-    def version_of(self, board: Board) -> int:
-        """The board's version now. The caller follows it already, so no later change is missed."""
+    def version_of(self, board: Board | QuestTopic) -> int:
+        """The version of a board or of quests now. The caller follows it already, so no later change is missed."""
         key = (board.tenant_id, board.topic)
         known = self._newest.get(key)
         if known is not None and self._listener.is_connected:
             return known
+        if isinstance(board, QuestTopic):
+            self.notify_followers(key, number := topics.versions_of(board.tenant_id, [board])[board])
+            return self._newest.get(key, number)
         with transaction_for(board) as tx:
             number = versions.read(tx, [board], now=utcnow())[board].number
         with suppress(RedisUnavailable), redis.boards().client() as client:  # published before PostgreSQL commits
@@ -211,23 +216,30 @@ class Hub:
             resync, self._resync = self._resync, False
             with self._lock:
                 all_followed = [next(iter(who)).follows.get(key) for key, who in self._followers.items()]
-            by_tenant: dict[str, list[Board]] = {}
+            by_tenant: dict[str, list[Board | QuestTopic]] = {}
             for followed in all_followed:
                 if followed is not None:
                     by_tenant.setdefault(followed.board.tenant_id, []).append(followed.board)
-            for boards in by_tenant.values():
-                self._read_versions(boards, "resync" if resync else "invalidated")
+            for followed_there in by_tenant.values():
+                self._read_versions(followed_there, "resync" if resync else "invalidated")
 
-    def _read_versions(self, boards: list[Board], kind: str) -> None:
+    def _read_versions(self, all_followed: list[Board | QuestTopic], kind: str) -> None:
+        boards = [one for one in all_followed if isinstance(one, Board)]
+        of_quests = [one for one in all_followed if isinstance(one, QuestTopic)]
         try:
-            with transaction_for(boards[0]) as tx:
-                current = versions.read(tx, boards, now=utcnow())
+            current: dict[Board | QuestTopic, int] = {}
+            if of_quests:
+                current.update(topics.versions_of(of_quests[0].tenant_id, of_quests).items())
+            if boards:
+                with transaction_for(boards[0]) as tx:
+                    read = versions.read(tx, boards, now=utcnow())
+                current |= {board: version.number for board, version in read.items()}
         except Exception as error:  # noqa: BLE001  the next poll may succeed
             log.warning("cannot read versions", action="live.versions", data={"error": type(error).__name__})
             self._resync = self._resync or kind == "resync"
             return
         for board, version in current.items():
-            self.notify_followers((board.tenant_id, board.topic), version.number, kind)
+            self.notify_followers((board.tenant_id, board.topic), version, kind)
 
     def _check_credentials(self) -> None:
         """End connections whose credential is no longer valid: those marked by a change, and those that expired."""

@@ -24,6 +24,8 @@ from wsproto.utilities import RemoteProtocolError
 
 from analytics.boards.names import Board
 from analytics.metrics import METRICS
+from analytics.quests import topics
+from analytics.quests.topics import QuestTopic
 from analytics.windows import Window
 from app.api import docs, health, metrics
 from app.api.blueprint import PlauditApi, Schema, load, metric_field
@@ -230,11 +232,10 @@ class _Messages:
         if op == "ping":
             yield self._follower.frame("pong", timestamp=utcnow())
             return
-        wanted = load(FollowIn(), message)
-        board = board_for(self._follower.reader, wanted)
+        board, top = _wanted(self._follower, message)
         if op == "subscribe":
             try:
-                self._follower.follow(board, wanted.get("top"))
+                self._follower.follow(board, top)
             except (DBAPIError, PoolTimeoutError):
                 self._follower.unfollow(board)
                 raise Unavailable("The board's version cannot be read at the moment: try again") from None
@@ -282,8 +283,7 @@ def _follower(kind: str, *, seq: int = 0) -> Follower:
             return False
         follower.reader = reader
         if reader.public_only and guest.holder is not None:
-            for followed in list(follower.follows.values()):
-                board = followed.board
+            for board in [one.board for one in follower.follows.values() if isinstance(one.board, Board)]:
                 try:
                     board_for(reader, {"scope": board.scope, "window": board.window, "metric": board.metric.name})
                 except Forbidden:
@@ -300,7 +300,28 @@ def _is_established(raw: socket.socket) -> bool:
     return raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == TCP_ESTABLISHED
 
 
-def _board_named(follower: Follower, topic: str) -> Board:
+def _wanted(follower: Follower, message: dict[str, Any]) -> tuple[Board | QuestTopic, int | None]:
+    """What a message is about, and how many rows are wanted."""
+    if isinstance(message.get("topic"), str) and message.keys() == {"op", "topic"}:
+        return _board_named(follower, message["topic"]), None
+    wanted = load(FollowIn(), message)
+    return board_for(follower.reader, wanted), wanted.get("top")
+
+
+def _quests_named(follower: Follower, topic: str) -> QuestTopic:
+    """For those who may read quests; a user's own only for that user, and for clients."""
+    named, holder = topics.parse(follower.reader.tenant_id, topic), follower.holder
+    is_other = (
+        named.user_id is not None and holder is not None and holder.kind == "user" and holder.id != str(named.user_id)
+    )
+    if holder is None or holder.kind == "key" or is_other:
+        raise Forbidden("These quests are for somebody else")
+    return named
+
+
+def _board_named(follower: Follower, topic: str) -> Board | QuestTopic:
+    if topics.is_topic(topic):
+        return _quests_named(follower, topic)
     rest, _, metric = topic.rpartition(":")
     scope, _, window = rest.rpartition(":")
     try:

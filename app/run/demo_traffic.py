@@ -1,4 +1,4 @@
-"""The demo's data: three spaces of pages, thirty days of history, and continuous traffic.
+"""The demo's data: three spaces of pages, thirty days of history, quests, and continuous traffic.
 
 A process of its own (`plaudit up --demo` starts it) that uses only the API, as any tenant app would.
 """
@@ -18,7 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from app.run import demo_quests
 from app.run.data_folder import write_private
+from app.run.demo_quests import Players
 
 HISTORY_DAYS = 30
 BOARDS_WITHIN_S = 60
@@ -187,8 +189,9 @@ def wait_for_boards(api: Api) -> None:
 
 
 def send_traffic(api: Api, pages: list[DemoPage]) -> None:
-    """Send views, likes and actions, about one view each second, for ever."""
+    """Send views, likes and actions, about one view each second, and a step of a quest each minute, for ever."""
     rng = random.Random()  # noqa: S311
+    players = Players(api, [page.title for page in pages], READERS, rng)
     weights = [page.weight * page.trend for page in pages]
     while True:
         page = rng.choices(pages, weights)[0].external_id
@@ -201,6 +204,8 @@ def send_traffic(api: Api, pages: list[DemoPage]) -> None:
                 user = f"reader-{min(int(rng.paretovariate(0.7)), READERS - 1)}"  # a few do most
                 action = {"type": "action", "action_type": rng.choice(list(ACTIONS)), "user": user, "page": page}
                 api.call("POST", "/api/v1/events", {"events": [action]})
+            if rng.random() < 1 / 60:
+                players.take_step(now=datetime.now(UTC))
         except (urllib.error.URLError, OSError):
             time.sleep(1)
         time.sleep(rng.expovariate(1))
@@ -216,6 +221,7 @@ def run(
     while True:
         try:
             seed(api, pages, marker, days=days)
+            demo_quests.seed(api)
             break
         except (urllib.error.URLError, OSError):
             time.sleep(1)

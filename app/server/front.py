@@ -45,9 +45,8 @@ MAX_SHORT_BYTES = 2 * 1024
 # In one commit: prepared and answered on the loop without delaying others for long. A claim takes longer.
 MAX_EVENTS = 256
 MAX_CLAIMS = 64
-# That wait to be looked up; more are left to threads. And for one request: its caller, then its page.
+# That wait to be looked up; more are left to threads.
 MAX_LOOKUPS = 1_024
-MAX_LOOKUPS_PER_REQUEST = 2
 
 log = structlog.get_logger()
 
@@ -93,14 +92,17 @@ class Front:
         else:
             self._answer(request, call, started)
 
-    def _answer(self, request: Request, call: FastCall, started: float, lookups: int = MAX_LOOKUPS_PER_REQUEST) -> None:
+    def _answer(self, request: Request, call: FastCall, started: float, learned: tuple[Unknown, ...] = ()) -> None:
+        """`learned`: what was looked up for this request; what is still unknown then does not exist."""
         if isinstance(call, FastRead):
             unknown = self._read(request, call, started)
         else:
             unknown = self._write(request, call, started)
         if unknown is not None:
-            again = partial(self._answer, request, call, started, lookups - 1)
-            if not lookups or not self._lookups.submit(unknown, lambda _: self._resolve(lambda _: again(), None)):
+            again = partial(self._answer, request, call, started, (*learned, unknown))
+            if unknown in learned or not self._lookups.submit(
+                unknown, lambda _: self._resolve(lambda _: again(), None)
+            ):
                 self._answer_in_thread(request)
 
     def _read(self, request: Request, call: FastRead, started: float) -> Unknown | None:

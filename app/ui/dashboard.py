@@ -21,8 +21,8 @@ from app.ui.labels import dashboard_names
 from tenants import sessions
 
 pages = FlaskBlueprint("dashboard", __name__)
-# The page has tags of its own for the first two; few people open the admin's part, so it is loaded on demand.
-NOT_PRELOADED = ("dashboard/main.js", "dashboard/theme.js", "dashboard/admin/")
+# The page has tags of its own for the first two; the admin's part and the quests are loaded on demand.
+NOT_PRELOADED = ("dashboard/main.js", "dashboard/theme.js", "dashboard/admin/", "dashboard/quest")
 
 blueprint = Blueprint("sessions", __name__, url_prefix="/dashboard", description="Signing in to the dashboard")
 

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 from analytics.boards import spaces
 from analytics.boards.series import Step
 from analytics.ingest.reasons import Reason
-from analytics.metrics import LIKES, METRICS, POINTS, SCORE, VIEWS, Counted, Metric
+from analytics.metrics import LIKES, METRICS, POINTS, REPUTATION, SCORE, VIEWS, XP, Counted, Metric
+from analytics.quests import states
+from analytics.quests.rewards import PaymentState, Reward
+from analytics.quests.states import MOVES, Roles, Status
 from analytics.scores.catalog import Terms
 from analytics.scores.integrity import Rule, State, Verdict
 from analytics.windows import Window
@@ -40,13 +43,14 @@ SCOPE_TEXTS = {
     Scope.STATS_READ: "read boards and numbers",
     Scope.USERS_WRITE: "reset passwords, export and erase people",
     Scope.ACTIONS_WRITE: "issue action tokens",
-    Scope.QUESTS_WRITE: "run quests",
+    Scope.QUESTS_WRITE: "create quests, and take part for people",
     Scope.ADMIN: "everything an admin may do",
 }
 # The names in braces are those of the flag's details.
 RULE_TEXTS = {
     Rule.POINTS_PER_HOUR: "{points} points within an hour; the limit is {most}",
     Rule.IMPOSSIBLE_CLOCK: "Claimed an action {seconds_ahead} seconds in the future",
+    Rule.ATTESTATION_RING: "Quests attested by friends: {quests}",
 }
 
 
@@ -56,7 +60,7 @@ class VerdictText(NamedTuple):
     question: str
 
 
-_REVERSE = VerdictText(Verdict.REVERSE, "Reverse", "Take back the points that {name} got in the flagged hour?")
+_REVERSE = VerdictText(Verdict.REVERSE, "Reverse", "Take back the payments to {name} that this flag names?")
 # What an admin can decide about a flag in each state; a resolved one has nothing left to decide.
 FLAG_VERDICTS = {
     State.OPEN: (
@@ -87,6 +91,55 @@ ACTION_FIELDS = {
     "enabled": FieldText("Enabled"),
 }
 NEW_ACTION_POINTS = 10
+
+# The numbers of a person that the API's answer has, by its field.
+PERSON_FIGURES = {
+    "score": POINTS.label,
+    "total_actions": "Actions",
+    "experience_points": XP.label,
+    "reputation": REPUTATION.label,
+    "quests_completed": "Quests completed",
+}
+QUEST_STATUS_LABELS = {
+    Status.OPEN: "Open",
+    Status.CLAIMED: "Claimed",
+    Status.PENDING_REVIEW: "In review",
+    Status.COMPLETE: "Complete",
+    Status.DISPUTED: "Disputed",
+    Status.EXPIRED: "Expired",
+    Status.CANCELLED: "Cancelled",
+}
+REWARD_STATE_TEXTS = {
+    PaymentState.OWED: "owed",
+    PaymentState.PAID: "paid",
+    PaymentState.FAILED: "could not be paid",
+    PaymentState.REVERSED: "taken back",
+}
+
+
+class StepText(NamedTuple):
+    done: str  # how the history states it; "by" and a name follow
+    label: str = ""  # of the button; nobody takes a step without one by hand
+
+
+# In the order of the buttons.
+QUEST_STEP_TEXTS = {
+    states.Step.CREATE: StepText("Offered"),
+    states.Step.CLAIM: StepText("Claimed", "Claim this quest"),
+    states.Step.SUBMIT: StepText("Submitted", "Submit your work"),
+    states.Step.ATTEST: StepText("Attested", "Attest this work"),
+    states.Step.RESOLVE: StepText("Dispute resolved", "Resolve the dispute"),
+    states.Step.WITHDRAW: StepText("Submission withdrawn", "Withdraw the submission"),
+    states.Step.RELEASE: StepText("Given back", "Give the quest back"),
+    states.Step.DISPUTE: StepText("Disputed", "Dispute this work"),
+    states.Step.CANCEL: StepText("Cancelled", "Cancel the quest"),
+    states.Step.EXPIRE: StepText("Expired"),
+}
+QUEST_RESOLUTION_LABELS = {
+    Status.COMPLETE: "The work is good: complete the quest and pay",
+    Status.OPEN: "Open it again, for a new round",
+    Status.CANCELLED: "Cancel the quest",
+}
 
 
 def dashboard_names() -> dict[str, Any]:
@@ -127,6 +180,36 @@ def dashboard_names() -> dict[str, Any]:
             for state, verdicts in FLAG_VERDICTS.items()
         },
         "action_fields": [_action_field(field) for field in dataclasses.fields(Terms)],
+        "person_figures": _entries(PERSON_FIGURES),
+        "quests": _quests(),
+    }
+
+
+def _quests() -> dict[str, Any]:
+    return {
+        "open": Status.OPEN.value,
+        "disputed": Status.DISPUTED.value,
+        "statuses": {status.value: QUEST_STATUS_LABELS[status] for status in Status},
+        "steps": [
+            {"name": step.value, **text._asdict(), "allowed": _allowed(step)} for step, text in QUEST_STEP_TEXTS.items()
+        ],
+        "resolutions": _entries(QUEST_RESOLUTION_LABELS),
+        "rewards": {reward.value: reward.metric.label for reward in Reward},
+        "reward_states": {state.value: REWARD_STATE_TEXTS[state] for state in PaymentState},
+    }
+
+
+def _allowed(step: states.Step) -> dict[str, list[int]]:
+    """In which state who may take the step by hand: 1 for the creator, 2 for the performer, 4 for an admin, added."""
+    if not QUEST_STEP_TEXTS[step].label:
+        return {}
+    roles = {
+        number: Roles(is_creator=bool(number & 1), is_performer=bool(number & 2), is_admin=bool(number & 4))
+        for number in range(8)
+    }
+    return {
+        status.value: [number for number, role in roles.items() if move.who.allows(role)]
+        for status, move in MOVES[step].items()
     }
 
 
@@ -150,5 +233,5 @@ def _action_field(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     }
 
 
-def _entries(labels: "Mapping[str, str] | Mapping[Scope, str]") -> list[dict[str, str]]:
+def _entries(labels: "Mapping[str, str] | Mapping[Scope, str] | Mapping[Status, str]") -> list[dict[str, str]]:
     return [{"name": str(name), "label": label} for name, label in labels.items()]

@@ -49,6 +49,14 @@ def test_the_next_job_waits_until_the_pause_is_over(tenant: str) -> None:
     assert tenants_redis.queue().redis.pttl(f"pause:{tenant}") <= 1
 
 
+def test_a_job_that_would_wait_lets_others_go_first(tenant: str, jobs: Jobs) -> None:
+    assert wake.wait_out_pause(tenant)
+    wake.job_finished(tenant, took_s=30, rows=1)
+    wake.wake([tenant])
+    assert not wake.wait_out_pause(tenant), "another job waits for a worker"
+    assert jobs() == [wake.JOB] * 2
+
+
 def test_the_waker_wakes_every_tenant_that_it_was_given(tenant: str, jobs: Jobs) -> None:
     waker = wake.Waker()
     waker([tenant])

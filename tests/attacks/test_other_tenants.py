@@ -9,9 +9,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from analytics.quests import rewards
+from analytics.quests.rewards import Reward
 from app.http.rights import Access, declared
-from tenants.db import owner_tx
+from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.users import Role
+from tests.analytics.quests.questing import World
 from tests.people import Caller, client_of, user_of
 
 
@@ -26,9 +29,13 @@ class Victim:
     session_id: str
     action_token: str
     flag_id: str
+    quest_id: str
+    template_id: str
+    reward_id: str
     page: str = "victim-page"
 
 
+TEMPLATE = {"title": "Stolen", "description": "of another tenant", "reward_xp": 10, "reward_reputation": 1}
 Case = Callable[[Victim], dict[str, Any]]
 
 # For each route that takes an identifier: how to name the victim's thing. None: it names nobody's thing.
@@ -88,6 +95,24 @@ CASES: dict[str, Case | None] = {
     "POST /api/v1/settings/weights/preview": None,
     "POST /api/v1/events": None,
     "GET /api/v1/ingest/rejections": None,
+    "POST /api/v1/quests": lambda v: {"json": {"user": "u-1", "template": v.template_id}},
+    "GET /api/v1/quests": lambda v: {"query": {"creator": v.user}},
+    "GET /api/v1/users/<user>/quests": lambda v: {"user": v.user},
+    "GET /api/v1/quests/<uuid:quest_id>": lambda v: {"quest_id": v.quest_id},
+    **{
+        f"POST /api/v1/quests/<uuid:quest_id>/{step}": lambda v: {"quest_id": v.quest_id, "json": {"user": "u-1"}}
+        for step in ("claim", "release", "submit", "withdraw", "attestations", "dispute", "resolve", "cancel")
+    },
+    "GET /api/v1/rewards/failed": None,
+    "POST /api/v1/rewards/failed/<uuid:reward_id>/retry": lambda v: {"reward_id": v.reward_id},
+    "GET /api/v1/quest-templates": None,
+    "POST /api/v1/quest-templates": None,
+    "GET /api/v1/quest-templates/<uuid:template_id>": lambda v: {"template_id": v.template_id},
+    "PUT /api/v1/quest-templates/<uuid:template_id>": lambda v: {"template_id": v.template_id, "json": TEMPLATE},
+    "DELETE /api/v1/quest-templates/<uuid:template_id>": lambda v: {"template_id": v.template_id},
+    "GET /api/v1/quest-categories": None,
+    "PUT /api/v1/quest-categories/<tag>": None,  # one's own categories
+    "DELETE /api/v1/quest-categories/<tag>": lambda _: {"tag": "victim-tag"},
 }
 
 
@@ -162,7 +187,22 @@ def victim(client: FlaskClient, other_tenant: str) -> Victim:
     ]
     assert user("PATCH", "/api/v1/scores", json={"action_token": tokens[0]["action_token"]}).status_code == 200
     (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
-    return Victim(other_tenant, admin.id, key, user.id, session, tokens[1]["action_token"], flag["id"])
+    admin("PUT", "/api/v1/quest-categories/victim-tag", json={"name": "victim_user's"})
+    template = admin("POST", "/api/v1/quest-templates", json={**TEMPLATE, "title": "victim_user"}).get_json()["id"]
+    quest, reward = quest_of(other_tenant)
+    token = tokens[1]["action_token"]
+    return Victim(other_tenant, admin.id, key, user.id, session, token, flag["id"], quest, template, reward)
+
+
+def quest_of(tenant: str) -> tuple[str, str]:
+    """A quest, and a reward of another one that is owed."""
+    world = World(tenant)
+    creator, performer = world.person(), world.person()
+    done = world.get(world.done(creator, performer, creator))
+    with tenant_tx(tenant) as tx:
+        rewards._owe(tx, done, Reward.XP, RuntimeError("the test's own"), now=utcnow())
+        (owed,) = rewards.list_(tx, status=None, after=None, limit=1)
+        return str(world.create(creator, title="victim_user's quest")), str(owed.id)
 
 
 def test_every_route_has_a_case(app: Flask) -> None:

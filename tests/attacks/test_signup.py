@@ -131,6 +131,8 @@ def test_a_stranger_reads_nothing_private_through_any_route(
         "<client_id>": wiki.admin.id,
         "<key_id>": wiki.key,
         "<action_type>": "wave",
+        "<tag>": "wave",
+        **{f"<uuid:{name}_id>": "00000000-0000-4000-8000-000000000000" for name in ("quest", "template", "reward")},
     }
     likes_before = likes_of(wiki, page)
     for route in sorted(routes(app, open_ones=False)):

@@ -36,6 +36,8 @@ ACROSS_TENANTS = {
     "tenants.credential_feed._READ": "every process learns of every tenant's changes",
     "tenants.retention._owners": "finds the tenants that have expired rows",
     "analytics.boards.projection._BEHIND": "finds the tenants whose boards are behind",
+    "analytics.quests.expiring._TENANTS_WITH_DUE": "finds the tenants with quests past their time",
+    "analytics.quests.rewards._TENANTS_WITH_DUE": "finds the tenants that owe rewards",
     "analytics.boards.versions.jump": "after a restore, for all boards",
     "app.doctor.boards.slid_windows": "the doctor looks at all tenants",
     "app.doctor.boards.in_redis": "the doctor looks at all tenants",

@@ -12,8 +12,11 @@ from analytics import redaction
 from analytics.boards import projection, snapshots, weights
 from analytics.boards.intents import Projecting
 from analytics.ingest import imports, pages
+from analytics.quests import rewards, templates
+from analytics.quests.rewards import Reward
 from tenants import credentials
 from tenants.db import owner_tx, tenant_tx, utcnow
+from tests.analytics.quests.questing import OFFER, World
 from tests.people import client_of, user_of
 
 
@@ -43,6 +46,13 @@ def full_tenant(client: FlaskClient, other_tenant: str) -> str:
     with tenant_tx(other_tenant) as tx:
         pages.put(tx, "q", space="s", title="t", url="/q", now=utcnow())
         tx.add(Projecting(tenant_id=other_tenant, kind="page", member="1", scopes=["tenant"]))
+    world = World(other_tenant)
+    creator, performer = world.person(), world.person()
+    done = world.get(world.done(creator, performer, creator, tags=["docs"]))
+    with tenant_tx(other_tenant) as tx:
+        rewards._owe(tx, done, Reward.XP, RuntimeError("the test's own"), now=utcnow())
+        templates.create(tx, {**OFFER, "tags": []}, now=utcnow())
+        templates.promote(tx, "docs", "Documentation", None, now=utcnow())
     return other_tenant
 
 

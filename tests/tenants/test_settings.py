@@ -41,7 +41,7 @@ def test_the_default_of_every_number_is_in_its_range() -> None:
     defaults = TenantSettings()
     numbers = {
         f"{group}.{name}": number
-        for group in ("limits", "integrity", "retention")
+        for group in ("limits", "integrity", "retention", "quests")
         for name, number in vars(getattr(defaults, group)).items()
         if not isinstance(number, bool)
     }

@@ -63,7 +63,7 @@ def test_another_scope_is_unknown(scope: str) -> None:
     ("scope", "metric"), [("tenant", "points"), ("users", "views"), ("tenant", "x"), ("users", "")]
 )
 def test_a_metric_of_the_other_kind_is_unknown(scope: str, metric: str) -> None:
-    with pytest.raises(UnknownMetric, match="points for users"):
+    with pytest.raises(UnknownMetric, match="points, xp or reputation for users"):
         board_of("demo", scope, Window.WEEK, metric)
 
 

@@ -11,7 +11,7 @@ from analytics.boards import checking, projection
 from analytics.scores import integrity
 from analytics.scores.integrity import Rule, Verdict
 from tenants import users
-from tenants.db import owner_tx, tenant_tx, utcnow
+from tenants.db import tenant_tx, utcnow
 from tests.analytics.scores.conftest import UPDATE, claim_of, entries, pay
 from tests.people import Caller, log_in
 
@@ -55,21 +55,33 @@ def test_a_flag_is_raised_and_resolved_by_an_admin(
 def test_what_is_taken_back_late_leaves_every_window_with_what_was_given(
     admin: Caller, player: Caller, tenant: str
 ) -> None:
-    pay(tenant, player.id, 500, utcnow() - timedelta(days=2))
-    player("POST", UPDATE, json=claim_of(timestamp="2999-01-01T00:00:00Z"))
+    then = utcnow() - timedelta(days=2)
+    pay(tenant, player.id, 500, then)
+    with tenant_tx(tenant) as tx:
+        integrity.raise_flag(tx, UUID(player.id), Rule.POINTS_PER_HOUR, {"points": 500, "most": 100}, now=then)
+        integrity.name_entries(tx, UUID(player.id), Rule.POINTS_PER_HOUR, now=then)
     (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
-    with owner_tx() as tx:
-        older = "UPDATE integrity_flags SET created_at = created_at - interval '2 days' WHERE tenant_id = :t"
-        tx.execute(text(older), {"t": tenant})
     assert player("POST", UPDATE, json=claim_of()).status_code == 200
     path = f"/api/v1/integrity/flags/{flag['id']}/resolve"
-    assert admin("POST", path, json={"action": "reverse"}).get_json()["reversed_entries"] == 2
+    assert admin("POST", path, json={"action": "reverse"}).get_json()["reversed_entries"] == 1, "what the flag names"
     assert player("POST", UPDATE, json=claim_of()).status_code == 200
     projection.project_all(tenant, now=utcnow)
     for window in ("1d", "7d", "all"):
         (row,) = admin("GET", f"/api/v1/leaderboards?scope=users&window={window}").get_json()["items"]
-        assert row["value"] == 10, window
+        assert row["value"] == 20, window
     assert checking.check(tenant, now=utcnow()).differences == []
+
+
+def test_a_flag_of_an_older_release_names_the_hour_before_it(admin: Caller, player: Caller, tenant: str) -> None:
+    for days, points in ((3, 7), (2, 500), (1, 9)):
+        pay(tenant, player.id, points, utcnow() - timedelta(days=days))
+    with tenant_tx(tenant) as tx:
+        then = utcnow() - timedelta(days=2, seconds=-1)
+        integrity.raise_flag(tx, UUID(player.id), Rule.POINTS_PER_HOUR, {"points": 500, "most": 100}, now=then)
+    (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
+    path = f"/api/v1/integrity/flags/{flag['id']}/resolve"
+    assert admin("POST", path, json={"action": "reverse"}).get_json()["reversed_entries"] == 1
+    assert entries(tenant, player.id)[-1][2] == 16
 
 
 def test_a_verdict_suspends_the_user_until_the_last_such_flag_is_dismissed(player: Caller, tenant: str) -> None:
@@ -86,7 +98,7 @@ def test_a_verdict_suspends_the_user_until_the_last_such_flag_is_dismissed(playe
             integrity.resolve(tx, flag_id, Verdict.DISMISS, by="test", note=None, now=utcnow())
     with tenant_tx(tenant) as tx:
         suspended.append(users.get(tx, UUID(player.id)).suspended_at is not None)
-    assert suspended == [True, True, False]
+    assert suspended == [*[True] * len(Rule), False]
 
 
 def test_a_tenant_may_have_suspicious_users_suspended_at_once(admin: Caller, player: Caller) -> None:

@@ -262,3 +262,56 @@ def test_a_stream_of_nothing_is_refused(live: Live, wiki: Caller, query: str) ->
     answer = requests.get(f"{live.url}/api/v1/live/events?{query}&ticket={ticket_for(wiki)}", timeout=5)
     assert answer.status_code == 422
     assert answer.json()["errors"]
+
+
+# --- Quests ----------------------------------------------------------------------------------------------------------
+
+OFFER = {"title": "Translate it", "description": "All of it, please.", "reward_xp": 10, "reward_reputation": 1}
+
+
+def test_quests_are_followed_by_topic(live: Live, client: FlaskClient, wiki: Caller) -> None:
+    creator, performer = user_of(client, wiki.tenant), user_of(client, wiki.tenant, sees_private=False)
+    socket = live.connect(f"/ws/leaderboards?ticket={ticket_for(performer)}")
+    own = f"quests:user:{performer.id}"
+    for topic in ("quests:open", own):
+        socket.send(op="subscribe", topic=topic)
+        assert socket.read_until("subscribed", topic=topic)["version"] == 0
+    quest = creator("POST", "/api/v1/quests", json=OFFER).get_json()
+    assert socket.read_until("invalidated", topic="quests:open")["version"] > 0
+    performer("POST", f"/api/v1/quests/{quest['id']}/claim")
+    assert {socket.read_until("invalidated")["topic"] for _ in range(2)} == {"quests:open", own}
+    creator("POST", "/api/v1/quests", json=OFFER)
+    assert socket.read_until("invalidated")["topic"] == "quests:open", "not one's own"
+    socket.send(op="unsubscribe", topic="quests:open")
+    socket.read_until("unsubscribed", topic="quests:open")
+    socket.close()
+
+
+def test_others_quests_are_for_clients_and_no_quests_for_keys(live: Live, client: FlaskClient, wiki: Caller) -> None:
+    user = user_of(client, wiki.tenant)
+    key = wiki("POST", "/api/v1/keys", json={"origins": ["https://wiki.example"]}).get_json()["key"]
+    by_key = client.post(f"/api/v1/live/tickets?key={key}", headers={"Origin": "https://wiki.example"}).get_json()
+    stranger = live.connect(f"/ws/leaderboards?ticket={by_key['ticket']}")
+    other = live.connect(f"/ws/leaderboards?ticket={ticket_for(user_of(client, wiki.tenant))}")
+    app = live.connect(f"/ws/leaderboards?ticket={ticket_for(wiki)}")
+    for socket, topic, expected in (
+        (stranger, "quests:open", "forbidden"),
+        (other, f"quests:user:{user.id}", "forbidden"),
+        (other, "quests:user:x", "invalid"),
+        (app, f"quests:user:{user.id}", None),
+    ):
+        socket.send(op="subscribe", topic=topic)
+        said = socket.read()
+        assert said.get("code") == expected, (topic, said)
+    for socket in (stranger, other, app):
+        socket.close()
+
+
+def test_a_stream_follows_quests(live: Live, client: FlaskClient, wiki: Caller) -> None:
+    creator = user_of(client, wiki.tenant)
+    answer = opened(live, f"topic=quests:open&ticket={ticket_for(creator)}")
+    said = events(answer)
+    assert next(said)[1]["topic"] == "quests:open"
+    creator("POST", "/api/v1/quests", json=OFFER)
+    assert next(said)[1]["type"] == "invalidated"
+    answer.close()

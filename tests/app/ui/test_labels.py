@@ -13,6 +13,9 @@ from flask.testing import FlaskClient
 from analytics.boards.series import Step
 from analytics.ingest.reasons import Reason
 from analytics.metrics import METRICS, counted_metrics, page_columns
+from analytics.quests.rewards import PaymentState
+from analytics.quests.states import Status
+from analytics.quests.states import Step as QuestStep
 from analytics.scores.catalog import Terms
 from analytics.scores.integrity import Rule, Verdict
 from analytics.windows import Window
@@ -29,6 +32,9 @@ from tenants.credentials import Scope
         (Reason, labels.REJECTION_TEXTS),
         (Scope, labels.SCOPE_TEXTS),
         (Rule, labels.RULE_TEXTS),
+        (Status, labels.QUEST_STATUS_LABELS),
+        (QuestStep, labels.QUEST_STEP_TEXTS),
+        (PaymentState, labels.REWARD_STATE_TEXTS),
         (Verdict, {one.verdict for verdicts in labels.FLAG_VERDICTS.values() for one in verdicts}),
     ],
 )

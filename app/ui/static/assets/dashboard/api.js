@@ -27,7 +27,8 @@ export function onScopeRefused(act) {
 }
 
 export const get = (path, options) => request("GET", path, undefined, options);
-export const send = (method, path, body) => request(method, path, body);
+/** `version`: what is changed must still have it, or the answer is 412. */
+export const send = (method, path, body, { version } = {}) => request(method, path, body, { version });
 
 /** The items of a list that the API answers in slices: all of them, or the slices up to the first `max` items. */
 export async function getAll(path, { max = 1000 } = {}) {
@@ -48,12 +49,12 @@ export function withQuery(path, query) {
 }
 
 /** `onOld` is called if the server answered from its cache: a newer answer may come soon. */
-async function request(method, path, body, { signal, onOld } = {}) {
+async function request(method, path, body, { signal, onOld, version } = {}) {
   const cached = method === "GET" ? cache.get(path) : undefined;
   const response = await fetchOrFail(path, {
     method,
     signal,
-    headers: headersFor(cached, body),
+    headers: headersFor(cached, body, version),
     body: body === undefined ? undefined : JSON.stringify(body),
     cache: "no-store",
     credentials: "same-origin",
@@ -71,9 +72,10 @@ async function request(method, path, body, { signal, onOld } = {}) {
   return answer;
 }
 
-function headersFor(cached, body) {
+function headersFor(cached, body, version) {
   const headers = { "X-Plaudit-Dashboard": "1" };
   if (cached) headers["If-None-Match"] = cached.etag;
+  if (version !== undefined) headers["If-Match"] = `"${version}"`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   return headers;
 }

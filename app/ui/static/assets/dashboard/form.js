@@ -5,8 +5,9 @@ import { h, replace } from "./dom.js";
 let lastId = 0;
 
 /**
- * `fields`: name, label, type, value and so on of each. `submit(values)` may throw a Problem: its errors by field are
- * shown beside the fields, the others above the button, whose text is `action`.
+ * `fields`: name, label, type, value and so on of each; the type may also be "textarea", or "select" with `options`.
+ * `submit(values)` may throw a Problem: its errors by field are shown beside the fields, the others above the button,
+ * whose text is `action`.
  */
 export function form({ fields, submit, action }) {
   const inputs = fields.map((field) => new Field(field));
@@ -40,30 +41,23 @@ function showFieldErrors(inputs, error) {
   if (!errors.length) return error.message;
   const others = [];
   for (const [name, texts] of errors) {
-    const input = inputs.find((one) => one.name === name);
-    if (input) input.showErrors(texts);
+    // An item of a list is named by its place in it: tags.2.
+    const input = inputs.find((one) => one.name === name || name.startsWith(`${one.name}.`));
+    if (input) input.addErrors(texts);
     else others.push(`${name}: ${texts.join(" ")}`);
   }
   return others.join("; ");
 }
 
 class Field {
-  constructor({ name, label, type = "text", value, hint, required, ...attributes }) {
+  constructor({ name, label, type = "text", value, hint, required, options, ...attributes }) {
     this.name = name;
     this.type = type;
     this.required = required;
     const id = `field-${(lastId += 1)}`;
     this.errors = h("span", { class: "wrong", id: `${id}-wrong` });
-    this.input = h("input", {
-      autocomplete: "off",
-      autocapitalize: "none",
-      spellcheck: "false",
-      ...attributes,
-      id,
-      type,
-      required,
-      "aria-describedby": `${id}-wrong`,
-    });
+    const described = { ...attributes, id, required, "aria-describedby": `${id}-wrong` };
+    this.input = inputOf(type, described, options);
     if (type === "checkbox") {
       this.input.checked = Boolean(value);
       this.label = h("label", { class: "check", for: id }, this.input, label, this.errors);
@@ -87,4 +81,17 @@ class Field {
   showErrors(texts) {
     replace(this.errors, texts.join(" "));
   }
+
+  addErrors(texts) {
+    this.showErrors([this.errors.textContent, ...texts].filter(Boolean));
+  }
+}
+
+/** Several lines are prose, which the browser may correct; one line is a name or an address. */
+function inputOf(type, attributes, options = []) {
+  if (type === "textarea") return h("textarea", { rows: 4, ...attributes });
+  if (type === "select") {
+    return h("select", attributes, options.map(({ name, label }) => h("option", { value: name }, label)));
+  }
+  return h("input", { autocomplete: "off", autocapitalize: "none", spellcheck: "false", ...attributes, type });
 }

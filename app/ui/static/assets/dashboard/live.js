@@ -10,8 +10,8 @@ const POLL_EVERY_MS = 5000;
 // A subscription's first message may report a change since the board was read.
 const CHANGE_MESSAGES = new Set(["invalidated", "resync", "subscribed"]);
 
-/** How the server names a board in its messages. */
-export const topicOf = (board) => `${board.scope}:${board.window}:${board.metric}`;
+/** How the server names a board in its messages; what is no board, such as quests, has a `topic` of its own. */
+export const topicOf = (board) => board.topic ?? `${board.scope}:${board.window}:${board.metric}`;
 
 export class Live {
   /**
@@ -31,7 +31,7 @@ export class Live {
     this.open();
   }
 
-  /** The boards to subscribe to from now on: a list of {scope, window, metric}. */
+  /** The boards to subscribe to from now on: a list of {scope, window, metric}, or {topic} for what is no board. */
   follow(boards) {
     const next = new Map(boards.map((board) => [topicOf(board), board]));
     for (const [topic, board] of this.followed) {

@@ -19,6 +19,8 @@ const CONNECTION_STATES = {
 const VIEWS = new Map([
   ["", { label: "Content", load: () => ContentView }],
   ["people", { label: "People", load: () => PeopleView }],
+  // Loaded when it is needed, as the admin's part is.
+  ["quests", { label: "Quests", load: async () => (await import("./quests.js")).QuestsView }],
   ["spaces", { label: "Spaces", load: () => SpacesView }],
   // Few people open it, so it is loaded when it is needed.
   ["admin", { label: "Admin", load: async () => (await import("./admin/admin.js")).AdminView, isForAdmins: true }],
@@ -45,6 +47,15 @@ class Frame {
     });
     this.context = this.contextOfViews();
     this.show();
+    this.hideQuestsIfDisabled();
+  }
+
+  async hideQuestsIfDisabled() {
+    try {
+      await get("/api/v1/quests?limit=1");
+    } catch (error) {
+      this.links.get("quests").hidden = error.code === "quests_disabled";
+    }
   }
 
   header() {
@@ -153,7 +164,7 @@ class Frame {
     const link = this.links.get(name);
     if (!link || VIEWS.get(name).isForAdmins) return;
     const query = new URLSearchParams(location.search);
-    for (const sheet of ["page", "user"]) query.delete(sheet);
+    for (const sheet of ["page", "user", "quest"]) query.delete(sheet);
     link.search = query.toString();
   }
 

@@ -6,6 +6,7 @@ export const names = JSON.parse(document.getElementById("names").textContent);
 export const windows = names.windows;
 export const slidingWindows = windows.filter((window) => window.is_sliding);
 export const pageMetrics = names.metrics.filter((metric) => metric.subject === "page");
+export const userMetrics = names.metrics.filter((metric) => metric.subject === "user");
 /** The metrics that are counted hour by hour, so they have totals and a series. */
 export const countedMetrics = names.metrics.filter((metric) => metric.is_counted);
 

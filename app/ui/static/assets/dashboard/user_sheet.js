@@ -1,4 +1,4 @@
-// One person: their role, points and latest ledger entries.
+// One person: their role, points, XP and reputation, and latest ledger entries.
 
 import { get } from "./api.js";
 import { nameOf } from "./board_table.js";
@@ -35,11 +35,10 @@ function head(user) {
     user.suspended && "suspended",
     `joined ${ago(user.created_at)}`,
   ];
-  const points = findMetric(names.defaults.user_metric).label;
   return [
     h("h2", {}, userText(nameOf({ user }))),
     h("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")),
-    h("div", { class: "figures" }, figure(points, user.score), figure("Actions", user.total_actions)),
+    h("div", { class: "figures" }, names.person_figures.map(({ name, label }) => figure(label, user[name]))),
   ];
 }
 
@@ -50,7 +49,7 @@ function figure(label, value) {
 
 function entries(items) {
   if (!items.length) return h("p", { class: "quiet" }, "No entries in the ledger yet.");
-  const heads = [["When"], ["What"], ["Points", "number"], ["Total", "number"]];
+  const heads = [["When"], ["What"], ["Change", "number"], ["Total", "number"]];
   return h(
     "table",
     { class: "list" },
@@ -62,11 +61,13 @@ function entries(items) {
 
 function entryRow(entry) {
   const what = entry.action_type ?? entry.source;
+  const account = entry.account !== names.defaults.user_metric &&
+    h("span", { class: "quiet" }, ` · ${findMetric(entry.account).label}`);
   return h(
     "tr",
     {},
     h("td", {}, ago(entry.at)),
-    h("td", {}, userText(entry.reverses ? `${what}, taken back` : what)),
+    h("td", {}, userText(entry.reverses ? `${what}, taken back` : what), account),
     h("td", { class: "number" }, `${entry.delta > 0 ? "+" : ""}${number(entry.delta)}`),
     h("td", { class: "number" }, number(entry.score)),
   );
