@@ -99,11 +99,19 @@ class Front:
         else:
             unknown = self._write(request, call, started)
         if unknown is not None:
-            again = partial(self._answer, request, call, started, (*learned, unknown))
-            if unknown in learned or not self._lookups.submit(
-                unknown, lambda _: self._resolve(lambda _: again(), None)
-            ):
+            again = partial(self._answer_again, request, call, started, (*learned, unknown))
+            if unknown in learned or not self._lookups.submit(unknown, partial(self._resolve, again)):
                 self._answer_in_thread(request)
+
+    def _answer_again(
+        self, request: Request, call: FastCall, started: float, learned: tuple[Unknown, ...], _: None
+    ) -> None:
+        """After a look-up. Whatever fails, a thread answers."""
+        try:
+            self._answer(request, call, started, learned)
+        except Exception:
+            log.exception("a request could not be answered on the loop", action="request.failed")
+            self._answer_in_thread(request)
 
     def _read(self, request: Request, call: FastRead, started: float) -> Unknown | None:
         """Returns what must be looked up first."""
