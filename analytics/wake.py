@@ -24,7 +24,7 @@ BUSY_S = 1
 AGAIN_S = 60
 MAX_PAUSE_S = 1.5
 # How often a job that waits looks whether others do.
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = 0.25
 # With more rows a second, a job is followed by a pause of this many times what it took.
 BUSY_ROWS_PER_S = 2_500
 BUSY_PAUSES = 4

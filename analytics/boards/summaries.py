@@ -78,6 +78,8 @@ def _pages(
     so for its rows a public board asks PostgreSQL only.
     """
     found = _from_memory(board, page_ids, memory) if memory is not None else {}
+    if len(found) == len(page_ids) and not board.is_public:
+        return found
     if trust_redis or not board.is_public:
         unknown = [(board.tenant_id, page_id) for page_id in page_ids if page_id not in found]
         found |= {page_id: fields for (_, page_id), fields in _from_redis(unknown, memory).items()}

@@ -31,13 +31,15 @@ def board_for(reader: Reader, query: dict[str, Any]) -> Board:
 
 
 def rows_as_json(shown: ShownBoard, *, external_ids: bool) -> list[dict[str, Any]]:
+    board = shown.board
+    kind = "user" if board.is_users else "page"
     return [
         {
             "rank": row.rank,
             "value": row.value,
             "rank_change": row.rank_change,
             "is_new": row.is_new,
-            **subject_as_json(shown.board, row, external_ids=external_ids),
+            kind: _user(row, external_ids=external_ids) if board.is_users else _page(row, of_global=board.is_global),
         }
         for row in shown.rows
     ]
@@ -45,12 +47,15 @@ def rows_as_json(shown: ShownBoard, *, external_ids: bool) -> list[dict[str, Any
 
 def subject_as_json(board: Board, row: ShownRow, *, external_ids: bool) -> dict[str, Any]:
     """The page or user of a row. `external_ids` only for readers who may see them: one may be an e-mail address."""
-    if row.shown is None:
-        return {"page": None}
-    shown = row.shown
     if board.is_users:
-        names = ("id", "username", *(["external_id"] if external_ids else []))
-        return {"user": {name: shown[name] for name in names}}
+        return {"user": _user(row, external_ids=external_ids)}
+    return {"page": _page(row, of_global=board.is_global)}
+
+
+def _page(row: ShownRow, *, of_global: bool) -> dict[str, Any] | None:
+    shown = row.shown
+    if shown is None:
+        return None
     page = {
         "id": int(row.subject),
         "external_id": shown["external_id"],
@@ -58,7 +63,16 @@ def subject_as_json(board: Board, row: ShownRow, *, external_ids: bool) -> dict[
         "url": shown["url"],
         "space": shown["space"],
     }
-    return {"page": page | {"tenant": shown["tenant"]} if board.is_global else page}
+    if of_global:
+        page["tenant"] = shown["tenant"]
+    return page
+
+
+def _user(row: ShownRow, *, external_ids: bool) -> dict[str, Any] | None:
+    if row.shown is None:
+        return None
+    names = ("id", "username", *(["external_id"] if external_ids else []))
+    return {name: row.shown[name] for name in names}
 
 
 def limit_reader(reader: Reader, name: str, per_minute: int) -> None:

@@ -189,7 +189,7 @@ def plain_query(text: str) -> Mapping[str, str] | None:
     return _plain_query(text) if len(text) <= MAX_QUERY_CHARS else None
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=20_000)
 def _plain_query(text: str) -> Mapping[str, str] | None:
     if QUERY.fullmatch(text) is None:
         return None
