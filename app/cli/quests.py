@@ -44,7 +44,15 @@ def list_(data_dir: Path, tenant_id: str, status: str | None, limit: int, as_jso
         wanted = Filter(Status(status.upper()) if status is not None else None)
         listed = listing.read(tx, wanted, after=None, limit=limit, now=now)
         shown = showing.in_list(tx, listed.quests, viewer, now=now)
-    rows = [{**one, "creator": _name(one["creator"]), "performer": _name(one["performer"])} for one in shown]
+    rows = [
+        {
+            **one,
+            "creator": _name(one["creator"]),
+            "performer": _name(one["performer"]),
+            "created_at": one["created_at"].isoformat(timespec="minutes"),
+        }
+        for one in shown
+    ]
     columns = ("id", "status", "title", "reward_xp", "creator", "performer", "created_at")
     show_table(rows, as_json=as_json, columns=columns, empty="There is no such quest yet.")
 
