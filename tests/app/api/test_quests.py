@@ -289,3 +289,27 @@ def test_steps_are_limited_and_self_registered_members_learn_of_no_external_ids(
         assert take(performer, quest, step).status_code == 200
     refused = take(performer, quest, "claim")
     assert (code(refused), "Retry-After" in refused.headers) == ((429, "rate_limited"), True)
+
+
+def test_xp_moves_no_points_limits_caps_or_reversals(creator: Caller, performer: Caller, admin: Caller) -> None:
+    admin("PUT", "/api/v1/actions/catalog/post", json={"points": 10, "daily_limit": 1, "daily_cap": 10})
+    limits = {"limits": {"score_updates_per_minute": 1}, "integrity": {"points_per_hour": 5}}
+    assert admin("PATCH", "/api/v1/settings", json=limits).status_code == 200
+    quest = create(creator)
+    take(performer, quest, "claim")
+    take(performer, quest, "submit", {"submission": WORK})
+    assert take(creator, quest, "attestations", {"rating": 5}).get_json()["status"] == "COMPLETE"
+    assert admin("GET", "/api/v1/integrity/flags").get_json()["items"] == [], "100 XP are no points"
+    update = {"actionId": str(uuid4()), "actionType": "post", "timestamp": utcnow().isoformat()}
+    paid = performer("POST", "/api/v1/scores/update", json=update)
+    assert (paid.status_code, paid.get_json()["score"]) == (200, 10), "neither limit nor cap was used by the quest"
+    (flag,) = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
+    assert (flag["rule"], flag["details"]["accounts"], len(flag["details"]["entries"])) == (
+        "points_per_hour",
+        ["points"],
+        1,
+    )
+    reversal = admin("POST", f"/api/v1/integrity/flags/{flag['id']}/resolve", json={"action": "reverse"})
+    assert reversal.get_json()["reversed_entries"] == 1
+    me = performer("GET", "/api/v1/users/me").get_json()
+    assert [me[name] for name in ("score", "experience_points", "reputation")] == [0, 100, 5]
