@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any, TypeVar
 from uuid import UUID
 
+from flask import request
 from flask.typing import ResponseReturnValue
 
 from analytics.quests import creating, expiring, listing, showing, steps, templates
@@ -276,7 +277,8 @@ class _Attempt:
         self.now: datetime = utcnow()
         self.settings: Quests = _settings(tx)
         self.person: Person = _person(tx, body, now=self.now)
-        self.expected = Expected(expected_version(), is_required=self.settings.require_if_match)
+        is_missing = "If-Match" not in request.headers
+        self.expected = Expected(expected_version(), is_required=is_missing and self.settings.require_if_match)
 
 
 def _take(

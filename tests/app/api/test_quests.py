@@ -212,6 +212,7 @@ def test_idempotency_keys_and_versions(
     admin("PATCH", "/api/v1/settings", json={"quests": {"require_if_match": True}})
     assert code(take(performer, quest, "release")) == (428, "precondition_required")
     assert take(performer, quest, "release", None, **{"If-Match": '"2"'}).status_code == 200
+    assert take(performer, quest, "claim", None, **{"If-Match": "*"}).status_code == 200, "any version, and it says so"
 
 
 def test_a_tenant_may_have_no_quests_or_let_admins_create_them(creator: Caller, admin: Caller) -> None:
