@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 
 import structlog
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.exc import OperationalError
 
+from analytics.ingest.visitors import BROWSER_DAYS, NAMED_DAYS
 from analytics.windows import LONGEST
 from tenants import registry
 from tenants import settings as tenant_settings
@@ -63,6 +64,9 @@ def _purge_tenant(tenant_id: str, *, now: datetime, deadline: float) -> Iterator
         "page_views_hour": bucket_days,
         "user_points_hour": bucket_days,
         "page_likes": bucket_days,
+        "page_visitors": BROWSER_DAYS,
+        "named_visitors": NAMED_DAYS,
+        "page_visitor_networks": BROWSER_DAYS,
     }
     for table, statement in _PURGES.items():
         before = now - timedelta(days=days[table])
@@ -97,6 +101,22 @@ def month_ahead(day: date, ahead: int) -> date:
     return date(months // 12, months % 12 + 1, 1)
 
 
+def _purge_visitors(table: str, who: str, condition: str = "true") -> TextClause:
+    """Of the days before; nothing counts these rows any more."""
+    return text(f"""
+        WITH old AS MATERIALIZED (
+            SELECT page_id, day, {who} FROM {table}
+            WHERE tenant_id = :tenant AND {condition} AND day <= CAST(:before AS date)
+            LIMIT :limit FOR UPDATE SKIP LOCKED
+        ), deleted AS (
+            DELETE FROM {table} v USING old
+            WHERE v.tenant_id = :tenant AND v.page_id = old.page_id AND v.day = old.day AND v.{who} = old.{who}
+            RETURNING 1
+        )
+        SELECT count(*) FROM deleted
+    """)  # noqa: S608  names from the table below
+
+
 # Rows are named by their keys, not by ctid: a distributed table has no ctid of its own.
 _PURGES = {
     "seen_events": text("""
@@ -111,7 +131,7 @@ _PURGES = {
             WHERE tenant_id = :tenant AND received_at < :before LIMIT :limit) RETURNING 1)
         SELECT count(*) FROM deleted
     """),
-    # Their views stay in the page's total of all time.
+    # Their views and visitors stay in the page's totals of all time.
     "page_views_hour": text("""
         WITH old AS MATERIALIZED (
             SELECT page_id, bucket_hour FROM page_views_hour
@@ -124,10 +144,11 @@ _PURGES = {
         ), deleted AS (
             DELETE FROM page_views_hour b USING old
             WHERE b.tenant_id = :tenant AND b.page_id = old.page_id AND b.bucket_hour = old.bucket_hour
-              AND b.page_id IN (SELECT page_id FROM locked) RETURNING b.page_id, b.views
+              AND b.page_id IN (SELECT page_id FROM locked) RETURNING b.page_id, b.views, b.visitors
         ), summed AS (
-            UPDATE page_counters c SET views_purged = c.views_purged + g.views
-            FROM (SELECT page_id, sum(views) AS views FROM deleted GROUP BY page_id) g
+            UPDATE page_counters c
+            SET views_purged = c.views_purged + g.views, visitors_purged = c.visitors_purged + g.visitors
+            FROM (SELECT page_id, sum(views) AS views, sum(visitors) AS visitors FROM deleted GROUP BY page_id) g
             WHERE c.tenant_id = :tenant AND c.page_id = g.page_id
         )
         SELECT count(*) FROM deleted
@@ -156,4 +177,7 @@ _PURGES = {
         )
         SELECT count(*) FROM deleted
     """),
+    "page_visitors": _purge_visitors("page_visitors", "visitor", "NOT is_named"),
+    "named_visitors": _purge_visitors("page_visitors", "visitor", "is_named"),
+    "page_visitor_networks": _purge_visitors("page_visitor_networks", "network"),
 }

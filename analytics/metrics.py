@@ -129,6 +129,16 @@ VIEWS = register(
         Counted("page_views_hour", "bucket_hour", aggregate="sum(views)", total="views", purged="views_purged"),
     )
 )
+VISITORS = register(
+    Metric(
+        "visitors",
+        "Visitors",
+        Counted(
+            "page_views_hour", "bucket_hour", aggregate="sum(visitors)", total="visitors", purged="visitors_purged"
+        ),
+        note="each once a day",
+    )
+)
 LIKES = register(
     Metric("likes", "Likes", Counted("page_likes", time="liked_at", aggregate="count(liked_at)", total="likes"))
 )

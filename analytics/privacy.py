@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import delete, select, text, update
 
 from analytics import counters, outbox, redaction
-from analytics.ingest import likes
+from analytics.ingest import likes, visitors
 from analytics.ingest.likes import PageLike
 from analytics.ingest.pages import Page
 from analytics.outbox import Kind
@@ -73,6 +73,7 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
     return {
         "profile": _fields(user, PROFILE),
         "likes": [{"page": row.page, "liked_at": row.liked_at} for row in liked],
+        "views": [{"page": visit.page, "day": visit.day} for visit in _visits(tx, user)],
         "pages_owned": list(tx.scalars(select(Page.external_id).where(Page.owner_id == user.id).order_by(Page.id))),
         "sessions": [_fields(row, SESSION) for row in logins],
         "ledger": [_fields(row, LEDGER) for row in entries],
@@ -84,12 +85,15 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
 
 def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     """Erase a user's personal data. Counts and boards that contained them are projected again."""
-    liked = select(PageLike.page_id).where(PageLike.user_id == user.id).order_by(PageLike.page_id)
-    counters.lock(tx, tx.scalars(liked).all())  # counters before users, as in every other transaction
+    liked = tx.scalars(select(PageLike.page_id).where(PageLike.user_id == user.id)).all()
+    seen = {visit.page_id for visit in _visits(tx, user)}
+    counters.lock(tx, {*liked, *seen})  # counters before users, as in every other transaction
     users.lock(tx, user)
     if user.role == Role.ADMIN and not by_admin:
         raise Forbidden("Only an admin may erase an admin")
     removed_likes = likes.remove_all(tx, user.id)
+    if user.external_id is not None:
+        visitors.forget(tx, user.external_id)
     owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
     quests = personal.erase(tx, user.id)
     ended = sessions.delete_all(tx, user.id)
@@ -111,6 +115,11 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
         quests=quests,
         audit_rows=int(blanked or 0),
     )
+
+
+def _visits(tx: Tx, user: User) -> list[Any]:
+    """The pages that the user saw under the tenant's own id of them."""
+    return visitors.pages_of(tx, user.external_id) if user.external_id is not None else []
 
 
 def _fields(row: Any, names: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from app.settings import Settings, SettingsError
 from app.ui import assets, dashboard, widgets
 from tenants import db, logs
 from tenants import redis as tenants_redis
+from tenants.reader_signatures import ReaderSignatures
 from tenants.shares import TenantShare, share_of
 from tenants.signing import Signer
 
@@ -72,7 +73,8 @@ def install_services(app: Flask, settings: Settings) -> None:
         action_tokens=ActionTokens(secret_key(settings)),
         boards=BoardAnswerCache(),
         exports=Exports(),
-        visitors=Visitors(secret_key=secret_key(settings)),
+        visitors=Visitors(),
+        reader_signatures=ReaderSignatures(secret_key(settings)),
         oauth=oauth.authorization_server(app),
     )
     services.install(app, created)

@@ -70,6 +70,8 @@ class PublishableKey(DeletedWithTenant, Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
     origins: Mapped[list[str]] = mapped_column(ARRAY(TEXT))
+    # From which the secret that signs for readers is derived (`tenants.reader_signatures`).
+    reader_salt: Mapped[str] = mapped_column(server_default="")
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
 
@@ -212,6 +214,7 @@ def create_key(tx: Tx, *, name: str, origins: Iterable[str], now: datetime) -> P
         id=f"pk_{tx.tenant}_{secrets.token_urlsafe(18).replace('_', '-')}",
         name=name,
         origins=check_origins(origins),
+        reader_salt=secrets.token_hex(16),
         created_at=now,
     )
     tx.add(row)
@@ -225,6 +228,20 @@ def list_keys(tx: Tx, *, after: str | None = None, limit: int = 1000) -> list[Pu
     return list(tx.scalars(wanted.order_by(PublishableKey.id).limit(limit)))
 
 
+def change_reader_salt(tx: Tx, key_id: str) -> PublishableKey:
+    """Have the key's readers signed for with another secret; from the commit on the old one is not valid."""
+    changed: PublishableKey | None = tx.scalar(
+        update(PublishableKey)
+        .where(PublishableKey.id == key_id, PublishableKey.revoked_at.is_(None))
+        .values(reader_salt=secrets.token_hex(16))
+        .returning(PublishableKey)
+    )
+    if changed is None:
+        raise NotFound
+    liveness.record(tx, [f"key:{key_id}"])
+    return changed
+
+
 def revoke_key(tx: Tx, key_id: str, *, now: datetime) -> None:
     """From the commit on it is not valid."""
     _revoke(tx, PublishableKey, key_id, now)
@@ -236,6 +253,7 @@ class ValidKey:
     tenant_id: str
     key_id: str
     origins: frozenset[str]
+    reader_salt: str = ""
 
 
 def find_key(key_id: str) -> ValidKey | None:
@@ -247,19 +265,19 @@ def find_key(key_id: str) -> ValidKey | None:
 
     def read() -> tuple[ValidKey | None, Sequence[str]]:
         with tenant_tx(tenant_id) as tx:
-            origins = tx.scalar(
-                select(PublishableKey.origins)
+            found = tx.execute(
+                select(PublishableKey.origins, PublishableKey.reader_salt)
                 .join(registry.Tenant, registry.Tenant.id == PublishableKey.tenant_id)
                 .where(
                     PublishableKey.id == key_id,
                     PublishableKey.revoked_at.is_(None),
                     registry.Tenant.deleted_at.is_(None),
                 )
-            )
-            if origins is None:
+            ).one_or_none()
+            if found is None:
                 return None, [name]
-            every_origin = frozenset([*origins, *tenant_settings.read(tx)[0].allowed_origins])
-            return ValidKey(tenant_id, key_id, every_origin), [name, liveness.SETTINGS]
+            every_origin = frozenset([*found.origins, *tenant_settings.read(tx)[0].allowed_origins])
+            return ValidKey(tenant_id, key_id, every_origin, found.reader_salt), [name, liveness.SETTINGS]
 
     return liveness.look_up(tenant_id, name, read)
 

@@ -29,6 +29,7 @@ RETENTION = {
     "idempotency_keys": Kept(("request",), "created_at", timedelta(hours=24)),
     "ingest_rejections_hour": Kept(("bucket_hour", "reason"), "bucket_hour", timedelta(days=31)),
     "credential_changes": Kept(("id",), "at", timedelta(hours=1)),
+    "visitor_salts": Kept(("day",), "day", timedelta(days=2), has_tenant=False),
     "processes": Kept(("id",), "seen_at", timedelta(hours=1), has_tenant=False),
 }
 MAX_ROWS_PER_CHUNK = 10_000

@@ -23,7 +23,12 @@ from tenants.errors import Invalid, Stale
 @dataclass(frozen=True)
 class Limits:
     score_updates_per_minute: int = 10
-    beacons_per_minute: int = 60
+    # Accepted beacons of one address, and of one visitor. As many are refused before the address must wait.
+    beacons_per_minute: int = 3_000
+    visitor_beacons_per_minute: int = 120
+    # Page loads of one visitor that are counted, and visitors of one address, for each page and day (UTC).
+    visitor_views_per_day: int = 50
+    visitors_per_address: int = 300
     # Above this a breaker stops score updates of the tenant, in each process.
     score_spike_per_minute: int = 1_000_000
     # Open sockets and streams of the tenant, in each live process.
@@ -92,7 +97,10 @@ class TenantSettings:
 # Minimum and maximum of each number. An event's id must be kept for longer than the maximum age of an event.
 RANGES: dict[str, tuple[int, int]] = {
     "limits.score_updates_per_minute": (1, 10_000),
-    "limits.beacons_per_minute": (1, 10_000),
+    "limits.beacons_per_minute": (1, 100_000),
+    "limits.visitor_beacons_per_minute": (1, 10_000),
+    "limits.visitor_views_per_day": (1, 100_000),
+    "limits.visitors_per_address": (1, 1_000_000),
     "limits.score_spike_per_minute": (1, 100_000_000),
     "limits.live_connections": (0, 100_000),
     "integrity.points_per_hour": (1, 2**53 - 1),

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.storage import MemoryStorage, RedisStorage
-from limits.strategies import MovingWindowRateLimiter, RateLimiter
+from limits.strategies import MovingWindowRateLimiter, RateLimiter, SlidingWindowCounterRateLimiter
 
 from tenants.errors import Limited
 from tenants.redis import Guarded, RedisUnavailable, boards
 
 PREFIX = "lim"
+# Up to here each attempt is kept with its time; larger limits are two counters, which cost the same for any amount.
+MAX_KEPT_ATTEMPTS = 1_000
 
 
 class TooMany(Limited):
@@ -41,11 +43,22 @@ class State:
         }
 
 
+class _Strategies:
+    """How attempts are counted in one storage."""
+
+    def __init__(self, storage: RedisStorage | MemoryStorage) -> None:
+        self._exact = MovingWindowRateLimiter(storage)
+        self._counters = SlidingWindowCounterRateLimiter(storage)
+
+    def of(self, item: RateLimitItem) -> RateLimiter:
+        return self._exact if item.amount <= MAX_KEPT_ATTEMPTS else self._counters
+
+
 @dataclass
 class _Limiters:
     guarded: Guarded
-    shared: RateLimiter
-    own: RateLimiter
+    shared: _Strategies
+    own: _Strategies
 
 
 _limiters: _Limiters | None = None
@@ -57,12 +70,12 @@ def per_minute(amount: int) -> RateLimitItem:
 
 def hit(name: str, item: RateLimitItem, *identifiers: str) -> State:
     """Count one attempt, and return whether it is allowed."""
-    limiters = _current()
-    try:
-        with limiters.guarded.client():
-            return _hit(limiters.shared, name, item, identifiers)
-    except RedisUnavailable:
-        return _hit(limiters.own, name, item, identifiers)
+    return _ask(name, item, identifiers, is_attempt=True)
+
+
+def look(name: str, item: RateLimitItem, *identifiers: str) -> State:
+    """Whether an attempt would be allowed, without counting one."""
+    return _ask(name, item, identifiers, is_attempt=False)
 
 
 def require(name: str, item: RateLimitItem, *identifiers: str, detail: str) -> State:
@@ -72,11 +85,25 @@ def require(name: str, item: RateLimitItem, *identifiers: str, detail: str) -> S
     return state
 
 
-def _hit(limiter: RateLimiter, name: str, item: RateLimitItem, identifiers: tuple[str, ...]) -> State:
+def _ask(name: str, item: RateLimitItem, identifiers: tuple[str, ...], *, is_attempt: bool) -> State:
+    limiters = _current()
+    try:
+        with limiters.guarded.client():
+            return _state(limiters.shared, name, item, identifiers, is_attempt=is_attempt)
+    except RedisUnavailable:
+        return _state(limiters.own, name, item, identifiers, is_attempt=is_attempt)
+
+
+def _state(
+    strategies: _Strategies, name: str, item: RateLimitItem, identifiers: tuple[str, ...], *, is_attempt: bool
+) -> State:
     # No name or address of a person in a key.
     caller = hashlib.blake2b("\0".join(identifiers).encode(), digest_size=16).hexdigest()
-    is_allowed = limiter.hit(item, name, caller)
+    limiter = strategies.of(item)
+    is_allowed = limiter.hit(item, name, caller) if is_attempt else True
     window = limiter.get_window_stats(item, name, caller)
+    if not is_attempt:
+        is_allowed = window.remaining > 0
     return State(
         name=name,
         limit=item.amount,
@@ -93,5 +120,5 @@ def _current() -> _Limiters:
     if _limiters is None or _limiters.guarded is not guarded:
         # The address is not used: the connection pool has it.
         storage = RedisStorage("redis://", connection_pool=guarded.redis.connection_pool, key_prefix=PREFIX)
-        _limiters = _Limiters(guarded, MovingWindowRateLimiter(storage), MovingWindowRateLimiter(MemoryStorage()))
+        _limiters = _Limiters(guarded, _Strategies(storage), _Strategies(MemoryStorage()))
     return _limiters

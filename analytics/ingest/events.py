@@ -12,6 +12,7 @@ from prometheus_client import Counter
 from analytics.claimed_times import MAX_AGE, MAX_AHEAD
 from analytics.ingest.pages import EXTERNAL_ID
 from analytics.ingest.reasons import Reason, Refused
+from analytics.ingest.visitors import visit_of
 from analytics.ingest.writes import EventKind, Item
 
 MAX_ITEMS = 1000
@@ -93,13 +94,15 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
         raise Refused(Reason.INVALID, "user: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
     if event.user is None and kind is not EventKind.VIEW:
         raise Refused(Reason.INVALID, "user: missing, and a like needs one")
+    at = ages.check(_moment(event.occurred_at)) if event.occurred_at is not None else now
     return Item(
         kind=kind,
         page=event.page,
-        at=ages.check(_moment(event.occurred_at)) if event.occurred_at is not None else now,
+        at=at,
         event_key=event_key(event.id) if event.id is not None else None,
         user=event.user,
         is_dated=event.occurred_at is not None,
+        visit=visit_of(event.user, at, now=now) if kind is EventKind.VIEW else None,
     )
 
 

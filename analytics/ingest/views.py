@@ -1,4 +1,4 @@
-"""Views, counted in buckets of the hour in which they happened. Written by the group commit (`write_events`)."""
+"""Views, counted in buckets of the hour in which they happened. Written by the group commit (`write_page_events`)."""
 
 from datetime import datetime
 
@@ -18,3 +18,5 @@ class PageViewsHour(TenantOwned, Base):
     page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     bucket_hour: Mapped[datetime] = mapped_column(primary_key=True)
     views: Mapped[int] = mapped_column(BigInteger)
+    # Those whose first view of the page and day, as received, was in this hour.
+    visitors: Mapped[int] = mapped_column(BigInteger, server_default="0")

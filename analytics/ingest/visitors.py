@@ -1,66 +1,169 @@
-"""Visitors of pages with the beacon: which are the same, which are robots, and which were counted already.
+"""Visitors of pages: who is the same, who is a robot, and the rows by which each is counted once a page and day.
 
-A visitor is a hash of network and agent with a salt that changes every day: neither is stored, and the hash is useless
-the day after. A visitor's views of a page are counted once in half an hour. Redis keeps the visits of all processes;
-without it each process keeps its own, up to a bound.
+A visitor from a browser is a hash of tenant, network and agent, with a random salt of the day that is deleted after two
+days: neither network nor agent is stored, and nobody can compute the hash again. A visitor with a name is a hash of the
+tenant's own id of the user: the reader that a site has signed for, or the `user` of a server's view. The group commit
+writes their rows in the transaction of the view (`admit_visits`), so a visitor is counted exactly once, without Redis.
 """
 
 import hashlib
 import hmac
+import secrets
 import threading
-import time
-from collections import OrderedDict
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
+from typing import Any, NamedTuple
+from uuid import UUID
 
-from tenants.redis import RedisUnavailable, boards, key
+from sqlalchemy import BigInteger, Boolean, Date, ForeignKeyConstraint, Index, Integer, LargeBinary, Uuid, text
+from sqlalchemy.orm import Mapped, mapped_column
 
-ONCE_PER_S = 1800
+from tenants.db import Base, TenantOwned, Tx, platform_tx
+
+# Days after which rows are deleted: of browsers with the salt, of named visitors with the ids of events.
+BROWSER_DAYS = 2
+NAMED_DAYS = 40
 # The part of a User-Agent header that is compared with the list of robots and distinguishes visitors.
 MAX_AGENT_CHARS = 512
-MAX_VISITS = 100_000
+
+
+class PageVisitor(TenantOwned, Base):
+    """A visitor of a page on a day (UTC)."""
+
+    __tablename__ = "page_visitors"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "page_id"], ["pages.tenant_id", "pages.id"], ondelete="CASCADE"),
+        Index("ix_page_visitors_day", "tenant_id", "is_named", "day"),
+        Index("ix_page_visitors_named", "tenant_id", "visitor", postgresql_where=text("is_named")),
+    )
+
+    page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    visitor: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    is_named: Mapped[bool] = mapped_column(Boolean)
+    # Page loads in a browser that were counted, and the last of them.
+    loads: Mapped[int] = mapped_column(Integer)
+    loaded_at: Mapped[datetime]
+
+
+class PageVisitorNetwork(TenantOwned, Base):
+    """How many visitors without a name a page had from a network on a day."""
+
+    __tablename__ = "page_visitor_networks"
+    __table_args__ = (
+        ForeignKeyConstraint(["tenant_id", "page_id"], ["pages.tenant_id", "pages.id"], ondelete="CASCADE"),
+        Index("ix_page_visitor_networks_day", "tenant_id", "day"),
+    )
+
+    page_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    network: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    visitors: Mapped[int] = mapped_column(Integer)
+
+
+class VisitorSalt(Base):
+    __tablename__ = "visitor_salts"
+
+    day: Mapped[date] = mapped_column(Date, primary_key=True)
+    salt: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class Visit(NamedTuple):
+    """Whose view it is."""
+
+    visitor: UUID
+    # Where a visitor without a name comes from.
+    network: UUID | None = None
+    # Whether it is a page load in a browser, of which repeats are not counted. A server's view has an id for that.
+    is_load: bool = False
 
 
 class Visitors:
-    def __init__(self, *, secret_key: str) -> None:
-        self._secret = secret_key.encode()
+    """Recognises the visitors of a day. Keeps the salt in this process."""
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._visits: OrderedDict[str, float] = OrderedDict()
+        self._salts: dict[date, bytes] = {}
 
-    def identify(self, *, network: str, agent: str, today: date) -> str:
-        salt = hmac.new(self._secret, f"visitor-salt:{today.isoformat()}".encode(), hashlib.sha256).digest()
-        return hmac.new(salt, f"{network}\n{agent}".encode(), hashlib.sha256).hexdigest()[:32]
+    def identify(self, tenant_id: str, *, network: str, agent: str, now: datetime) -> Visit:
+        """The visitor with this address and agent."""
+        salt = self._salt(now.astimezone(UTC).date())
+        return Visit(
+            _hash(salt, "visitor", tenant_id, network, agent), _hash(salt, "network", tenant_id, network), is_load=True
+        )
 
-    def is_first_visit(self, tenant_id: str, visitor: str, page: str) -> bool:
-        """Whether this visitor was not counted for this page in the last half hour. From now on they are."""
-        name = key("visit", tenant_id, f"{visitor}:{page}")
-        try:
-            with boards().client() as redis:
-                return bool(redis.set(name, b"1", ex=ONCE_PER_S, nx=True))
-        except RedisUnavailable:
-            return self._is_first_in_process(name)
-
-    def forget_visit(self, tenant_id: str, visitor: str, page: str) -> None:
-        """The visit could not be written: let it be sent again."""
-        name = key("visit", tenant_id, f"{visitor}:{page}")
+    def _salt(self, day: date) -> bytes:
         with self._lock:
-            self._visits.pop(name, None)
-        try:
-            with boards().client() as redis:
-                redis.delete(name)
-        except RedisUnavailable:
-            pass
-
-    def _is_first_in_process(self, name: str) -> bool:
-        now = time.monotonic()
+            salt = self._salts.get(day)
+        if salt is not None:
+            return salt
+        salt = salt_of(day)
         with self._lock:
-            if self._visits.get(name, 0.0) > now:
-                return False
-            self._visits[name] = now + ONCE_PER_S
-            self._visits.move_to_end(name)
-            while len(self._visits) > MAX_VISITS:
-                self._visits.popitem(last=False)
-            return True
+            self._salts = {kept: value for kept, value in self._salts.items() if kept >= day - timedelta(days=1)}
+            self._salts[day] = salt
+        return salt
+
+
+def salt_of(day: date) -> bytes:
+    """The salt of this day, the same in all processes. The first who asks creates it."""
+    with platform_tx() as tx:
+        known = tx.scalar(_SALT, {"day": day})
+        if known is None:
+            tx.execute(
+                text("INSERT INTO visitor_salts (day, salt) VALUES (:day, :salt) ON CONFLICT (day) DO NOTHING"),
+                {"day": day, "salt": secrets.token_bytes(32)},
+            )
+            known = tx.scalar(_SALT, {"day": day})
+        return bytes(known or b"")
+
+
+_SALT = text("SELECT salt FROM visitor_salts WHERE day = :day")
+
+
+@lru_cache(maxsize=10_000)
+def named(user: str) -> UUID:
+    """The visitor who is this user of a tenant, by the tenant's own id."""
+    return UUID(bytes=hashlib.blake2b(f"user\0{user}".encode(), digest_size=16).digest())
+
+
+def visit_of(user: str | None, at: datetime, *, now: datetime) -> Visit | None:
+    """Whose a server's view is; None if it names nobody, or happened so long ago that visitors are not kept."""
+    if user is None or (now - at).days >= NAMED_DAYS - 1:
+        return None
+    return Visit(named(user))
+
+
+def pages_of(tx: Tx, user: str) -> list[Any]:
+    """Which pages a named visitor saw on which days, as long as it is kept."""
+    return list(
+        tx.execute(
+            text("""
+                SELECT v.page_id, p.external_id AS page, v.day FROM page_visitors v
+                JOIN pages p ON p.tenant_id = v.tenant_id AND p.id = v.page_id
+                WHERE v.tenant_id = :tenant AND v.visitor = :visitor AND v.is_named ORDER BY v.day, p.id
+            """),
+            {"tenant": tx.tenant, "visitor": named(user)},
+        )
+    )
+
+
+def forget(tx: Tx, user: str) -> int:
+    """Delete the rows of a named visitor; the counters of the pages (`pages_of`) are locked. They stay counted.
+
+    Rows that came meanwhile are on pages that are not locked: they are deleted without waiting for anybody.
+    """
+    deleted = tx.execute(
+        text("""
+            WITH own AS MATERIALIZED (
+                SELECT page_id, day FROM page_visitors
+                WHERE tenant_id = :tenant AND visitor = :visitor AND is_named FOR UPDATE SKIP LOCKED
+            )
+            DELETE FROM page_visitors v USING own WHERE v.tenant_id = :tenant AND v.visitor = :visitor
+            AND v.page_id = own.page_id AND v.day = own.day RETURNING 1
+        """),
+        {"tenant": tx.tenant, "visitor": named(user)},
+    )
+    return len(deleted.all())
 
 
 @lru_cache(maxsize=10_000)
@@ -69,3 +172,7 @@ def is_bot(agent: str) -> bool:
     import crawleruseragents  # reads its list when it is imported
 
     return not agent.strip() or bool(crawleruseragents.is_crawler(agent, case_sensitive=False))
+
+
+def _hash(salt: bytes, *parts: str) -> UUID:
+    return UUID(bytes=hmac.digest(salt, "\n".join(parts).encode(), "sha256")[:16])

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
 from analytics.ingest.reasons import Result, reason_of
+from analytics.ingest.visitors import Visit
 from analytics.scores import payments
 from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
 from analytics.scores.payments import Cashier
@@ -31,7 +32,7 @@ from tenants.credentials import ClientToken
 from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array
 from tenants.errors import DomainError
 from tenants.group_tx import Calls, run_in_one_trip, shared_tx
-from tenants.settings import TenantSettings
+from tenants.settings import Limits, TenantSettings
 from tenants.signing import BadToken
 
 log = structlog.get_logger()
@@ -74,6 +75,8 @@ class Item:
     user: str | UUID | None = None  # the tenant's own id of the user, or ours
     # Whether the sender said when it happened. If not, a like happens now, after everything that is known of it.
     is_dated: bool = True
+    # Of a view: its visitor, if somebody is known.
+    visit: Visit | None = None
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class WriteRequest:
     token: ClientToken | None = None
     rejected: Mapping[str, int] | None = None
     claims: Sequence[ActionClaim] = ()
-    # The tenant's, by which claims are decided.
+    # The tenant's, by which claims and page loads are decided.
     settings: TenantSettings | None = None
     # How many users may be created on first sight; None: the request names no users of the tenant's own.
     room: int | None = None
@@ -230,12 +233,14 @@ class TenantWrite:
         return []
 
     def parameters(self) -> tuple[Any, ...]:
-        """For write_events: tokens, pages, event ids, views, likes and rejections."""
+        """For write_page_events: tokens, pages, event ids, views, visitors, likes and rejections."""
         tokens = {request.token for request in self.requests if request.token is not None}
         rejected: Counter[str] = Counter()
         for request in self.requests:
             rejected.update(request.rejected or {})
         likes = [(place, one) for place, one in enumerate(self.items, 1) if one.kind.gives_like is not None]
+        visits = [(place, one.visit) for place, one in enumerate(self.items, 1) if one.visit is not None]
+        limits = next((request.settings.limits for request in self.requests if request.settings), _DEFAULT_LIMITS)
         return (
             self.tenant_id,
             list(self._pages),
@@ -246,6 +251,12 @@ class TenantWrite:
             [token.client_id for token in tokens],
             [token.jti for token in tokens],
             self.now,
+            array(place for place, _ in visits),
+            [visit.visitor for _, visit in visits],
+            [visit.network for _, visit in visits],
+            array("t" if visit.is_load else "f" for _, visit in visits),
+            limits.visitor_views_per_day,
+            limits.visitors_per_address,
             array(place for place, _ in likes),
             array("t" if like.kind.gives_like else "f" for _, like in likes),
             [like.at if like.is_dated else None for _, like in likes],
@@ -358,11 +369,13 @@ class TenantWrite:
 
 # Functions, because their plans are cached: planning was half of a commit's cost.
 _WRITE_EVENTS = """
-    SELECT * FROM write_events(
+    SELECT * FROM write_page_events(
         %s, %s::text[], %s::int[], %s::int[], %s::uuid[], %s::boolean[], %s::text[], %s::text[], %s::timestamptz,
+        %s::int[], %s::uuid[], %s::uuid[], %s::boolean[], %s::int, %s::int,
         %s::int[], %s::boolean[], %s::timestamptz[], %s::text[], %s::uuid[], %s::bigint, %s::text[], %s::bigint[],
         %s)
 """
+_DEFAULT_LIMITS = Limits()
 _COUNT_REJECTIONS = text("""
     SELECT count_rejections(:tenant, CAST(:now AS timestamptz), CAST(:reasons AS text[]), CAST(:refused AS bigint[]))
 """)

@@ -1,16 +1,17 @@
-"""Views from browsers: the beacon, and the script that sends it."""
+"""Views and likes from browsers: the beacon, and the script that sends it."""
 
 from pathlib import Path
-from typing import Any
+from typing import assert_never
 
 from flask import Response, request
 from flask.typing import ResponseReturnValue
 
-from analytics.ingest import events, pages
+from analytics.ingest import beacons, pages, visitors
 from analytics.ingest.batches import Rejection, Tally
+from analytics.ingest.beacons import Beacon, BeaconLimits
 from analytics.ingest.pages import EXTERNAL_ID
 from analytics.ingest.reasons import Reason, Result
-from analytics.ingest.visitors import MAX_AGENT_CHARS, is_bot
+from analytics.ingest.visitors import MAX_AGENT_CHARS, Visit, is_bot
 from analytics.ingest.writes import EventKind, Item, WriteRequest
 from app.api.blueprint import Blueprint
 from app.api.events import TALLY, answer, record
@@ -19,14 +20,13 @@ from app.http.auth import caller_network, current_key
 from app.http.edge import quiet
 from app.http.rights import public, publishable_key
 from app.http.services import services
-from app.http.single_views import count_view, view_answer
 from tenants import settings as tenant_settings
-from tenants import throttle
+from tenants.credentials import ValidKey
 from tenants.db import tenant_tx, utcnow
-from tenants.errors import Invalid
+from tenants.reader_signatures import BadSignature
 from tenants.throttle import TooMany
 
-blueprint = Blueprint("beacon", __name__, url_prefix="", description="Views from browsers")
+blueprint = Blueprint("beacon", __name__, url_prefix="", description="Views and likes from browsers")
 
 MAX_BEACON_BYTES = 4096
 SCRIPT = Path(__file__).parents[1] / "ui" / "static" / "plaudit.js"
@@ -36,39 +36,90 @@ SCRIPT = Path(__file__).parents[1] / "ui" / "static" / "plaudit.js"
 @quiet
 @publishable_key
 @blueprint.doc(
-    summary="Send one view from a browser",
-    description="With a publishable key. The body is JSON as text/plain (navigator.sendBeacon), with page or url.",
+    summary="Send one view, like or unlike from a browser",
+    description="With a publishable key. The body is JSON as text/plain (navigator.sendBeacon): page or url, and "
+    "optionally type (view, like, unlike), title, canonical, referrer, user, user_signature.",
     requestBody={"content": {"text/plain": {"schema": {"type": "string"}}}},
     responses={"202": TALLY},
 )
 def beacon() -> ResponseReturnValue:
     key, now = current_key(), utcnow()
-    sent = body.parse_json(body.read_bytes(request.environ)[: MAX_BEACON_BYTES + 1])
-    if not isinstance(sent, dict) or not set(sent) <= {"page", "url"} or len(sent) != 1:
-        raise Invalid.field("body", "either page or url, and no other field", detail="Send either page or url")
+    sent = beacons.read(body.parse_json(body.read_bytes(request.environ)[: MAX_BEACON_BYTES + 1]))
     agent, network = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_network()
-    limit_network(key.tenant_id, network)
-    if is_bot(agent):
-        return refuse(key.tenant_id, Reason.BOT, "the user agent is a bot")
-    page = page_of(key.tenant_id, sent)
-    if page is None:
-        return refuse(key.tenant_id, Reason.UNKNOWN_PAGE, "the page does not exist")
-    visitors = services().visitors
-    visitor = visitors.identify(network=network, agent=agent, today=now.date())
-    if not visitors.is_first_visit(key.tenant_id, visitor, page):
-        events.DUPLICATES.labels(key.tenant_id).inc()
-        return answer(Tally(0, 1, []))
+    settings = tenant_settings.recent(key.tenant_id)
+    reader = signed_reader(key, sent)
+    visit = (
+        Visit(visitors.named(reader), is_load=True)
+        if reader is not None
+        else services().visitors.identify(key.tenant_id, network=network, agent=agent, now=now)
+    )
+    limits = BeaconLimits(key.tenant_id, network, visit.visitor.hex, settings.limits)
     try:
-        outcome = event_writes.write(WriteRequest(key.tenant_id, [Item(EventKind.VIEW, page, now)], now))[0]
-    except BaseException:
-        visitors.forget_visit(key.tenant_id, visitor, page)
+        limits.check()
+    except TooMany:
+        record(key.tenant_id, Reason.LIMITED)
         raise
-    if outcome.result is Result.UNKNOWN_PAGE:
-        visitors.forget_visit(key.tenant_id, visitor, page)
-        events.reject(key.tenant_id, Reason.UNKNOWN_PAGE)
-        return answer(_refused(Reason.UNKNOWN_PAGE, "the page does not exist"))
-    count_view(key.tenant_id, outcome.result)
-    return Response(view_answer(outcome.result), status=202, content_type="application/json")
+    if is_bot(agent):
+        return refuse(limits, Reason.BOT, "the user agent is a bot")
+    page = page_of(key, sent)
+    if page is None:
+        return refuse(limits, Reason.UNKNOWN_PAGE, "the page does not exist")
+    is_view = sent.kind is EventKind.VIEW
+    item = Item(sent.kind, page, now, user=reader, is_dated=False, visit=visit if is_view else None)
+    result = event_writes.write(WriteRequest(key.tenant_id, [item], now, settings=settings))[0].result
+    return finish(limits, sent.kind, result)
+
+
+def signed_reader(key: ValidKey, sent: Beacon) -> str | None:
+    """The reader that the site has signed for. A view whose signature is too old is an anonymous one."""
+    if sent.user is None:
+        return None
+    if services().reader_signatures.is_valid(key, sent.user, sent.user_signature or "", now=utcnow()):
+        return sent.user
+    if sent.kind is not EventKind.VIEW:
+        raise BadSignature
+    return None
+
+
+def page_of(key: ValidKey, sent: Beacon) -> str | None:
+    """The page that a browser names, by its id or its address."""
+    if sent.page is not None:
+        return sent.page if EXTERNAL_ID.fullmatch(sent.page) else None
+    with tenant_tx(key.tenant_id) as tx:
+        return next((found for url in sent.urls if (found := pages.find_by_url(tx, url)) is not None), None)
+
+
+def finish(limits: BeaconLimits, kind: EventKind, result: Result) -> Response:
+    """The answer once it is committed or refused, which is recorded already."""
+    tenant_id = limits.tenant_id
+    match result:
+        case Result.ACCEPTED:
+            limits.accepted()
+            tally = Tally(1, 0, [], tenant_id, {kind.value: 1})
+        case Result.DUPLICATE:
+            tally = Tally(0, 1, [], tenant_id)
+        case Result.UNKNOWN_PAGE:
+            tally = refused(limits, Reason.UNKNOWN_PAGE, "the page does not exist")
+        case Result.UNKNOWN_USER:
+            tally = refused(limits, Reason.INVALID, "user: erased just now")
+        case Result.LIMITED:
+            too_many = "too many visitors of this page from this address today"
+            no_room = "the tenant has as many users as it may have"
+            tally = refused(limits, Reason.LIMITED, too_many if kind is EventKind.VIEW else no_room)
+        case _:
+            assert_never(result)
+    tally.measure()
+    return answer(tally)
+
+
+def refuse(limits: BeaconLimits, reason: Reason, detail: str) -> Response:
+    record(limits.tenant_id, reason)
+    return answer(refused(limits, reason, detail))
+
+
+def refused(limits: BeaconLimits, reason: Reason, detail: str) -> Tally:
+    limits.refused()
+    return Tally(0, 0, [Rejection(0, reason, detail)], limits.tenant_id)
 
 
 @blueprint.get("/plaudit.js")
@@ -80,34 +131,3 @@ def script() -> Response:
         content_type="text/javascript; charset=utf-8",
         headers={"Cache-Control": "public, max-age=3600", "Cross-Origin-Resource-Policy": "cross-origin"},
     )
-
-
-def page_of(tenant_id: str, sent: dict[str, Any]) -> str | None:
-    """The page that a browser names, by its id or its address."""
-    page, url = sent.get("page"), sent.get("url")
-    if isinstance(page, str):
-        return page if EXTERNAL_ID.fullmatch(page) else None
-    if isinstance(url, str) and len(url) <= pages.MAX_URL_BYTES:
-        with tenant_tx(tenant_id) as tx:
-            return pages.find_by_url(tx, url)
-    raise Invalid.field("body", "page and url must be text", detail="page and url must be text")
-
-
-def limit_network(tenant_id: str, network: str) -> None:
-    amount = tenant_settings.recent(tenant_id).limits.beacons_per_minute
-    try:
-        throttle.require(
-            "beacon", throttle.per_minute(amount), tenant_id, network, detail="Too many views from this address"
-        )
-    except TooMany:
-        record(tenant_id, Reason.LIMITED)
-        raise
-
-
-def refuse(tenant_id: str, reason: Reason, detail: str) -> Response:
-    record(tenant_id, reason)
-    return answer(_refused(reason, detail))
-
-
-def _refused(reason: Reason, detail: str) -> Tally:
-    return Tally(0, 0, [Rejection(0, reason, detail)])

@@ -7,9 +7,10 @@ import marshmallow as ma
 from app.api.blueprint import Blueprint, Schema, SliceIn
 from app.http import paging
 from app.http.rights import May, requires
+from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants import credentials, logs
-from tenants.credentials import NewSecret, Scope
+from tenants.credentials import NewSecret, PublishableKey, Scope
 from tenants.db import utcnow
 
 blueprint = Blueprint("credentials", __name__, url_prefix="/api/v1", description="Clients and keys")
@@ -51,6 +52,13 @@ class KeyOut(Schema):
     name = ma.fields.String()
     origins = ma.fields.List(ma.fields.String())
     created_at = ma.fields.AwareDateTime()
+
+
+class NewKeyOut(KeyOut):
+    signing_secret = ma.fields.String(
+        required=True,
+        metadata={"description": "with which the site's server signs for its readers; shown only once"},
+    )
 
 
 class KeysOut(Schema):
@@ -116,15 +124,25 @@ def list_keys(query: dict[str, Any]) -> Any:
 
 @blueprint.post("/keys")
 @requires(May.MANAGE_CREDENTIALS)
-@idempotent
 @blueprint.arguments(KeyIn)
-@blueprint.response(201, KeyOut)
+@blueprint.response(201, NewKeyOut)
 def create_key(body: dict[str, Any]) -> Any:
-    """Create a key that browsers may send from these origins."""
+    """Create a key that browsers may send from these origins. Its signing secret is in this answer only."""
     with actor_tx() as tx:
         created = credentials.create_key(tx, name=body["name"], origins=body["origins"], now=utcnow())
-    audit("key.created", key=created.id[-6:], origins=created.origins)
-    return created
+    logs.audit("key.created", key=created.id[-6:], origins=created.origins)
+    return _with_signing_secret(created)
+
+
+@blueprint.post("/keys/<key_id>/signing-secret")
+@requires(May.MANAGE_CREDENTIALS)
+@blueprint.response(200, NewKeyOut)
+def change_signing_secret(key_id: str) -> Any:
+    """Create a new secret that signs for readers; what the old one has signed is no longer valid."""
+    with actor_tx() as tx:
+        changed = credentials.change_reader_salt(tx, key_id)
+    logs.audit("key.signing_secret_changed", key=key_id[-6:])
+    return _with_signing_secret(changed)
 
 
 @blueprint.delete("/keys/<key_id>")
@@ -136,6 +154,12 @@ def revoke_key(key_id: str) -> None:
     with actor_tx() as tx:
         credentials.revoke_key(tx, key_id, now=utcnow())
     audit("key.revoked", key=key_id[-6:])
+
+
+def _with_signing_secret(key: PublishableKey) -> dict[str, Any]:
+    secret = services().reader_signatures.secret_of(key.id, key.reader_salt)
+    shown = {"id": key.id, "name": key.name, "origins": key.origins, "created_at": key.created_at}
+    return {**shown, "signing_secret": secret}
 
 
 def _with_secret(new: NewSecret) -> dict[str, Any]:

@@ -19,7 +19,10 @@ blueprint = Blueprint("settings", __name__, url_prefix="/api/v1", description="S
 
 class LimitsOut(Schema):
     score_updates_per_minute = ma.fields.Integer()
-    beacons_per_minute = ma.fields.Integer()
+    beacons_per_minute = ma.fields.Integer(metadata={"description": "accepted ones of one address"})
+    visitor_beacons_per_minute = ma.fields.Integer(metadata={"description": "accepted ones of one visitor"})
+    visitor_views_per_day = ma.fields.Integer(metadata={"description": "of one visitor and page (UTC)"})
+    visitors_per_address = ma.fields.Integer(metadata={"description": "of one page in a day (UTC)"})
     score_spike_per_minute = ma.fields.Integer()
     live_connections = ma.fields.Integer()
 

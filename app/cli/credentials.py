@@ -116,14 +116,20 @@ def key() -> None:
 @json_option
 @click.pass_obj
 def key_create(data_dir: Path, tenant_id: str, origins: tuple[str, ...], name: str, as_json: bool) -> None:
-    """Create a publishable key of TENANT."""
+    """Create a publishable key of TENANT. Its signing secret, for the site's server, cannot be shown again."""
+    from app.run import environment
+    from app.settings import Settings
     from tenants import credentials
     from tenants.db import utcnow
+    from tenants.reader_signatures import ReaderSignatures
 
+    signatures = ReaderSignatures(environment.secret_key(Settings.from_env(), data_dir))
     with inside(data_dir, tenant_id) as tx:
         created = credentials.create_key(tx, name=name, origins=origins, now=utcnow())
     audit("key.created", tenant_id, origins=list(origins))
-    show({"key": created.id, "origins": created.origins}, as_json=as_json, text=created.id)
+    secret = signatures.secret_of(created.id, created.reader_salt)
+    shown = {"key": created.id, "signing_secret": secret, "origins": created.origins}
+    show(shown, as_json=as_json, text=f"key             {created.id}\nsigning_secret  {secret}")
 
 
 @key.command("list")

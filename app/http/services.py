@@ -12,6 +12,7 @@ from analytics.wake import Waker
 from app.http.answer_cache import BoardAnswerCache
 from app.http.exports import Exports
 from app.settings import Settings
+from tenants.reader_signatures import ReaderSignatures
 from tenants.shares import TenantShare
 from tenants.signing import Signer
 
@@ -38,6 +39,7 @@ class Services(Essentials):
     boards: BoardAnswerCache
     exports: Exports
     visitors: Visitors
+    reader_signatures: ReaderSignatures
     oauth: AuthorizationServer
 
 

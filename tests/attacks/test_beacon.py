@@ -1,5 +1,6 @@
 """The beacon: no robots, no loops, nothing personal kept."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from app.web import create_app
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx
 from tests.analytics.conftest import views_of
+from tests.analytics.ingest.test_visitors import visitors_of
 from tests.beacons import FIREFOX, send
 from tests.people import Caller
 
@@ -21,6 +23,17 @@ def test_repeated_beacons_of_one_visitor_count_once_without_redis_too(
     away = create_app(replace(settings, redis_url="redis://127.0.0.1:1/0")).test_client()
     assert [send(away, key).get_json()["accepted"] for _ in range(5)] == [1, 0, 0, 0, 0]
     assert views_of(tenant) == 1
+
+
+def test_one_visitor_at_once_from_twenty_tabs_counts_once(
+    client: FlaskClient, admin: Caller, key: str, tenant: str
+) -> None:
+    app = client.application
+    with ThreadPoolExecutor(20) as tabs:
+        answers = [*tabs.map(lambda _: send(app.test_client(), key).get_json(), range(20))]
+    assert sum(answer["accepted"] for answer in answers) == 1
+    assert sum(answer["duplicates"] for answer in answers) == 19
+    assert (views_of(tenant), visitors_of(tenant)) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +53,15 @@ def test_a_robots_view_is_rejected_with_its_reason(
 def test_neither_address_nor_agent_is_stored(client: FlaskClient, admin: Caller, key: str, settings: Settings) -> None:
     agent, address = FIREFOX + " canary-agent", "10.99.88.77"
     assert send(client, key, headers={"User-Agent": agent}, address=address).get_json()["accepted"] == 1
+    tables = ("page_views_hour", "outbox", "seen_events", "page_visitors", "page_visitor_networks")
     with owner_tx() as tx:
-        for table in ("page_views_hour", "outbox", "seen_events"):
+        for table in tables:
             for row in tx.execute(text(f"SELECT x::text FROM {table} x")).scalars():
                 assert address not in row
                 assert "canary-agent" not in row
+        assert tx.scalar(text("SELECT count(*) FROM page_visitor_networks")), "there is something to search"
     redis = tenants_redis.make_client(settings.redis_url or "", timeout_s=5)
-    names = [name.decode() for name in redis.scan_iter("visit:*")]
+    names = [name.decode() for name in redis.scan_iter("lim*")]
     redis.close()
     assert names
     assert not any(address in name or "canary" in name for name in names)

@@ -17,6 +17,7 @@ NOT_A_TENANTS = {
     "alembic_version": "the schema's own version",
     "global_boards": "versions of the boards that are over all tenants",
     "processes": "the processes that answer requests, of every tenant",
+    "visitor_salts": "a browser's visitors are hashed with the salt of the day; the tenant is in the hash",
     "signing_keys": "the service signs for every tenant with the same keys",
 }
 

@@ -17,6 +17,7 @@ from analytics.quests.rewards import Reward
 from tenants import credentials
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.quests.questing import OFFER, World
+from tests.beacons import ORIGIN, send
 from tests.people import client_of, user_of
 
 
@@ -24,11 +25,12 @@ from tests.people import client_of, user_of
 def full_tenant(client: FlaskClient, other_tenant: str) -> str:
     """A tenant with a row in every table there is."""
     admin, user = client_of(client, other_tenant), user_of(client, other_tenant)
-    admin("PATCH", "/api/v1/settings", json={"signup_open": False})
-    admin("POST", "/api/v1/keys", json={"origins": ["https://a.example"]}, headers={"Idempotency-Key": "k"})
+    admin("PATCH", "/api/v1/settings", json={"signup_open": False}, headers={"Idempotency-Key": "k"})
+    key = admin("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()["key"]
     admin("POST", f"/api/v1/users/{user.id}/password-reset")
     admin("PUT", "/api/v1/pages/p", json={"space": "s", "title": "t", "url": "/p"})
     user("PUT", "/api/v1/pages/p/like")
+    send(client, key, '{"page": "p"}')
     events = [{"type": "view", "page": "p", "id": "e"}, {"type": "nonsense"}]
     admin("POST", "/api/v1/events", json={"events": events})
     admin("PUT", "/api/v1/actions/catalog/post", json={"points": 20_000})

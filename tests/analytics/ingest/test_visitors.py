@@ -1,59 +1,131 @@
-"""Visitors: the same for a day, counted once in half an hour, and no robots."""
+"""Visitors: the same for a day and counted once on it; nobody can be recognised afterwards; no robots."""
 
-from datetime import date, timedelta
+from datetime import timedelta
 
 import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import text
 
+from analytics import maintenance
+from analytics.boards import checking, projection
 from analytics.ingest import visitors as visitors_module
-from analytics.ingest.visitors import Visitors, is_bot
-from tenants.db import utcnow
-
-TODAY = date(2026, 3, 10)
-
-
-@pytest.fixture(params=["redis", "no redis"])
-def visitors(request: pytest.FixtureRequest, connected: None) -> Visitors:
-    if request.param == "no redis":
-        request.getfixturevalue("no_redis")
-    return Visitors(secret_key="x" * 40)
+from analytics.ingest.visitors import NAMED_DAYS, Visit, Visitors, is_bot, named, visit_of
+from analytics.ingest.writes import EventKind, Item
+from tenants import retention
+from tenants.db import owner_tx, tenant_tx, utcnow
+from tests.analytics.conftest import put_page, views_of, write_events
+from tests.people import Caller
 
 
-def test_a_visitor_is_another_the_next_day() -> None:
-    visitors = Visitors(secret_key="x" * 40)
-    today = utcnow().date()
-    same = {visitors.identify(network="10.0.0.1", agent="a", today=today) for _ in range(2)}
-    assert len(same) == 1
-    assert visitors.identify(network="10.0.0.1", agent="a", today=today + timedelta(days=1)) not in same
+def visitors_of(tenant: str) -> int:
+    with tenant_tx(tenant) as tx:
+        rows, total = tx.execute(
+            text("""
+                SELECT (SELECT COALESCE(sum(visitors), 0) FROM page_views_hour) AS rows,
+                       (SELECT COALESCE(sum(visitors), 0) FROM page_counters) AS total
+            """)
+        ).one()
+    assert rows == total
+    return int(rows)
 
 
-def test_a_visitor_is_another_by_network_agent_and_secret() -> None:
-    ours = Visitors(secret_key="x" * 40)
-    visitor = ours.identify(network="10.0.0.1", agent="a", today=TODAY)
-    others = {
-        ours.identify(network="10.0.0.2", agent="a", today=TODAY),
-        ours.identify(network="10.0.0.1", agent="b", today=TODAY),
-        Visitors(secret_key="y" * 40).identify(network="10.0.0.1", agent="a", today=TODAY),
-    }
-    assert len(others | {visitor}) == 4
-    assert not any("10.0.0" in name for name in others), "it does not contain the network"
+def test_a_visitor_is_the_same_in_every_process_and_another_by_day_tenant_network_and_agent(connected: None) -> None:
+    now = utcnow()
+    ours, others = Visitors(), Visitors()
+
+    def identify(tenant: str = "a", network: str = "10.0.0.1", agent: str = "x", days: int = 0) -> Visit:
+        return ours.identify(tenant, network=network, agent=agent, now=now + timedelta(days=days))
+
+    visit = identify()
+    assert others.identify("a", network="10.0.0.1", agent="x", now=now) == visit
+    different = [identify(tenant="b"), identify(network="10.0.0.2"), identify(agent="y"), identify(days=1)]
+    assert len({other.visitor for other in different} | {visit.visitor}) == 5
+    assert identify(agent="y").network == visit.network
+    assert len({other.network for other in different} | {visit.network}) == 4
 
 
-def test_a_visit_is_the_first_once_for_each_page_and_again_when_it_is_forgotten(
-    visitors: Visitors, tenant: str, other_tenant: str
-) -> None:
-    visits = [(tenant, "v", "home"), (tenant, "w", "home"), (tenant, "v", "other"), (other_tenant, "v", "home")]
-    assert [visitors.is_first_visit(*visit) for visit in visits] == [True] * 4
-    assert [visitors.is_first_visit(*visit) for visit in visits] == [False] * 4
-    visitors.forget_visit(*visits[0])
-    assert [visitors.is_first_visit(*visit) for visit in visits] == [True, False, False, False]
+def test_salts_are_deleted_after_two_days_and_with_them_who_visitors_were(connected: None) -> None:
+    day = utcnow().replace(hour=0, minute=0, second=30) + timedelta(days=100)
+    salt = visitors_module.salt_of(day.date())
+    retention.purge_expired(now=day + timedelta(hours=47))
+    assert visitors_module.salt_of(day.date()) == salt
+    retention.purge_expired(now=day + timedelta(hours=48))
+    assert visitors_module.salt_of(day.date()) != salt
 
 
-def test_without_redis_a_process_keeps_a_bounded_number_of_visits(
-    tenant: str, no_redis: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(visitors_module, "MAX_VISITS", 2)
-    visitors = Visitors(secret_key="x" * 40)
-    assert [visitors.is_first_visit(tenant, "v", page) for page in "abcba"] == [True, True, True, False, True]
+def test_who_a_server_names_is_a_visitor_once_a_page_and_day_at_the_hour_received_first(tenant: str) -> None:
+    put_page(tenant, "a"), put_page(tenant, "b")
+    now = utcnow().replace(hour=12)
+    earlier, yesterday = now - timedelta(hours=3), now - timedelta(days=1)
+
+    def view(page: str, user: str | None, at: object = now) -> Item:
+        return Item(EventKind.VIEW, page, at, visit=visit_of(user, at, now=now))  # type: ignore[arg-type]
+
+    write_events(tenant, view("a", "ada"), view("a", "ada"), view("a", None), view("b", "ada"), view("a", "bob"))
+    write_events(tenant, view("a", "ada", earlier), view("a", "ada", yesterday), view("a", "bob"))
+    assert (views_of(tenant), visitors_of(tenant)) == (8, 4), "ada and bob on a, ada on b, ada on a yesterday"
+    with tenant_tx(tenant) as tx:
+        hours = tx.scalars(
+            text("SELECT extract(hour FROM bucket_hour AT TIME ZONE 'UTC') FROM page_views_hour WHERE visitors > 0")
+        )
+        assert 9 not in {int(hour) for hour in hours}, "ada was received first at twelve"
+
+
+def test_a_view_that_is_older_than_visitors_are_kept_adds_a_view_only() -> None:
+    now = utcnow()
+    assert visit_of("ada", now - timedelta(days=NAMED_DAYS - 2), now=now) == Visit(named("ada"))
+    assert visit_of("ada", now - timedelta(days=NAMED_DAYS), now=now) is None
+
+
+def test_visitors_are_a_metric_like_any_other(sender: Caller, tenant: str) -> None:
+    put_page(tenant, "a")
+    events = [{"type": "view", "page": "a", "user": user, "id": f"{user}-{n}"} for user in "xyz" for n in range(2)]
+    for _ in range(2):
+        sender("POST", "/api/v1/events", json={"events": events})
+    projection.project_all(tenant, now=utcnow)
+    stats = sender("GET", "/api/v1/pages/a/stats").get_json()
+    assert (stats["views"]["1d"], stats["visitors"]["1d"], stats["visitors"]["all"]) == (6, 3, 3)
+    board = sender("GET", "/api/v1/leaderboards?metric=visitors").get_json()
+    assert [row["value"] for row in board["items"]] == [3]
+    series = sender("GET", "/api/v1/pages/a/series?metric=visitors&step=hour").get_json()
+    assert sum(point["value"] for point in series["points"]) == 3
+    assert checking.check(tenant, now=utcnow()).differences == []
+
+
+def test_rows_go_after_two_days_or_forty_and_what_they_counted_stays(tenant: str) -> None:
+    put_page(tenant, "a")
+    now = utcnow()
+    browser = Visitors().identify(tenant, network="10.0.0.1", agent="x", now=now)
+    views = [Item(EventKind.VIEW, "a", now, visit=visit) for visit in (browser, Visit(named("ada")))]
+    write_events(tenant, *views)
+
+    def kept() -> tuple[int, ...]:
+        with owner_tx() as tx:
+            return tuple(
+                int(tx.scalar(text(f"SELECT count(*) FROM {table} WHERE tenant_id = :t"), {"t": tenant}) or 0)
+                for table in ("page_visitors", "page_visitor_networks")
+            )
+
+    assert kept() == (2, 1)
+    for days, left in ((1, (2, 1)), (2, (1, 0)), (39, (1, 0)), (40, (0, 0))):
+        maintenance.purge_history(now=now + timedelta(days=days))
+        assert kept() == left, f"after {days} days"
+    assert visitors_of(tenant) == 2
+
+
+def test_a_named_visitors_rows_are_exported_and_erased(sender: Caller, client: FlaskClient, tenant: str) -> None:
+    from tests.people import client_of
+
+    put_page(tenant, "a")
+    admin = client_of(client, tenant)
+    sender("POST", "/api/v1/pages/a/views", json={"user": "ada"})
+    sender("PUT", "/api/v1/pages/a/likes/ada")
+    exported = admin("GET", "/api/v1/users/ext:ada/export").get_json()
+    assert exported["views"] == [{"page": "a", "day": utcnow().date().isoformat()}]
+    assert admin("DELETE", "/api/v1/users/ext:ada").status_code == 200
+    with tenant_tx(tenant) as tx:
+        assert tx.scalar(text("SELECT count(*) FROM page_visitors")) == 0
+    assert visitors_of(tenant) == 1
 
 
 @pytest.mark.parametrize(

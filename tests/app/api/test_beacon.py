@@ -1,38 +1,150 @@
-"""Views from browsers: which are counted, and which are refused."""
+"""Views and likes from browsers: which are counted, and which are refused."""
+
+import json
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import text
 
-from tests.analytics.conftest import make_page, views_of
+from tenants.db import owner_tx, utcnow
+from tenants.reader_signatures import sign
+from tests.analytics.conftest import likes_of, make_page, views_of
+from tests.analytics.ingest.test_visitors import visitors_of
 from tests.attacks.conftest import admin, key
-from tests.beacons import FIREFOX, send
+from tests.beacons import FIREFOX, ORIGIN, send
 from tests.people import Caller
 
 __all__ = ["admin", "key"]
 
+ACCEPTED = {"accepted": 1, "duplicates": 0, "rejected": []}
+DUPLICATE = {"accepted": 0, "duplicates": 1, "rejected": []}
 
-def test_a_visitor_counts_once_per_page_in_half_an_hour(
+
+def age_loads(tenant: str, seconds: int) -> None:
+    """As if all page loads so far had happened this much earlier."""
+    with owner_tx() as tx:
+        statement = "UPDATE page_visitors SET loaded_at = loaded_at - :age * interval '1 second' WHERE tenant_id = :t"
+        tx.execute(text(statement), {"age": seconds, "t": tenant})
+
+
+def test_a_view_is_a_page_load_that_is_no_repeat_and_a_visitor_is_counted_once_a_day(
     client: FlaskClient, admin: Caller, key: str, tenant: str
 ) -> None:
     make_page(admin, "other")
-    assert send(client, key).get_json() == {"accepted": 1, "duplicates": 0, "rejected": []}
-    for _ in range(5):
-        assert send(client, key).get_json() == {"accepted": 0, "duplicates": 1, "rejected": []}
-    assert send(client, key, '{"page": "other"}').get_json()["accepted"] == 1
-    assert send(client, key, address="10.0.0.2").get_json()["accepted"] == 1
-    assert send(client, key, headers={"User-Agent": FIREFOX + " Other"}).get_json()["accepted"] == 1
-    assert views_of(tenant) == 4
+    admin("PATCH", "/api/v1/settings", json={"limits": {"visitor_views_per_day": 3}})
+    assert send(client, key).get_json() == ACCEPTED
+    age_loads(tenant, 9)
+    assert send(client, key).get_json() == DUPLICATE
+    for expected in (ACCEPTED, ACCEPTED, DUPLICATE):
+        age_loads(tenant, 10)
+        assert send(client, key).get_json() == expected
+    assert (views_of(tenant), visitors_of(tenant)) == (3, 1)
+    for changes in (
+        {"body": '{"page": "other"}'},
+        {"address": "10.0.0.2"},
+        {"headers": {"User-Agent": FIREFOX + " x"}},
+    ):
+        assert send(client, key, **changes).get_json() == ACCEPTED
+    assert (views_of(tenant), visitors_of(tenant)) == (6, 4)
 
 
-def test_an_address_is_limited(client: FlaskClient, admin: Caller, key: str, tenant: str) -> None:
-    admin("PATCH", "/api/v1/settings", json={"limits": {"beacons_per_minute": 5}})
-    statuses = [send(client, key, headers={"User-Agent": f"{FIREFOX} {n}"}).status_code for n in range(7)]
-    assert statuses == [202] * 5 + [429] * 2
+def test_a_hundred_colleagues_behind_one_address_all_count_and_a_loop_does_not(
+    client: FlaskClient, admin: Caller, key: str, tenant: str
+) -> None:
+    make_page(admin, "looped")
+    for colleague in range(100):
+        assert send(client, key, headers={"User-Agent": f"{FIREFOX} {colleague}"}).get_json() == ACCEPTED
+    assert (views_of(tenant, "home"), visitors_of(tenant)) == (100, 100)
+    for _ in range(100):
+        assert send(client, key, '{"page": "looped"}').status_code == 202
+    assert (views_of(tenant, "looped"), visitors_of(tenant)) == (1, 101)
+
+
+def test_one_address_has_a_bounded_number_of_visitors_a_page_but_for_readers_with_a_name(
+    client: FlaskClient, admin: Caller, tenant: str
+) -> None:
+    created = admin("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()
+    admin("PATCH", "/api/v1/settings", json={"limits": {"visitors_per_address": 2}})
+    answers = [
+        send(client, created["key"], headers={"User-Agent": f"{FIREFOX} {n}"}).get_json() for n in (1, 2, 3, 4, 1)
+    ]
+    assert answers[:2] == [ACCEPTED] * 2
+    assert [answer["rejected"][0]["code"] for answer in answers[2:4]] == ["limited"] * 2
+    assert answers[4] == DUPLICATE
+    for reader in ("ada", "bob", "cy"):
+        assert send(client, created["key"], signed(created, tenant, reader)).get_json() == ACCEPTED
+    assert send(client, created["key"], address="10.0.0.2").get_json() == ACCEPTED
+    assert (views_of(tenant), visitors_of(tenant)) == (6, 6)
+    assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"] == {"limited": 2}
+
+
+def signed(created: dict[str, Any], tenant: str, user: str, **more: str) -> str:
+    signature = sign(created["signing_secret"], tenant, user, at=int(utcnow().timestamp()))
+    return json.dumps({"page": "home", "user": user, "user_signature": signature, **more})
+
+
+def test_a_signed_reader_likes_and_is_the_same_visitor_from_every_browser_and_server(
+    client: FlaskClient, admin: Caller, tenant: str
+) -> None:
+    created = admin("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()
+    key = created["key"]
+    like, unlike = (signed(created, tenant, "ada", type=name) for name in ("like", "unlike"))
+    assert [send(client, key, like).get_json() for _ in range(2)] == [ACCEPTED] * 2
+    assert likes_of(tenant, "home") == (1, 1)
+    assert admin("GET", "/api/v1/users/ext:ada").status_code == 200
+    assert send(client, key, unlike).get_json() == ACCEPTED
+    assert likes_of(tenant, "home") == (0, 0)
+    assert send(client, key, signed(created, tenant, "ada")).get_json() == ACCEPTED
+    assert send(client, key, signed(created, tenant, "ada"), address="10.0.0.7").get_json() == DUPLICATE
+    admin("POST", "/api/v1/pages/home/views", json={"user": "ada"})
+    assert (views_of(tenant), visitors_of(tenant)) == (2, 1)
+
+
+def test_a_like_needs_a_valid_signature_and_a_view_without_one_is_anonymous(
+    client: FlaskClient, admin: Caller, tenant: str
+) -> None:
+    created = admin("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()
+    key, like = created["key"], signed(created, tenant, "ada", type="like")
+    assert send(client, key, '{"page": "home", "type": "like"}').status_code == 422
+    assert send(client, key, like.replace('"ada"', '"bob"')).get_json()["code"] == "invalid_signature"
+    assert send(client, key, json.dumps({**json.loads(like), "type": "view", "user": "bob"})).get_json() == ACCEPTED
+    assert send(client, key).get_json() == DUPLICATE, "it was counted as an anonymous view"
+    renewed = admin("POST", f"/api/v1/keys/{key}/signing-secret").get_json()
+    assert renewed["signing_secret"] != created["signing_secret"]
+    assert send(client, key, like).status_code == 403
+    assert send(client, key, signed(renewed, tenant, "ada", type="like")).get_json() == ACCEPTED
+    listed = admin("GET", "/api/v1/keys").text
+    assert "signing_secret" not in listed
+
+
+def test_an_address_and_a_visitor_are_limited_by_what_was_accepted(
+    client: FlaskClient, admin: Caller, key: str, tenant: str
+) -> None:
+    make_page(admin, "other")
+    limits = {"beacons_per_minute": 5, "visitor_beacons_per_minute": 2}
+    admin("PATCH", "/api/v1/settings", json={"limits": limits})
+    visitor = {"User-Agent": f"{FIREFOX} 0"}
+    assert [send(client, key, headers=visitor).status_code for _ in range(9)] == [202] * 9, "duplicates use up nothing"
+    assert send(client, key, '{"page": "other"}', headers=visitor).get_json() == ACCEPTED
+    assert send(client, key, headers=visitor).status_code == 429
+    statuses = [send(client, key, headers={"User-Agent": f"{FIREFOX} {n}"}).status_code for n in range(1, 6)]
+    assert statuses == [202] * 3 + [429] * 2
     limited = send(client, key, headers={"X-Forwarded-For": "9.9.9.9"})
     assert limited.status_code == 429
     assert "Retry-After" in limited.headers
     assert send(client, key, address="10.0.0.9").status_code == 202
-    assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"]["limited"] == 3
+    assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"]["limited"] == 4
+
+
+def test_refused_beacons_use_up_a_limit_of_their_own(client: FlaskClient, admin: Caller, key: str) -> None:
+    admin("PATCH", "/api/v1/settings", json={"limits": {"beacons_per_minute": 3}})
+    refused = [send(client, key, '{"page": "nowhere"}') for _ in range(3)]
+    assert [answer.get_json()["rejected"][0]["code"] for answer in refused] == ["unknown_page"] * 3
+    assert send(client, key, headers={"User-Agent": "curl/8"}).status_code == 429, "before the agent is read"
+    admin("PATCH", "/api/v1/settings", json={"limits": {"beacons_per_minute": 4}})
+    for number in range(4):
+        assert send(client, key, headers={"User-Agent": f"{FIREFOX} {number}"}).get_json() == ACCEPTED
 
 
 def test_a_page_is_found_by_its_address(client: FlaskClient, admin: Caller, key: str, tenant: str) -> None:
@@ -50,6 +162,8 @@ def test_a_page_is_found_by_its_address(client: FlaskClient, admin: Caller, key:
         answer = send(client, key, f'{{"url": "{url}"}}', address=f"10.0.1.{number}").get_json()
         assert answer["accepted"] == int(known), url
         assert known or answer["rejected"][0]["code"] == "unknown_page"
+    canonical = '{"url": "https://wiki.example/print/home", "canonical": "https://wiki.example/home", "title": "Home"}'
+    assert send(client, key, canonical, address="10.0.2.1").get_json() == ACCEPTED
 
 
 @pytest.mark.parametrize(
@@ -61,7 +175,9 @@ def test_a_page_is_found_by_its_address(client: FlaskClient, admin: Caller, key:
         ("{}", 422),
         ('{"page": 5}', 422),
         ('{"page": "home", "url": "x"}', 422),
-        ('{"page": "home", "user": "u"}', 422),
+        ('{"page": "home", "type": "action"}', 422),
+        ('{"page": "home", "user": "a b", "user_signature": "x"}', 422),
+        ('{"page": "home", "unknown": "x"}', 422),
         ('{"page": "' + "x" * 5000 + '"}', 400),
     ],
 )

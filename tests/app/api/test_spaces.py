@@ -27,11 +27,11 @@ def test_a_stranger_sees_spaces_with_public_pages_and_counts_only_those(
         app_client("PUT", f"/api/v1/pages/{page}/likes/u-1")
     project(tenant)
     mixed, secret = read(app_client, SPACES)["items"]
-    assert mixed == {"space": "mixed", "pages": 2, "public_pages": 1, "views_7d": 2, "likes_7d": 2}
-    assert secret == {"space": "secret", "pages": 1, "public_pages": 0, "views_7d": 1, "likes_7d": 1}
+    assert mixed == {"space": "mixed", "pages": 2, "public_pages": 1, "views_7d": 2, "visitors_7d": 0, "likes_7d": 2}
+    assert secret == {"space": "secret", "pages": 1, "public_pages": 0, "views_7d": 1, "visitors_7d": 0, "likes_7d": 1}
     stranger = user_of(client, tenant, sees_private=False)
     assert read(stranger, SPACES)["items"] == [
-        {"space": "mixed", "pages": 1, "public_pages": 1, "views_7d": 1, "likes_7d": 1}
+        {"space": "mixed", "pages": 1, "public_pages": 1, "views_7d": 1, "visitors_7d": 0, "likes_7d": 1}
     ]
 
 

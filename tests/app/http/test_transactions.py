@@ -8,6 +8,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from analytics.quests import templates
 from app.http.rights import Access, declared
 from tenants import credentials, idempotency, retention
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -18,13 +19,20 @@ CREDENTIAL_ROUTES = {
     "/api/v1/auth/logout",
     "/api/v1/clients",
     "/api/v1/clients/<client_id>/rotate",
+    "/api/v1/keys",
+    "/api/v1/keys/<key_id>/signing-secret",
     "/api/v1/users/<user>/password-reset",
     "/api/v1/action-tokens",
     "/api/v1/live/tickets",
     "/dashboard/logout",
     "/api/v1/rewards/failed/<uuid:reward_id>/retry",  # in several transactions; once it is paid, 409
 }
-NEW_KEY = {"origins": ["https://wiki.example"]}
+NEW = {"title": "Proofread", "description": "Two pages.", "reward_xp": 10, "reward_reputation": 1}
+
+
+def templates_of(tenant: str) -> int:
+    with tenant_tx(tenant) as tx:
+        return len(templates.list_(tx, after=None, limit=100))
 
 
 def keys_of(tenant: str) -> int:
@@ -37,7 +45,7 @@ def test_fifty_threads_one_key_one_effect(app: Flask, client: FlaskClient, tenan
 
     def post(_: int) -> tuple[int, bytes]:
         own = Caller(app.test_client(), tenant, caller.token, caller.id)
-        answer = own("POST", "/api/v1/keys", json=NEW_KEY, headers={"Idempotency-Key": "once"})
+        answer = own("POST", "/api/v1/quest-templates", json=NEW, headers={"Idempotency-Key": "once"})
         return answer.status_code, answer.data
 
     with ThreadPoolExecutor(50) as pool:
@@ -46,34 +54,36 @@ def test_fifty_threads_one_key_one_effect(app: Flask, client: FlaskClient, tenan
     assert {status for status, _ in answers} <= {201, 409}
     assert made
     assert len(set(made)) == 1
-    assert keys_of(tenant) == 1
+    assert templates_of(tenant) == 1
 
 
 def test_a_replay_says_so_and_another_body_is_refused(client: FlaskClient, tenant: str) -> None:
     caller = client_of(client, tenant)
     send = {"Idempotency-Key": "k1"}
-    first = caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send)
-    again = caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send)
+    first = caller("POST", "/api/v1/quest-templates", json=NEW, headers=send)
+    again = caller("POST", "/api/v1/quest-templates", json=NEW, headers=send)
     assert (again.status_code, again.data) == (first.status_code, first.data)
     assert "Idempotent-Replay" not in first.headers
     assert again.headers["Idempotent-Replay"] == "true"
-    other = caller("POST", "/api/v1/keys", json={"origins": ["https://b.example"]}, headers=send)
+    other = caller("POST", "/api/v1/quest-templates", json={**NEW, "title": "Another"}, headers=send)
     assert (other.status_code, other.get_json()["code"]) == (422, "idempotency_key_reused")
-    assert keys_of(tenant) == 1
+    assert templates_of(tenant) == 1
 
 
 def test_another_callers_same_key_is_independent(client: FlaskClient, tenant: str, other_tenant: str) -> None:
     for caller in (client_of(client, tenant), client_of(client, tenant), client_of(client, other_tenant)):
-        answer = caller("POST", "/api/v1/keys", json=NEW_KEY, headers={"Idempotency-Key": "same"})
+        answer = caller("POST", "/api/v1/quest-templates", json=NEW, headers={"Idempotency-Key": "same"})
         assert answer.status_code == 201
         assert "Idempotent-Replay" not in answer.headers
-    assert (keys_of(tenant), keys_of(other_tenant)) == (2, 1)
+    assert (templates_of(tenant), templates_of(other_tenant)) == (2, 1)
 
 
 def test_another_path_is_independent(client: FlaskClient, tenant: str) -> None:
     caller = client_of(client, tenant)
     send = {"Idempotency-Key": "same"}
-    one, two = (caller("POST", "/api/v1/keys", json=NEW_KEY).get_json()["key"] for _ in range(2))
+    one, two = (
+        caller("POST", "/api/v1/keys", json={"origins": ["https://wiki.example"]}).get_json()["key"] for _ in range(2)
+    )
     assert caller("DELETE", f"/api/v1/keys/{one}", headers=send).status_code == 204
     assert caller("DELETE", f"/api/v1/keys/{one}", headers=send).status_code == 204, "replayed, not 404"
     assert caller("DELETE", f"/api/v1/keys/{two}", headers=send).status_code == 204
@@ -83,14 +93,14 @@ def test_another_path_is_independent(client: FlaskClient, tenant: str) -> None:
 def test_a_refusal_is_not_kept(client: FlaskClient, tenant: str) -> None:
     caller = client_of(client, tenant)
     send = {"Idempotency-Key": "k2"}
-    assert caller("POST", "/api/v1/keys", json={"origins": ["nonsense"]}, headers=send).status_code == 422
-    assert caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send).status_code == 201
+    assert caller("POST", "/api/v1/quest-templates", json={**NEW, "title": "x"}, headers=send).status_code == 422
+    assert caller("POST", "/api/v1/quest-templates", json=NEW, headers=send).status_code == 201
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "ü"])
 def test_an_impossible_key_is_422(client: FlaskClient, tenant: str, key: str) -> None:
     headers = {"Idempotency-Key": key.encode().decode("latin-1")}
-    assert client_of(client, tenant)("POST", "/api/v1/keys", json=NEW_KEY, headers=headers).status_code == 422
+    assert client_of(client, tenant)("POST", "/api/v1/quest-templates", json=NEW, headers=headers).status_code == 422
 
 
 def test_the_answer_and_its_effect_are_one_transaction(
@@ -103,21 +113,21 @@ def test_the_answer_and_its_effect_are_one_transaction(
 
     with monkeypatch.context() as patch:
         patch.setattr(idempotency, "keep", broken)
-        answer = caller("POST", "/api/v1/keys", json=NEW_KEY, headers={"Idempotency-Key": "k3"})
+        answer = caller("POST", "/api/v1/quest-templates", json=NEW, headers={"Idempotency-Key": "k3"})
         assert answer.status_code == 500
-    assert keys_of(tenant) == 0, "no answer kept, no effect"
+    assert templates_of(tenant) == 0, "no answer kept, no effect"
 
 
 def test_answers_are_kept_for_a_day(client: FlaskClient, tenant: str) -> None:
     caller = client_of(client, tenant)
     send = {"Idempotency-Key": "k4"}
-    assert caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send).status_code == 201
+    assert caller("POST", "/api/v1/quest-templates", json=NEW, headers=send).status_code == 201
     with owner_tx() as tx:
         tx.execute(
             text("UPDATE idempotency_keys SET created_at = now() - interval '25 hours' WHERE tenant_id = :t"),
             {"t": tenant},
         )
-    again = caller("POST", "/api/v1/keys", json=NEW_KEY, headers=send)
+    again = caller("POST", "/api/v1/quest-templates", json=NEW, headers=send)
     assert "Idempotent-Replay" not in again.headers
     assert retention.purge_expired(now=utcnow() + timedelta(hours=25))["idempotency_keys"] >= 1
 
