@@ -53,7 +53,7 @@ def calls(http: FlaskClient, tenant: str, key: str) -> dict[str, Call]:
 
     wrong = {"tenant": tenant, "username": "nobody", "password": "wrong wrong"}
     return {
-        "beacon": lambda address: send(http, key, address=address),
+        "beacon": lambda address: send(http, key, '{"page": "nowhere"}', address=address),
         "login": posting("/api/v1/auth/login", **wrong),
         "register": posting("/api/v1/auth/register", **wrong, email="a"),
         "refresh": posting("/api/v1/auth/refresh", refresh_token="x"),

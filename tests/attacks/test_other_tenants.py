@@ -73,6 +73,7 @@ CASES: dict[str, Case | None] = {
     "GET /api/v1/keys": None,
     "POST /api/v1/keys": None,
     "DELETE /api/v1/keys/<key_id>": lambda v: {"key_id": v.key_id},
+    "POST /api/v1/keys/<key_id>/signing-secret": lambda v: {"key_id": v.key_id},
     "GET /api/v1/settings": None,
     "PATCH /api/v1/settings": None,
     "PUT /api/v1/pages/<external_id>": None,  # the same id in one's own tenant is one's own page

@@ -179,7 +179,9 @@ def test_what_is_public_a_stranger_sees_and_nothing_else_is_counted(stranger: Ca
     assert stranger("GET", "/api/v1/pages/open-page").get_json()["title"] == "Open title"
     assert stranger("GET", "/api/v1/pages/open-page/stats").get_json()["views"]["all"] == 1
     spaces = stranger("GET", "/api/v1/spaces").get_json()["items"]
-    assert spaces == [{"space": "open-space", "pages": 1, "public_pages": 1, "views_7d": 1, "likes_7d": 1}]
+    assert spaces == [
+        {"space": "open-space", "pages": 1, "public_pages": 1, "views_7d": 1, "visitors_7d": 0, "likes_7d": 1}
+    ]
     for path in ("/api/v1/overview", "/api/v1/overview?scope=public:open-space", "/api/v1/overview?window=all"):
         overview = stranger("GET", path).get_json()
         assert [overview[name]["total"] for name in ("views", "likes")] == [1, 1]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +23,7 @@ from analytics.boards.names import GLOBAL, Board, boards_in
 from analytics.boards.reading import ShownBoard, Top
 from analytics.boards.rows import Listing
 from analytics.ingest import pages, writes
+from analytics.ingest.visitors import visit_of
 from analytics.ingest.writes import EventKind, Item, WriteRequest
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
@@ -47,6 +48,7 @@ class ModelPage:
     public: bool
     likes: dict[str, datetime] = field(default_factory=dict)
     views: Counter[datetime] = field(default_factory=Counter)
+    visitors: dict[tuple[date, str], datetime] = field(default_factory=dict)
 
     def value(self, metric: str, window: str, now: datetime, weighed: tuple[float, float]) -> float:
         hour = now.replace(minute=0, second=0, microsecond=0)
@@ -63,6 +65,8 @@ class ModelPage:
             return likes
         if metric == "views":
             return views
+        if metric == "visitors":
+            return sum(is_in_window(at) for at in self.visitors.values())
         return round(weighed[0] * likes + weighed[1] * math.log(1 + views), 6)
 
 
@@ -110,12 +114,19 @@ class Boards(RuleBasedStateMachine):
             else:
                 likes.setdefault(user, self.now)
 
-    @rule(name=names, hours_late=st.sampled_from([0, 1, 22, 23, 166, 718, 719, 800]), times=st.integers(1, 3))
-    def view(self, name: str, hours_late: int, times: int) -> None:
+    @rule(
+        name=names,
+        hours_late=st.sampled_from([0, 1, 22, 23, 166, 718, 719, 800]),
+        times=st.integers(1, 3),
+        user=st.none() | users,
+    )
+    def view(self, name: str, hours_late: int, times: int, user: str | None = None) -> None:
         at = self.now - timedelta(hours=hours_late)
-        self.send(*[Item(EventKind.VIEW, name, at)] * times)
+        self.send(*[Item(EventKind.VIEW, name, at, visit=visit_of(user, at, now=self.now))] * times)
         if name in self.pages:
             self.pages[name].views[at] += times
+            if user is not None:
+                self.pages[name].visitors.setdefault((at.date(), user), at)
 
     @rule(name=names)
     def view_a_little_ahead(self, name: str) -> None:

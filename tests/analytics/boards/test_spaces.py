@@ -29,8 +29,8 @@ def listed(tenant: str, *, after: str | None = None, limit: int = 10, public_onl
 
 def test_a_space_has_the_sums_of_its_pages_over_the_window(tenant: str) -> None:
     assert listed(tenant) == [
-        {"space": "eng", "pages": 2, "public_pages": 1, "views_7d": 6, "likes_7d": 1},
-        {"space": "ops", "pages": 1, "public_pages": 0, "views_7d": 0, "likes_7d": 0},
+        {"space": "eng", "pages": 2, "public_pages": 1, "views_7d": 6, "visitors_7d": 0, "likes_7d": 1},
+        {"space": "ops", "pages": 1, "public_pages": 0, "views_7d": 0, "visitors_7d": 0, "likes_7d": 0},
     ]
 
 
@@ -41,7 +41,7 @@ def test_the_list_continues_after_a_key(tenant: str) -> None:
 
 def test_only_public_pages_are_counted_for_strangers(tenant: str) -> None:
     assert listed(tenant, public_only=True) == [
-        {"space": "eng", "pages": 1, "public_pages": 1, "views_7d": 4, "likes_7d": 1}
+        {"space": "eng", "pages": 1, "public_pages": 1, "views_7d": 4, "visitors_7d": 0, "likes_7d": 1}
     ]
 
 
