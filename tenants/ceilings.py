@@ -125,12 +125,19 @@ def _forget(tenant_id: str) -> None:
 
 def require(tx: Tx, ceiling: Ceiling, count: Count) -> None:
     """Raise CeilingReached if there is no room for one more row, which the caller is about to create."""
+    granted, refusal = reserve(tx, ceiling, count, rows=1)
+    if not granted:
+        raise refusal
+
+
+def reserve(tx: Tx, ceiling: Ceiling, count: Count, *, rows: int) -> tuple[int, CeilingReached]:
+    """How many of these rows, which the caller is about to create, have room; and the error for the others."""
     maximum, key = read(tx)[ceiling], (tx.tenant, ceiling)
     cached = _fresh_count(key) or _recount(tx, key, maximum, count)
     with _lock:
-        if cached.number >= maximum:
-            raise CeilingReached(ceiling, maximum)
-        cached.number += 1
+        granted = max(0, min(rows, maximum - cached.number))
+        cached.number += granted
+    return granted, CeilingReached(ceiling, maximum)
 
 
 def room(tenant_id: str, ceiling: Ceiling, count: Count) -> int:

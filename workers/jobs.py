@@ -10,14 +10,16 @@ import structlog
 
 from analytics import maintenance, redaction, wake
 from analytics.boards import projection, snapshots
+from analytics.ingest import page_addresses
 from analytics.locks import Busy
 from analytics.quests import expiring, rewards
 from app.settings import Settings
 from tenants import registry, retention, signing
-from tenants.db import owner_tx, utcnow
+from tenants.db import owner_tx, platform_tx, utcnow
 from tenants.redis import RedisUnavailable, queue
 
 MAX_REDACT_S = 60.0
+MAX_FILL_S = 60.0
 
 log = structlog.get_logger()
 
@@ -108,6 +110,17 @@ def redact_kept_answers() -> None:
     for tenant_id, user_id in redaction.pending():
         with _isolated(tenant_id):
             redaction.redact(tenant_id, user_id, within_s=MAX_REDACT_S)
+
+
+def fill_page_addresses() -> None:
+    """Fill in the addresses of pages that an older release wrote."""
+    with platform_tx() as tx:
+        tenant_ids = [tenant.id for tenant in registry.live(tx)]
+    for tenant_id in tenant_ids:
+        with _isolated(tenant_id):
+            filled = page_addresses.fill(tenant_id, within_s=MAX_FILL_S)
+            if filled:
+                log.info("page addresses filled", action="pages.filled", tenantId=tenant_id, data={"pages": filled})
 
 
 def keep_partitions() -> None:

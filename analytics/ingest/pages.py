@@ -1,8 +1,7 @@
-"""Pages: what a tenant counts. Created and changed by the tenant's own `external_id`."""
+"""Pages: what a tenant counts, named by the tenant's own `external_id`. (`page_writes` creates and changes them.)"""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -18,15 +17,12 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy import delete as sql_delete
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics import outbox
 from analytics.boards.names import SPACE_KEY
-from analytics.outbox import Kind
+from analytics.ingest import addresses
 from tenants import ceilings, users
-from tenants.ceilings import Ceiling
-from tenants.db import Base, DeletedWithTenant, Tx
+from tenants.db import Base, DeletedWithTenant, Query, Tx
 from tenants.errors import Invalid, NotFound
 from tenants.group_tx import read_one, read_together
 
@@ -51,6 +47,7 @@ class Page(DeletedWithTenant, Base):
         Index("uq_pages_external_id", "tenant_id", "external_id", unique=True),
         Index("ix_pages_space", "tenant_id", "space_key", "id"),
         Index("ix_pages_url", "tenant_id", "url"),
+        Index("ix_pages_address", "tenant_id", "address"),
         Index("ix_pages_owner", "tenant_id", "owner_id"),
         Index("ix_pages_public", "tenant_id", "id", postgresql_where=text("visibility = 'public'")),
     )
@@ -60,6 +57,8 @@ class Page(DeletedWithTenant, Base):
     space_key: Mapped[str]
     title: Mapped[str]
     url: Mapped[str]
+    # The url as it is compared (`addresses`); NULL until `page_addresses.fill` has come to a page of an older release.
+    address: Mapped[str | None]
     owner_id: Mapped[UUID | None] = mapped_column(Uuid)
     visibility: Mapped[str] = mapped_column(server_default=Visibility.PRIVATE)
     created_at: Mapped[datetime]
@@ -73,62 +72,6 @@ class PageNotFound(NotFound):
         super().__init__(f"There is no page {external_id[:128]!r}")
 
 
-@dataclass(frozen=True)
-class Saved:
-    page: Page
-    new: bool
-
-
-def put(
-    tx: Tx,
-    external_id: str,
-    *,
-    space: str,
-    title: str,
-    url: str,
-    visibility: str | None = None,
-    owner: str | None = None,
-    now: datetime,
-) -> Saved:
-    """Create or change a page. Visibility and owner stay as they are if they are not given (a new page is private)."""
-    check(external_id=external_id, space=space, title=title, url=url)
-    _require_room(tx, external_id, space)
-    owner_id = users.ensure_external(tx, owner, now=now) if owner is not None else None
-    row = tx.execute(
-        text("""
-            INSERT INTO pages AS p
-                (tenant_id, external_id, space_key, title, url, owner_id, visibility, created_at, updated_at)
-            VALUES (:tenant, :external_id, :space, :title, :url, :owner, COALESCE(:visibility, 'private'), :now, :now)
-            ON CONFLICT (tenant_id, external_id) DO UPDATE SET
-                space_key = EXCLUDED.space_key, title = EXCLUDED.title, url = EXCLUDED.url,
-                owner_id = COALESCE(EXCLUDED.owner_id, p.owner_id),
-                visibility = COALESCE(:visibility, p.visibility), updated_at = EXCLUDED.updated_at
-            WHERE (p.space_key, p.title, p.url, p.owner_id, p.visibility) IS DISTINCT FROM
-                  (EXCLUDED.space_key, EXCLUDED.title, EXCLUDED.url, COALESCE(EXCLUDED.owner_id, p.owner_id),
-                   COALESCE(:visibility, p.visibility))
-            RETURNING id, xmax = 0 AS new
-        """),
-        {
-            "tenant": tx.tenant,
-            "external_id": external_id,
-            "space": space,
-            "title": title,
-            "url": url,
-            "owner": owner_id,
-            "visibility": visibility,
-            "now": now,
-        },
-    ).one_or_none()
-    if row is not None:  # otherwise nothing differs
-        if row.new:
-            tx.execute(
-                text("INSERT INTO page_counters (tenant_id, page_id) VALUES (:tenant, :page)"),
-                {"tenant": tx.tenant, "page": row.id},
-            )
-        outbox.mark_stale(tx, Kind.PAGE, [row.id])
-    return Saved(get(tx, external_id), new=row is not None and bool(row.new))
-
-
 def count(tx: Tx, limit: int) -> int:
     """How many pages there are, counted up to `limit`."""
     counted = text("SELECT count(*) FROM (SELECT FROM pages WHERE tenant_id = :tenant LIMIT :limit) p")
@@ -140,20 +83,6 @@ def count_spaces(tx: Tx, limit: int) -> int:
     return int(tx.scalar(_SPACES, {"tenant": tx.tenant, "limit": limit}) or 0)
 
 
-def _require_room(tx: Tx, external_id: str, space: str) -> None:
-    """A new page, or a new space, must fit below the tenant's ceiling."""
-    known = tx.execute(_KNOWN, {"tenant": tx.tenant, "page": external_id, "space": space}).one()
-    if not known.page:
-        ceilings.require(tx, Ceiling.PAGES, count)
-    if not known.space:
-        ceilings.require(tx, Ceiling.SPACES, count_spaces)
-
-
-_KNOWN = text("""
-    SELECT EXISTS (SELECT FROM pages WHERE tenant_id = :tenant AND external_id = :page) AS page,
-           EXISTS (SELECT FROM pages WHERE tenant_id = :tenant AND space_key = :space)
-           OR EXISTS (SELECT FROM boards WHERE tenant_id = :tenant AND scope = 'space:' || :space) AS space
-""")
 _SPACES = ceilings.count_values("pages", "space_key", scope="space:")
 
 
@@ -189,6 +118,14 @@ def ids_of(tx: Tx, external_ids: Sequence[str], *, public_only: bool) -> dict[st
     return {row.external_id: str(row.id) for row in rows}
 
 
+def titles_of(tx: Tx, external_ids: Sequence[str]) -> dict[str, str]:
+    """The titles of those that exist."""
+    if not external_ids:
+        return {}
+    rows = tx.execute(select(Page.external_id, Page.title).where(Page.external_id.in_(external_ids)))
+    return {row.external_id: row.title for row in rows}
+
+
 def find_ids(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """(tenant, external id) → our id, of those that exist, private ones too: in one round trip, for several tenants."""
     wanted: dict[str, list[str]] = {}
@@ -211,28 +148,38 @@ def has_space(tx: Tx, space: str) -> bool:
     return tx.scalar(select(Page.id).where(Page.space_key == space).limit(1)) is not None
 
 
-def delete(tx: Tx, external_id: str) -> None:
-    """Delete a page with its likes and views. Its counter is locked first, as in every write to a page."""
-    page_id = tx.scalar(
-        text("""
-            SELECT p.id FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id
-            WHERE p.tenant_id = :tenant AND p.external_id = :page FOR UPDATE OF c
-        """),
-        {"tenant": tx.tenant, "page": external_id},
-    )
-    if page_id is None:
-        raise PageNotFound(external_id)
-    tx.execute(sql_delete(Page).where(Page.id == page_id))
-    outbox.mark_stale(tx, Kind.PAGE, [page_id])
+def find_by_address(tx: Tx, urls: Sequence[str], origins: Collection[str]) -> str | None:
+    """The external id of the page at the first of these addresses that is a page's; of several pages, the oldest.
+
+    First as they are, then without their queries; absolute before paths, which are valid on these origins only.
+    """
+    keys = addresses.candidates(urls, origins)
+    exact = [url.split("#", 1)[0] for url in urls]
+    as_sent = [*exact, *(url.split("?", 1)[0] for url in exact)]
+    found = {
+        row.address or addresses.key_of(row.url): row.external_id
+        for row in reversed(tx.run_in_one_trip(at_addresses(tx.tenant, keys, as_sent))[0])
+    }
+    return next((found[key] for key in keys if key in found), None)
 
 
-def find_by_url(tx: Tx, url: str) -> str | None:
-    """The external id of the page at this address; if there is none, of the page at the address without its query."""
-    exact = url.split("#", 1)[0]
-    candidates = list(dict.fromkeys([exact, exact.split("?", 1)[0]]))
-    known = tx.execute(select(Page.url, Page.external_id).where(Page.url.in_(candidates)).order_by(Page.id)).all()
-    by_url = {row.url: row.external_id for row in reversed(known)}
-    return next((by_url[candidate] for candidate in candidates if candidate in by_url), None)
+def at_addresses(tenant_id: str, keys: Sequence[str], urls: Sequence[str]) -> Query:
+    """The query for the pages at these addresses, oldest first.
+
+    A page without an address was written before there were any, until `page_addresses.fill` has come to it: it is
+    found by its very `url`.
+    """
+    return _AT_ADDRESSES, {"tenant": tenant_id, "keys": list(keys), "urls": list(dict.fromkeys(urls))}
+
+
+_AT_ADDRESSES = text("""
+    SELECT id, external_id, url, address FROM pages
+    WHERE tenant_id = :tenant AND address = ANY(CAST(:keys AS text[]))
+    UNION ALL
+    SELECT id, external_id, url, address FROM pages
+    WHERE tenant_id = :tenant AND address IS NULL AND url = ANY(CAST(:urls AS text[]))
+    ORDER BY id
+""")
 
 
 def owners(tx: Tx, pages: Collection[Page]) -> dict[UUID, str]:

@@ -86,7 +86,7 @@ def page_of(key: ValidKey, sent: Beacon) -> str | None:
     if sent.page is not None:
         return sent.page if EXTERNAL_ID.fullmatch(sent.page) else None
     with tenant_tx(key.tenant_id) as tx:
-        return next((found for url in sent.urls if (found := pages.find_by_url(tx, url)) is not None), None)
+        return pages.find_by_address(tx, sent.urls, key.origins)
 
 
 def finish(limits: BeaconLimits, kind: EventKind, result: Result) -> Response:

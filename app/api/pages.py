@@ -10,10 +10,11 @@ from flask.typing import ResponseReturnValue
 
 from analytics.boards import series
 from analytics.boards.series import Step
-from analytics.ingest import pages
+from analytics.ingest import page_writes, pages
+from analytics.ingest.page_writes import MAX_PAGES_PER_CALL, PageWrite, Written
 from analytics.ingest.pages import Page, Visibility
 from analytics.metrics import METRICS, VIEWS, counted_metrics, page_metrics
-from app.api.blueprint import Blueprint, Schema, SliceIn, metric_field
+from app.api.blueprint import Blueprint, Schema, SliceIn, load, metric_field
 from app.http import paging
 from app.http.auth import current_actor, current_reader
 from app.http.board_answers import answer_key, stats_answer
@@ -23,6 +24,7 @@ from app.http.rights import May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, idempotent
 from tenants.db import Tx, utcnow
+from tenants.errors import DomainError, Invalid
 
 blueprint = Blueprint("pages", __name__, url_prefix="/api/v1/pages", description="Pages")
 
@@ -35,6 +37,36 @@ class PagePutIn(Schema):
     url = ma.fields.String(required=True)
     visibility = ma.fields.String(validate=ma.validate.OneOf(VISIBILITIES))
     owner = ma.fields.String(metadata={"description": "the tenant's own id for the user"})
+
+
+class PageItemIn(PagePutIn):
+    external_id = ma.fields.String(required=True, metadata={"description": "1 to 128 of A-Z a-z 0-9 . _ ~ : @ -"})
+
+
+_ITEM = PageItemIn()
+
+
+class _JudgedLater(ma.fields.Nested):
+    """An item that the route loads itself: one that is not valid must not refuse the whole call."""
+
+    def deserialize(self, value: Any, *_: Any, **__: Any) -> Any:
+        return value
+
+
+class BulkIn(Schema):
+    pages = ma.fields.List(_JudgedLater(PageItemIn), required=True, validate=ma.validate.Length(1, MAX_PAGES_PER_CALL))
+
+
+class RejectedPageOut(Schema):
+    index = ma.fields.Integer(required=True, metadata={"description": "its place in the call, from 0"})
+    code = ma.fields.String(required=True, metadata={"description": "invalid, duplicate_url or ceiling_reached"})
+    detail = ma.fields.String(required=True)
+
+
+class BulkOut(Schema):
+    created = ma.fields.Integer(required=True)
+    updated = ma.fields.Integer(required=True, metadata={"description": "pages that existed, changed or not"})
+    rejected = ma.fields.List(ma.fields.Nested(RejectedPageOut), required=True)
 
 
 class PageOut(Schema):
@@ -100,10 +132,45 @@ class PagesOut(Schema):
 def put_page(body: dict[str, Any], external_id: str) -> ResponseReturnValue:
     """Create a page (201) or change it (200)."""
     with actor_tx() as tx:
-        saved = pages.put(tx, external_id, **body, now=utcnow())
+        saved = page_writes.put(tx, external_id, **body, now=utcnow())
         shown = show(tx, [saved.page])[0]
     _drop_answers()
     return (shown, 201) if saved.new else (shown, 200)
+
+
+@blueprint.post("")
+@requires(May.WRITE_PAGES)
+@idempotent
+@blueprint.arguments(BulkIn)
+@blueprint.response(200, BulkOut)
+def put_pages(body: dict[str, Any]) -> Any:
+    """Create or change up to 1000 pages, each as `PUT` does. A rejected one stops no other."""
+    rejected: dict[int, DomainError] = {}
+    valid: dict[int, PageWrite] = {}
+    for index, item in enumerate(body["pages"]):
+        try:
+            valid[index] = _read_item(item)
+        except Invalid as error:
+            rejected[index] = error
+    with actor_tx() as tx:
+        outcomes = page_writes.put_all(tx, list(valid.values()), now=utcnow())
+    _drop_answers()
+    by_index = dict(zip(valid, outcomes, strict=True))
+    rejected |= {index: outcome for index, outcome in by_index.items() if isinstance(outcome, DomainError)}
+    created = sum(isinstance(outcome, Written) and outcome.new for outcome in outcomes)
+    return {
+        "created": created,
+        "updated": len(body["pages"]) - created - len(rejected),
+        "rejected": [
+            {"index": index, "code": error.code, "detail": error.detail} for index, error in sorted(rejected.items())
+        ],
+    }
+
+
+def _read_item(item: Any) -> PageWrite:
+    if not isinstance(item, dict):
+        raise Invalid("a page is a JSON object")
+    return PageWrite(**load(_ITEM, item))
 
 
 @blueprint.get("/<external_id>")
@@ -140,7 +207,7 @@ def list_pages(query: dict[str, Any]) -> Any:
 def delete_page(external_id: str) -> None:
     """Delete a page with its likes and views."""
     with actor_tx() as tx:
-        pages.delete(tx, external_id)
+        page_writes.delete(tx, external_id)
     _drop_answers()
 
 

@@ -1,5 +1,6 @@
 """Every error as `application/problem+json` (RFC 9457): the one table from domain errors to HTTP."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from itertools import islice
 from math import ceil
@@ -92,7 +93,9 @@ def problem(
     detail: str,
     errors: domain.FieldErrors | None = None,
     headers: dict[str, str] | None = None,
+    members: Mapping[str, str] | None = None,
 ) -> Response:
+    """`members`: fields that only this kind of problem has."""
     body: dict[str, Any] = {
         "type": f"urn:plaudit:problem:{code}",
         "title": title,
@@ -100,6 +103,7 @@ def problem(
         "detail": detail[:MAX_DETAIL_CHARS],
         "code": code,
         "request_id": g.get("request_id"),
+        **(members or {}),
     }
     if errors:
         body["errors"] = {
@@ -119,7 +123,13 @@ def answer_domain_error(error: domain.DomainError) -> Response:
         headers["Retry-After"] = "1"
     headers |= getattr(error, "headers", {})
     return problem(
-        status, code=error.code, title=error.title, detail=error.detail, errors=error.errors, headers=headers
+        status,
+        code=error.code,
+        title=error.title,
+        detail=error.detail,
+        errors=error.errors,
+        headers=headers,
+        members=getattr(error, "members", None),
     )
 
 

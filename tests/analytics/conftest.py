@@ -7,7 +7,7 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 from sqlalchemy import text
 
-from analytics.ingest import pages, writes
+from analytics.ingest import page_writes, writes
 from analytics.ingest.writes import Item, Outcome, WriteRequest
 from analytics.scores import catalog
 from analytics.scores.catalog import Terms
@@ -68,7 +68,7 @@ def put_page(tenant: str, external_id: str, *, space: str = "eng", visibility: s
     """A page by the domain, without HTTP; returns its id."""
     with tenant_tx(tenant) as tx:
         address = f"https://wiki.example/{external_id}"
-        saved = pages.put(
+        saved = page_writes.put(
             tx, external_id, space=space, title=f"Page {external_id}", url=address, visibility=visibility, now=utcnow()
         )
         return saved.page.id

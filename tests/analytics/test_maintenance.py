@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from analytics import maintenance
 from analytics.boards import recomputing
-from analytics.ingest import pages
+from analytics.ingest import page_writes
 from tenants import db
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.pipelines import Statement
@@ -21,7 +21,7 @@ def test_a_tenants_locked_row_keeps_nobody_elses_history(
 ) -> None:
     for tenant_id in (tenant, other_tenant):
         with tenant_tx(tenant_id) as tx:
-            pages.put(tx, "a", space="s", title="t", url="/a", now=utcnow())
+            page_writes.put(tx, "a", space="s", title="t", url="/a", now=utcnow())
             tx.execute(
                 text("""
                     INSERT INTO page_views_hour (tenant_id, page_id, bucket_hour, views)

@@ -92,6 +92,27 @@ def test_a_tenant_has_so_many_users_however_they_are_made(admin: Caller, client:
     assert likes_of(tenant, "p") == (2, 2)
 
 
+def test_in_a_call_with_many_pages_only_those_above_a_ceiling_are_refused(admin: Caller, tenant: str) -> None:
+    limit(tenant, pages=3, spaces=2, users=1)
+    wanted = [
+        ("a", "s1", "u1"),
+        ("b", "s2", "u2"),
+        ("c", "s2", None),
+        ("d", "s3", None),
+        ("e", "s1", "u1"),
+        ("f", "s1", None),
+    ]
+    items = [
+        {"external_id": name, "space": space, "title": name, "url": f"/{name}", **({"owner": owner} if owner else {})}
+        for name, space, owner in wanted
+    ]
+    answer = admin("POST", "/api/v1/pages", json={"pages": items}).get_json()
+    assert {one["code"] for one in answer["rejected"]} == {"ceiling_reached"}
+    reached = [(one["index"], one["detail"].partition(":")[0].split()[-1]) for one in answer["rejected"]]
+    assert reached == [(1, "users"), (3, "spaces"), (5, "pages")]
+    assert admin("POST", "/api/v1/pages", json={"pages": items[:1]}).get_json()["updated"] == 1
+
+
 def test_in_a_batch_only_what_needs_another_user_is_refused_and_can_be_sent_again(admin: Caller, tenant: str) -> None:
     limit(tenant, users=2)
     make_page(admin, "p")

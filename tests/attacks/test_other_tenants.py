@@ -79,6 +79,7 @@ CASES: dict[str, Case | None] = {
     "PUT /api/v1/pages/<external_id>": None,  # the same id in one's own tenant is one's own page
     "GET /api/v1/pages/<external_id>": lambda v: {"external_id": v.page},
     "GET /api/v1/pages": None,
+    "POST /api/v1/pages": None,  # the same ids in one's own tenant are one's own pages
     "DELETE /api/v1/pages/<external_id>": lambda v: {"external_id": v.page},
     "PUT /api/v1/pages/<external_id>/like": lambda v: {"external_id": v.page},
     "DELETE /api/v1/pages/<external_id>/like": lambda v: {"external_id": v.page},

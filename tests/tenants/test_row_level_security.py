@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from analytics import redaction
 from analytics.boards import projection, snapshots, weights
 from analytics.boards.intents import Projecting
-from analytics.ingest import imports, pages
+from analytics.ingest import imports, page_writes
 from analytics.quests import rewards, templates
 from analytics.quests.rewards import Reward
 from tenants import credentials
@@ -46,7 +46,7 @@ def full_tenant(client: FlaskClient, other_tenant: str) -> str:
     projection.project_step(other_tenant, now=utcnow())
     snapshots.refresh(other_tenant, now=utcnow())
     with tenant_tx(other_tenant) as tx:
-        pages.put(tx, "q", space="s", title="t", url="/q", now=utcnow())
+        page_writes.put(tx, "q", space="s", title="t", url="/q", now=utcnow())
         tx.add(Projecting(tenant_id=other_tenant, kind="page", member="1", scopes=["tenant"]))
     world = World(other_tenant)
     creator, performer = world.person(), world.person()

@@ -22,7 +22,7 @@ from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import GLOBAL, Board, boards_in
 from analytics.boards.reading import ShownBoard, Top
 from analytics.boards.rows import Listing
-from analytics.ingest import pages, writes
+from analytics.ingest import page_writes, writes
 from analytics.ingest.visitors import visit_of
 from analytics.ingest.writes import EventKind, Item, WriteRequest
 from tenants import redis as tenants_redis
@@ -86,12 +86,12 @@ class Boards(RuleBasedStateMachine):
     @rule(name=names, space=spaces, public=st.booleans())
     def put(self, name: str, space: str, public: bool) -> None:
         with tenant_tx(self.tenant) as tx:
-            saved = pages.put(
+            saved = page_writes.put(
                 tx,
                 name,
                 space=space,
                 title="t",
-                url="/",
+                url=f"/{name}",
                 visibility="public" if public else "private",
                 now=self.now,
             )
@@ -102,7 +102,7 @@ class Boards(RuleBasedStateMachine):
     def delete(self, name: str) -> None:
         if self.pages.pop(name, None) is not None:
             with tenant_tx(self.tenant) as tx:
-                pages.delete(tx, name)
+                page_writes.delete(tx, name)
 
     @rule(name=names, user=users, liked=st.sampled_from([True, True, False]))
     def like(self, name: str, user: str, liked: bool) -> None:

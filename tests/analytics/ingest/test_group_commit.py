@@ -14,7 +14,7 @@ from psycopg.errors import LockNotAvailable
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
-from analytics.ingest import pages, writes
+from analytics.ingest import page_writes, writes
 from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.reasons import Result
 from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest, commit_together
@@ -32,7 +32,7 @@ from tests.service import ROOT, eventually
 def make_pages(tenant: str, *external_ids: str) -> None:
     with tenant_tx(tenant) as tx:
         for external_id in external_ids:
-            pages.put(tx, external_id, space="s", title="t", url="/x", now=utcnow())
+            page_writes.put(tx, external_id, space="s", title="t", url=f"/{external_id}", now=utcnow())
 
 
 def view(tenant: str, page: str) -> WriteRequest:
@@ -293,7 +293,7 @@ def test_nobody_is_forgotten_or_woken_twice_whatever_fails_and_however_threads_t
 def test_a_page_deleted_meanwhile_is_unknown(tenant: str) -> None:
     make_pages(tenant, "a", "b")
     with tenant_tx(tenant) as tx:
-        pages.delete(tx, "a")
+        page_writes.delete(tx, "a")
     group = GroupCommit()
     assert group.write(view(tenant, "a")) == [Outcome(Result.UNKNOWN_PAGE)]
     assert group.write(view(tenant, "b")) == [Outcome(Result.ACCEPTED)]
@@ -305,7 +305,7 @@ def test_a_view_that_waits_for_a_deletion_finds_the_page_gone(tenant: str) -> No
     both = WriteRequest(tenant, [Item(EventKind.VIEW, "a", now), Item(EventKind.VIEW, "b", now)], now)
     with ThreadPoolExecutor(1) as pool:
         with tenant_tx(tenant, separate=True) as tx:
-            pages.delete(tx, "a")
+            page_writes.delete(tx, "a")
             waiting = pool.submit(GroupCommit().write, both)
             time.sleep(0.3)
             assert not waiting.done()

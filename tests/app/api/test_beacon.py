@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import json
+
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
@@ -145,6 +147,33 @@ def test_refused_beacons_use_up_a_limit_of_their_own(client: FlaskClient, admin:
     admin("PATCH", "/api/v1/settings", json={"limits": {"beacons_per_minute": 4}})
     for number in range(4):
         assert send(client, key, headers={"User-Agent": f"{FIREFOX} {number}"}).get_json() == ACCEPTED
+
+
+def test_an_address_is_compared_as_browsers_mean_it_and_a_path_is_valid_on_every_allowed_origin(
+    client: FlaskClient, admin: Caller, tenant: str
+) -> None:
+    origins = ["https://wiki.example", "https://other.example:8443"]
+    key = str(admin("POST", "/api/v1/keys", json={"origins": origins}).get_json()["key"])
+    for name, url in {
+        "path": "/Grüße/",
+        "absolute": "https://other.example:8443/gr%C3%BC",
+        "same": "/gr%C3%BC",
+    }.items():
+        make_page(admin, name, url=url)
+    for number, (url, page) in enumerate(
+        {
+            "http://www.Wiki.example:80/home/?fbclid=1#top": "home",
+            "https://wiki.example/Gr%c3%bc%C3%9Fe": "path",
+            "https://other.example:8443/x/../Gr%C3%BC%C3%9Fe?ref=y": "path",
+            "https://other.example:8443/grü": "absolute",
+            "https://wiki.example/grü?x=1": "same",
+            "https://elsewhere.example/Gr%C3%BC%C3%9Fe": None,
+        }.items()
+    ):
+        before = views_of(tenant, page) if page else 0
+        answer = send(client, key, json.dumps({"url": url}), address=f"10.0.2.{number}").get_json()
+        assert answer["accepted"] == int(page is not None), url
+        assert page is None or views_of(tenant, page) == before + 1, url
 
 
 def test_a_page_is_found_by_its_address(client: FlaskClient, admin: Caller, key: str, tenant: str) -> None:

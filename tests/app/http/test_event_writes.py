@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from flask import Flask, request
 
-from analytics.ingest import pages
+from analytics.ingest import page_writes
 from analytics.ingest.reasons import Result
 from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest
 from app.http.auth import WRITTEN, BadCredentials
@@ -20,7 +20,7 @@ from tests.analytics.conftest import views_of
 @pytest.fixture(autouse=True)
 def in_a_request(app: Flask, tenant: str) -> Iterator[None]:
     with tenant_tx(tenant) as tx:
-        pages.put(tx, "home", space="eng", title="Home", url="/home", now=utcnow())
+        page_writes.put(tx, "home", space="eng", title="Home", url="/home", now=utcnow())
     with app.test_request_context():
         yield
 

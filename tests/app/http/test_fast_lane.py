@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from analytics.ingest import pages
+from analytics.ingest import page_writes
 from app.http import edge, request_counts
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import views_of
@@ -33,7 +33,7 @@ def flask_routes(app: Flask) -> Iterator[list[str]]:
 @pytest.fixture
 def sender(client: FlaskClient, tenant: str) -> Caller:
     with tenant_tx(tenant) as tx:
-        pages.put(tx, "a", space="s", title="t", url="/a", now=utcnow())
+        page_writes.put(tx, "a", space="s", title="t", url="/a", now=utcnow())
     return client_of(client, tenant, "events:write")
 
 
