@@ -126,6 +126,31 @@ def show_table(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Seq
 
 
 @contextlib.contextmanager
+def progress(unit: str, total: int, done: int = 0, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar with the rate, on standard error if that is a terminal. Yields what sets how much is done."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed or 0:>10,.0f} {unit}/s")
+
+    columns = (TextColumn("Importing"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task("import", total=total, completed=done)
+        yield lambda completed: bar.update(task, completed=completed)
+
+
+@contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
     """Print an error in one line, and exit with 1. A bug still shows its traceback."""
     try:

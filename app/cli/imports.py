@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import click
 
-from app.cli.common import inside_tenant, json_option, show
+from app.cli.common import inside_tenant, json_option, progress, show
 
 
 def register(cli: click.Group) -> None:
@@ -56,7 +56,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
                 ages=Ages.for_caller(now, backfill_days=days),
                 now=now,
             )
-            with out, _progress(lines, import_before.lines_done, quiet=as_json) as advance:
+            with out, progress("lines", lines, import_before.lines_done, quiet=as_json) as advance:
                 for chunk in chunks:
                     _write(out, chunk.rejects)
                     advance(chunk.lines_done)
@@ -123,35 +123,3 @@ def _remove_if_empty(rejects: Path) -> None:
 def _write(out: IO[bytes], rejects: list[Any]) -> None:
     out.writelines(reject.as_json() + b"\n" for reject in rejects)
     out.flush()
-
-
-class _progress:  # noqa: N801  reads as a statement
-    """A progress bar with the rate, on standard error if that is a terminal."""
-
-    def __init__(self, lines: int, done: int, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            ProgressColumn,
-            Task,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-        from rich.text import Text
-
-        class Rate(ProgressColumn):
-            def render(self, task: Task) -> Text:
-                return Text(f"{task.speed or 0:>10,.0f} lines/s")
-
-        columns = (TextColumn("Importing"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), disable=quiet)
-        self._task = self._progress.add_task("import", total=lines, completed=done)
-
-    def __enter__(self) -> Any:
-        self._progress.start()
-        return lambda lines_done: self._progress.update(self._task, completed=lines_done)
-
-    def __exit__(self, *_error: object) -> None:
-        self._progress.stop()
