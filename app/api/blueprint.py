@@ -118,6 +118,7 @@ class ProblemSchema(Schema):
         values=ma.fields.List(ma.fields.String()),
         metadata={"description": "field → messages, when fields are not valid"},
     )
+    page = ma.fields.String(metadata={"description": "of duplicate_url: the page that has the address"})
 
 
 SECURITY_SCHEMES: dict[str, dict[str, Any]] = {

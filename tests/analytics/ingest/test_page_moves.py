@@ -1,7 +1,7 @@
 """Who gets an address, when several pages are written at once."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.ingest.page_moves import refused_moves
@@ -34,6 +34,7 @@ def test_a_call_is_judged_by_what_is_there_when_it_is_done(wanted: State, before
     assert judge(wanted, before) == refused
 
 
+@settings(deadline=None)
 @given(st.dictionaries(NAMES, PLACES), st.dictionaries(NAMES, PLACES))
 def test_nobody_moves_to_where_another_is_and_whoever_is_refused_is_told_by_whom(wanted: State, before: State) -> None:
     refused = judge(wanted, before)
