@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -72,6 +72,8 @@ class PublishableKey(DeletedWithTenant, Base):
     origins: Mapped[list[str]] = mapped_column(ARRAY(TEXT))
     # From which the secret that signs for readers is derived (`tenants.reader_signatures`).
     reader_salt: Mapped[str] = mapped_column(server_default="")
+    # Whether the first view of an unknown address makes its page.
+    auto_pages: Mapped[bool] = mapped_column(server_default=text("false"))
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
 
@@ -206,7 +208,7 @@ def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:
         liveness.record(tx, [f"token:{jti}"])
 
 
-def create_key(tx: Tx, *, name: str, origins: Iterable[str], now: datetime) -> PublishableKey:
+def create_key(tx: Tx, *, name: str, origins: Iterable[str], auto_pages: bool = False, now: datetime) -> PublishableKey:
     """Create a key that browsers may send from these origins."""
     _check_name(name)
     row = PublishableKey(
@@ -215,6 +217,7 @@ def create_key(tx: Tx, *, name: str, origins: Iterable[str], now: datetime) -> P
         name=name,
         origins=check_origins(origins),
         reader_salt=secrets.token_hex(16),
+        auto_pages=auto_pages,
         created_at=now,
     )
     tx.add(row)
@@ -254,6 +257,8 @@ class ValidKey:
     key_id: str
     origins: frozenset[str]
     reader_salt: str = ""
+    # Whether the key or its tenant lets pages make themselves.
+    auto_pages: bool = False
 
 
 def find_key(key_id: str) -> ValidKey | None:
@@ -266,7 +271,7 @@ def find_key(key_id: str) -> ValidKey | None:
     def read() -> tuple[ValidKey | None, Sequence[str]]:
         with tenant_tx(tenant_id) as tx:
             found = tx.execute(
-                select(PublishableKey.origins, PublishableKey.reader_salt)
+                select(PublishableKey.origins, PublishableKey.reader_salt, PublishableKey.auto_pages)
                 .join(registry.Tenant, registry.Tenant.id == PublishableKey.tenant_id)
                 .where(
                     PublishableKey.id == key_id,
@@ -276,8 +281,11 @@ def find_key(key_id: str) -> ValidKey | None:
             ).one_or_none()
             if found is None:
                 return None, [name]
-            every_origin = frozenset([*found.origins, *tenant_settings.read(tx)[0].allowed_origins])
-            return ValidKey(tenant_id, key_id, every_origin, found.reader_salt), [name, liveness.SETTINGS]
+            settings, _ = tenant_settings.read(tx)
+            every_origin = frozenset([*found.origins, *settings.allowed_origins])
+            auto_pages = found.auto_pages or settings.auto_pages
+            key = ValidKey(tenant_id, key_id, every_origin, found.reader_salt, auto_pages)
+            return key, [name, liveness.SETTINGS]
 
     return liveness.look_up(tenant_id, name, read)
 

@@ -4,7 +4,7 @@ A value is stored even if it equals the default: a later release may have anothe
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -33,6 +33,8 @@ class Limits:
     score_spike_per_minute: int = 1_000_000
     # Open sockets and streams of the tenant, in each live process.
     live_connections: int = 2_000
+    # Pages that make themselves in a day (UTC).
+    auto_pages_per_day: int = 1_000
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,15 @@ class VisiblePages(StrEnum):
 
 
 @dataclass(frozen=True)
+class SpaceRule:
+    """Pages that make themselves at addresses whose path begins with `prefix` get this space and visibility."""
+
+    prefix: str
+    space: str
+    visibility: str = "private"
+
+
+@dataclass(frozen=True)
 class TenantSettings:
     # Whether anyone who knows the tenant's id may register as a member.
     signup_open: bool = False
@@ -87,6 +98,10 @@ class TenantSettings:
     public_scoreboard: bool = False
     # Origins from which every publishable key of the tenant is valid, besides the key's own.
     allowed_origins: tuple[str, ...] = ()
+    # Whether the first view of an unknown address makes its page, with any key; and the spaces of such pages. The first
+    # rule that matches decides.
+    auto_pages: bool = False
+    space_rules: tuple[SpaceRule, ...] = ()
     limits: Limits = field(default_factory=Limits)
     integrity: Integrity = field(default_factory=Integrity)
     retention: Retention = field(default_factory=Retention)
@@ -103,6 +118,7 @@ RANGES: dict[str, tuple[int, int]] = {
     "limits.visitors_per_address": (1, 1_000_000),
     "limits.score_spike_per_minute": (1, 100_000_000),
     "limits.live_connections": (0, 100_000),
+    "limits.auto_pages_per_day": (0, 100_000),
     "integrity.points_per_hour": (1, 2**53 - 1),
     "retention.action_events_days": (1, 3650),
     "retention.hourly_buckets_days": (31, 3650),
@@ -120,6 +136,9 @@ RANGES: dict[str, tuple[int, int]] = {
 
 
 MAX_ORIGINS = 50
+MAX_SPACE_RULES = 100
+MAX_PREFIX_CHARS = 200
+SPACE_KEY = re.compile(r"[A-Za-z0-9._~-]{1,64}")
 
 
 class TenantSettingsRow(DeletedWithTenant, Base):
@@ -231,7 +250,7 @@ def _merge(current: Any, changes: Mapping[str, Any], prefix: str, errors: dict[s
         if error:
             errors[path] = error
         elif isinstance(before, tuple):
-            values[name] = tuple(dict.fromkeys(value))
+            values[name] = tuple(dict.fromkeys(map(_LISTS[path].parse, value)))
         else:
             values[name] = type(before)(value)
     return replace(current, **values)
@@ -249,6 +268,41 @@ def _error_in(path: str, before: Any, value: Any) -> str | None:
         choices = [choice.value for choice in type(before)]
         return None if value in choices else " or ".join(choices)
     if isinstance(before, tuple):
-        is_valid = isinstance(value, list) and len(value) <= MAX_ORIGINS and all(map(is_origin, value))
-        return None if is_valid else f"at most {MAX_ORIGINS} origins such as https://wiki.example (no path)"
+        kind = _LISTS[path]
+        is_valid = isinstance(value, list) and len(value) <= kind.max_items and None not in map(kind.parse, value)
+        return None if is_valid else f"at most {kind.max_items} {kind.items}"
     return "an object"
+
+
+@dataclass(frozen=True)
+class _ListKind:
+    """A setting that is a list: how many items, the value of each (None: it is not valid), how a message names them."""
+
+    max_items: int
+    parse: Callable[[Any], Any]
+    items: str
+
+
+def _parse_origin(value: Any) -> str | None:
+    return value if is_origin(value) else None
+
+
+def _parse_space_rule(value: Any) -> SpaceRule | None:
+    if not isinstance(value, Mapping) or not {"prefix", "space"} <= set(value) <= {"prefix", "space", "visibility"}:
+        return None
+    rule = SpaceRule(**value)
+    has_prefix = isinstance(rule.prefix, str) and rule.prefix.startswith("/") and rule.prefix.isprintable()
+    has_space = isinstance(rule.space, str) and SPACE_KEY.fullmatch(rule.space) is not None
+    has_visibility = rule.visibility in ("private", "public")
+    return rule if has_prefix and len(rule.prefix) <= MAX_PREFIX_CHARS and has_space and has_visibility else None
+
+
+_LISTS = {
+    "allowed_origins": _ListKind(MAX_ORIGINS, _parse_origin, "origins such as https://wiki.example (no path)"),
+    "space_rules": _ListKind(
+        MAX_SPACE_RULES,
+        _parse_space_rule,
+        'rules such as {"prefix": "/docs/", "space": "docs", "visibility": "public"}; a prefix begins with / and has at'
+        f" most {MAX_PREFIX_CHARS} characters",
+    ),
+}

@@ -4,7 +4,6 @@ Scopes of page boards: `tenant`, `space:<key>`, `public`, `public:<key>` and `gl
 tenants). Scopes of user boards: `users` and `users:<segment>`.
 """
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -13,13 +12,13 @@ from analytics.metrics import METRICS, SCORE, Metric, names_of, page_columns, pa
 from analytics.windows import Window
 from tenants.errors import Invalid
 from tenants.redis import key
+from tenants.settings import SPACE_KEY
 
 # The reserved tenant that the global boards belong to.
 ALL_TENANTS = "_all"
 GLOBAL = "global"
 # Boards that requests name again and again, with the names that follow from them.
 MAX_KEPT_BOARDS = 10_000
-SPACE_KEY = re.compile(r"[A-Za-z0-9._~-]{1,64}")
 
 
 class UnknownScope(Invalid):

@@ -19,17 +19,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics.boards.names import SPACE_KEY
 from analytics.ingest import addresses
 from tenants import ceilings, users
 from tenants.db import Base, DeletedWithTenant, Query, Tx
 from tenants.errors import Invalid, NotFound
 from tenants.group_tx import read_one, read_together
+from tenants.settings import SPACE_KEY
 
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
 MAX_TITLE_CHARS = 500
 MAX_URL_BYTES = 2048
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# Of a document's title, which anybody may have written: also what changes the direction of text, or breaks lines.
+MAX_PLAIN_TITLE_CHARS = 200
+_NOT_PLAIN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Visibility(StrEnum):
@@ -203,6 +206,12 @@ def check(*, external_id: str, space: str, title: str, url: str) -> None:
         errors["url"] = f"an http or https address, or a path, of at most {MAX_URL_BYTES} bytes"
     if errors:
         raise Invalid.fields(errors)
+
+
+def plain_title(title: str | None) -> str | None:
+    """A document's title as plain text on one line; None if nothing is left."""
+    plain = " ".join(_NOT_PLAIN.sub(" ", title or "").split())
+    return plain[:MAX_PLAIN_TITLE_CHARS].rstrip() or None
 
 
 def is_url(url: str) -> bool:

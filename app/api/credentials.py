@@ -4,7 +4,7 @@ from typing import Any
 
 import marshmallow as ma
 
-from app.api.blueprint import Blueprint, Schema, SliceIn
+from app.api.blueprint import Blueprint, Schema, SliceIn, StrictBoolean
 from app.http import paging
 from app.http.rights import May, requires
 from app.http.services import services
@@ -45,12 +45,16 @@ class KeyIn(Schema):
     origins = ma.fields.List(
         ma.fields.String(), required=True, metadata={"description": "such as https://wiki.example"}
     )
+    auto_pages = StrictBoolean(
+        load_default=False, metadata={"description": "whether the first view of an unknown address makes its page"}
+    )
 
 
 class KeyOut(Schema):
     key = ma.fields.String(attribute="id", required=True)
     name = ma.fields.String()
     origins = ma.fields.List(ma.fields.String())
+    auto_pages = ma.fields.Boolean()
     created_at = ma.fields.AwareDateTime()
 
 
@@ -129,7 +133,7 @@ def list_keys(query: dict[str, Any]) -> Any:
 def create_key(body: dict[str, Any]) -> Any:
     """Create a key that browsers may send from these origins. Its signing secret is in this answer only."""
     with actor_tx() as tx:
-        created = credentials.create_key(tx, name=body["name"], origins=body["origins"], now=utcnow())
+        created = credentials.create_key(tx, **body, now=utcnow())
     logs.audit("key.created", key=created.id[-6:], origins=created.origins)
     return _with_signing_secret(created)
 
@@ -158,8 +162,8 @@ def revoke_key(key_id: str) -> None:
 
 def _with_signing_secret(key: PublishableKey) -> dict[str, Any]:
     secret = services().reader_signatures.secret_of(key.id, key.reader_salt)
-    shown = {"id": key.id, "name": key.name, "origins": key.origins, "created_at": key.created_at}
-    return {**shown, "signing_secret": secret}
+    shown = {"id": key.id, "name": key.name, "origins": key.origins, "auto_pages": key.auto_pages}
+    return {**shown, "created_at": key.created_at, "signing_secret": secret}
 
 
 def _with_secret(new: NewSecret) -> dict[str, Any]:

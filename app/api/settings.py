@@ -6,6 +6,7 @@ from typing import Any
 import marshmallow as ma
 
 from analytics import outbox
+from analytics.ingest.pages import Visibility
 from app.api.blueprint import Blueprint, Schema
 from app.http.conditional import expected_version
 from app.http.rights import May, requires
@@ -25,6 +26,7 @@ class LimitsOut(Schema):
     visitors_per_address = ma.fields.Integer(metadata={"description": "of one page in a day (UTC)"})
     score_spike_per_minute = ma.fields.Integer()
     live_connections = ma.fields.Integer()
+    auto_pages_per_day = ma.fields.Integer(metadata={"description": "pages that make themselves (UTC)"})
 
 
 class IntegrityOut(Schema):
@@ -54,6 +56,12 @@ class QuestSettingsOut(Schema):
     require_if_match = ma.fields.Boolean(metadata={"description": "whether every step needs If-Match"})
 
 
+class SpaceRuleOut(Schema):
+    prefix = ma.fields.String(metadata={"description": "of the address's path, such as /docs/"})
+    space = ma.fields.String()
+    visibility = ma.fields.String(metadata={"enum": [choice.value for choice in Visibility]})
+
+
 class SettingsOut(Schema):
     signup_open = ma.fields.Boolean(metadata={"description": "whether anybody may register as a member"})
     signup_sees = ma.fields.Enum(
@@ -62,6 +70,13 @@ class SettingsOut(Schema):
     share_public_pages = ma.fields.Boolean()
     public_scoreboard = ma.fields.Boolean()
     allowed_origins = ma.fields.List(ma.fields.String())
+    auto_pages = ma.fields.Boolean(
+        metadata={"description": "whether the first view of an unknown address makes its page, with any key"}
+    )
+    space_rules = ma.fields.List(
+        ma.fields.Nested(SpaceRuleOut),
+        metadata={"description": "the space of pages that make themselves; the first rule that matches decides"},
+    )
     limits = ma.fields.Nested(LimitsOut)
     integrity = ma.fields.Nested(IntegrityOut)
     retention = ma.fields.Nested(RetentionOut)
@@ -80,6 +95,8 @@ class SettingsIn(Schema):
     share_public_pages = ma.fields.Raw(metadata={"type": "boolean"})
     public_scoreboard = ma.fields.Raw(metadata={"type": "boolean"})
     allowed_origins = ma.fields.Raw(metadata={"type": "array"})
+    auto_pages = ma.fields.Raw(metadata={"type": "boolean"})
+    space_rules = ma.fields.Raw(metadata={"type": "array"})
     limits = ma.fields.Raw(metadata={"type": "object"})
     integrity = ma.fields.Raw(metadata={"type": "object"})
     retention = ma.fields.Raw(metadata={"type": "object"})

@@ -113,9 +113,12 @@ def key() -> None:
     "--origin", "origins", multiple=True, required=True, help="Such as https://wiki.example; may be repeated."
 )
 @click.option("--name", default="Browser", show_default=True)
+@click.option("--auto-pages", is_flag=True, help="The first view of an unknown address makes its page.")
 @json_option
 @click.pass_obj
-def key_create(data_dir: Path, tenant_id: str, origins: tuple[str, ...], name: str, as_json: bool) -> None:
+def key_create(
+    data_dir: Path, tenant_id: str, origins: tuple[str, ...], name: str, auto_pages: bool, as_json: bool
+) -> None:
     """Create a publishable key of TENANT. Its signing secret, for the site's server, cannot be shown again."""
     from app.run import environment
     from app.settings import Settings
@@ -125,10 +128,15 @@ def key_create(data_dir: Path, tenant_id: str, origins: tuple[str, ...], name: s
 
     signatures = ReaderSignatures(environment.secret_key(Settings.from_env(), data_dir))
     with inside(data_dir, tenant_id) as tx:
-        created = credentials.create_key(tx, name=name, origins=origins, now=utcnow())
+        created = credentials.create_key(tx, name=name, origins=origins, auto_pages=auto_pages, now=utcnow())
     audit("key.created", tenant_id, origins=list(origins))
     secret = signatures.secret_of(created.id, created.reader_salt)
-    shown = {"key": created.id, "signing_secret": secret, "origins": created.origins}
+    shown = {
+        "key": created.id,
+        "signing_secret": secret,
+        "origins": created.origins,
+        "auto_pages": created.auto_pages,
+    }
     show(shown, as_json=as_json, text=f"key             {created.id}\nsigning_secret  {secret}")
 
 

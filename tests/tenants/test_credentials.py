@@ -99,6 +99,25 @@ def test_a_key_has_its_own_and_the_tenants_origins_until_it_is_revoked(tenant: s
         assert credentials.find_key(wrong) is None, wrong
 
 
+def test_pages_make_themselves_with_a_key_that_allows_it_or_if_the_tenant_does(
+    tenant: str, trusted_memory: None
+) -> None:
+    def allowed() -> list[bool]:
+        found = [credentials.find_key(key) for key in keys]
+        return [key.auto_pages for key in found if key is not None]
+
+    with tenant_tx(tenant) as tx:
+        origins = ["https://a.example"]
+        keys = [
+            credentials.create_key(tx, name="k", origins=origins, auto_pages=auto_pages, now=utcnow()).id
+            for auto_pages in (False, True)
+        ]
+    assert allowed() == [False, True]
+    with tenant_tx(tenant) as tx:
+        tenant_settings.change(tx, {"auto_pages": True}, now=utcnow())
+    assert allowed() == [True, True]
+
+
 @pytest.mark.parametrize("origins", [[], ["https://a.example/path"], [f"https://{n}.example" for n in range(51)]])
 def test_a_key_needs_one_to_fifty_origins(origins: list[str]) -> None:
     with pytest.raises(Invalid, match="1 to 50 origins"):

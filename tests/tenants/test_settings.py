@@ -9,7 +9,7 @@ from sqlalchemy import text
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import Invalid, Stale
-from tenants.settings import RANGES, TenantSettings, VisiblePages, is_origin, merge
+from tenants.settings import RANGES, SpaceRule, TenantSettings, VisiblePages, is_origin, merge
 from tests.people import client_of
 
 
@@ -62,6 +62,36 @@ def test_every_wrong_setting_of_a_change_is_named() -> None:
     changed = merge(TenantSettings(), {"signup_sees": "all", "allowed_origins": ["https://a.example"] * 2})
     assert (changed.signup_sees, changed.allowed_origins) == (VisiblePages.ALL, ("https://a.example",))
     assert changed.limits == TenantSettings().limits
+
+
+def test_space_rules_keep_their_order_and_wrong_ones_are_refused(tenant: str) -> None:
+    rules = [
+        {"prefix": "/docs/api/", "space": "api", "visibility": "public"},
+        {"prefix": "/docs/", "space": "docs"},
+        {"prefix": "/docs/", "space": "docs"},
+    ]
+    with tenant_tx(tenant) as tx:
+        tenant_settings.change(tx, {"space_rules": rules}, now=utcnow())
+        stored, _ = tenant_settings.read(tx)
+    assert stored.space_rules == (SpaceRule("/docs/api/", "api", "public"), SpaceRule("/docs/", "docs", "private"))
+    wrong: list[Any] = [
+        {"prefix": "docs/", "space": "docs"},
+        {"prefix": "/" + "x" * 200, "space": "docs"},
+        {"prefix": "/a\nb", "space": "docs"},
+        {"prefix": "/docs/", "space": "no key"},
+        {"prefix": "/docs/", "space": "docs", "visibility": "secret"},
+        {"prefix": "/docs/", "space": "docs", "visibility": ["public"]},
+        {"prefix": "/docs/", "space": "docs", "owner": "me"},
+        {"prefix": ["/"], "space": "docs"},
+        {"space": "docs"},
+        "/docs/",
+    ]
+    for rule in wrong:
+        with pytest.raises(Invalid, match="space_rules: at most 100 rules such as"):
+            merge(TenantSettings(), {"space_rules": [rules[0], rule]})
+    for too_many in (rules[:1] * 101, rules[0]):
+        with pytest.raises(Invalid):
+            merge(TenantSettings(), {"space_rules": too_many})
 
 
 def test_a_change_of_another_version_is_stale(tenant: str) -> None:

@@ -44,6 +44,14 @@ def test_a_revoked_key_is_out_at_once(client: FlaskClient, admin: Caller, key: s
     assert send(client, key).status_code == 401
 
 
+def test_a_key_says_whether_pages_make_themselves(admin: Caller, key: str) -> None:
+    other = admin("POST", "/api/v1/keys", json={"origins": [ORIGIN], "auto_pages": True}).get_json()["key"]
+    listed = {one["key"]: one["auto_pages"] for one in admin("GET", "/api/v1/keys").get_json()["items"]}
+    assert listed == {key: False, other: True}
+    wrong = admin("POST", "/api/v1/keys", json={"origins": [ORIGIN], "auto_pages": "yes"})
+    assert list(wrong.get_json()["errors"]) == ["auto_pages"]
+
+
 def test_keys_are_listed_in_slices_until_they_are_revoked(admin: Caller, key: str) -> None:
     others = [admin("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()["key"] for _ in range(2)]
     first = admin("GET", "/api/v1/keys?limit=2").get_json()

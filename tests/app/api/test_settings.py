@@ -5,8 +5,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from app.api.blueprint import Schema
-from app.api.settings import IntegrityOut, LimitsOut, RetentionOut, SettingsIn, SettingsOut
-from tenants.settings import Integrity, Limits, Retention, TenantSettings
+from app.api.settings import IntegrityOut, LimitsOut, RetentionOut, SettingsIn, SettingsOut, SpaceRuleOut
+from tenants.settings import Integrity, Limits, Retention, SpaceRule, TenantSettings
 from tests.people import client_of
 
 
@@ -29,6 +29,7 @@ def test_settings_have_defaults_and_change_in_part(client: FlaskClient, tenant: 
         (LimitsOut, Limits),
         (IntegrityOut, Integrity),
         (RetentionOut, Retention),
+        (SpaceRuleOut, SpaceRule),
     ],
 )
 def test_the_schemas_list_every_setting(schema: type[Schema], settings: Any) -> None:
@@ -70,6 +71,13 @@ def test_sign_up_is_closed_and_who_signs_up_sees_what_is_public_until_the_tenant
     assert (first["signup_open"], first["signup_sees"]) == (False, "public")
     changed = admin("PATCH", "/api/v1/settings", json={"signup_sees": "all"})
     assert changed.get_json() == {**first, "signup_sees": "all"} == admin("GET", "/api/v1/settings").get_json()
+
+
+def test_the_rules_of_spaces_are_shown_as_they_apply(client: FlaskClient, tenant: str) -> None:
+    rules = [{"prefix": "/blog/", "space": "blog", "visibility": "public"}, {"prefix": "/", "space": "site"}]
+    shown = client_of(client, tenant)("PATCH", "/api/v1/settings", json={"auto_pages": True, "space_rules": rules})
+    assert shown.get_json()["space_rules"] == [rules[0], {**rules[1], "visibility": "private"}]
+    assert shown.get_json()["auto_pages"] is True
 
 
 def test_a_replayed_change_has_its_etag_too(client: FlaskClient, tenant: str) -> None:

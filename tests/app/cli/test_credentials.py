@@ -22,8 +22,10 @@ def test_clients_from_the_command_line(tenant: str, on_ours: Run) -> None:
 
 
 def test_keys_from_the_command_line(tenant: str, on_ours: Run) -> None:
-    key = json.loads(on_ours("key", "create", tenant, "--origin", "https://w.example", "--json").stdout)
+    made = on_ours("key", "create", tenant, "--origin", "https://w.example", "--auto-pages", "--json")
+    key = json.loads(made.stdout)
     assert key["key"].startswith(f"pk_{tenant}_")
+    assert key["auto_pages"] is True
     assert on_ours("key", "revoke", tenant, key["key"]).returncode == 0
 
 
