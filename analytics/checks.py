@@ -4,13 +4,15 @@ from datetime import datetime
 
 from analytics.boards import checking as boards
 from analytics.boards.checking import Difference, Report
+from analytics.ingest import unknown_addresses
 from analytics.quests import checking as quests
 from tenants.db import tenant_tx
 
 
 def check(tenant_id: str, *, now: datetime) -> Report:
-    """Compare everything of one tenant: numbers, ledgers and boards, then what people did in quests."""
+    """Compare everything of one tenant: numbers, ledgers and boards, what people did in quests, unknown addresses."""
     report = boards.check(tenant_id, now=now)
     with tenant_tx(tenant_id) as tx:
-        report.differences += [Difference(tenant_id, *found) for found in quests.differences(tx)]
+        for part in (quests, unknown_addresses):
+            report.differences += [Difference(tenant_id, *found) for found in part.differences(tx)]
     return report

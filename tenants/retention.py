@@ -28,6 +28,8 @@ RETENTION = {
     "live_tickets": Kept(("ticket_hash",), "expires_at", timedelta(hours=1)),
     "idempotency_keys": Kept(("request",), "created_at", timedelta(hours=24)),
     "ingest_rejections_hour": Kept(("bucket_hour", "reason"), "bucket_hour", timedelta(days=31)),
+    "unknown_addresses": Kept(("address",), "last_seen", timedelta(days=7)),
+    "auto_pages_day": Kept(("day",), "day", timedelta(days=2)),
     "credential_changes": Kept(("id",), "at", timedelta(hours=1)),
     "visitor_salts": Kept(("day",), "day", timedelta(days=2), has_tenant=False),
     "processes": Kept(("id",), "seen_at", timedelta(hours=1), has_tenant=False),

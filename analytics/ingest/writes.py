@@ -2,26 +2,28 @@
 
 `analytics.ingest.group_commit` gathers the requests that are in flight together; `commit_together` writes them: views
 and likes of all requests of a tenant in one call of a SQL function, and their claims in two more. Everything is written
-in one order (tenants by id; then counters, event ids, hourly counts, users, likes, ledger, rejections; each by key), so
-commits of different processes cannot deadlock.
+in one order (tenants by id; then counters, event ids, hourly counts, users, likes, ledger, rejections, unknown
+addresses; each by key), so commits of different processes cannot deadlock.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from enum import Enum
 from typing import Any, assert_never
 from uuid import UUID
 
 import structlog
-from sqlalchemy import BigInteger, Date, Index, Uuid, text
+from sqlalchemy import Date, Index, Uuid, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
+from analytics.ingest import unknown_addresses
 from analytics.ingest.reasons import Result, reason_of
+from analytics.ingest.unknown_addresses import Unknown
 from analytics.ingest.visitors import Visit
 from analytics.scores import payments
 from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
@@ -29,7 +31,7 @@ from analytics.scores.payments import Cashier
 from tenants import ceilings, users
 from tenants.ceilings import Ceiling
 from tenants.credentials import ClientToken
-from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx, array
+from tenants.db import Base, TenantOwned, Tx, array
 from tenants.errors import DomainError
 from tenants.group_tx import Calls, run_in_one_trip, shared_tx
 from tenants.settings import Limits, TenantSettings
@@ -95,6 +97,8 @@ class WriteRequest:
     # Checked in the transaction of the effect: a token revoked a moment ago writes nothing.
     token: ClientToken | None = None
     rejected: Mapping[str, int] | None = None
+    # An address that no page has, and the title of the document there: listed for the tenant's admins.
+    unknown: Unknown | None = None
     claims: Sequence[ActionClaim] = ()
     # The tenant's, by which claims and page loads are decided.
     settings: TenantSettings | None = None
@@ -133,16 +137,6 @@ class SeenEvent(TenantOwned, Base):
 
     event_key: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
     seen_on: Mapped[date] = mapped_column(Date)
-
-
-class RejectionsHour(DeletedWithTenant, Base):
-    """How many events were refused, by hour and reason."""
-
-    __tablename__ = "ingest_rejections_hour"
-
-    bucket_hour: Mapped[datetime] = mapped_column(primary_key=True)
-    reason: Mapped[str] = mapped_column(primary_key=True)
-    rejected: Mapped[int] = mapped_column(BigInteger)
 
 
 def apply(tx: Tx, request: WriteRequest) -> None:
@@ -184,7 +178,7 @@ def by_tenant(requests: Sequence[WriteRequest]) -> list["TenantWrite"]:
 
 def event_calls(writes: Sequence["TenantWrite"]) -> Calls:
     with rolled_back_on_error():
-        return [(write.tenant_id, _WRITE_EVENTS, write.parameters()) for write in writes]
+        return [write.call() for write in writes]
 
 
 def assign_outcomes(writes: Sequence["TenantWrite"], rows: Sequence[Any]) -> list[WriteRequest]:
@@ -216,6 +210,7 @@ class TenantWrite:
         self.room = min((request.room for request in requests if request.room is not None), default=0)
         self.items = [item for request in requests for item in request.items]
         self.claims = [claim for request in requests for claim in request.claims]
+        self.unknown = [request.unknown for request in requests if request.unknown is not None]
         # External id of each page → its position among them.
         self._pages = {page: place for place, page in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
         self._created_users = 0
@@ -230,7 +225,17 @@ class TenantWrite:
                 return left
         if self.claims:
             self._pay(tx)
+        if self.unknown:
+            listed = unknown_addresses.values(self.tenant_id, self.unknown, now=self.now)
+            tx.call(f"SELECT {unknown_addresses.COUNT}", listed)
         return []
+
+    def call(self) -> tuple[str, str, tuple[Any, ...]]:
+        """The tenant, the statement that writes everything but claims, and its values."""
+        if not self.unknown:
+            return self.tenant_id, _WRITE_EVENTS, self.parameters()
+        listed = unknown_addresses.values(self.tenant_id, self.unknown, now=self.now)
+        return self.tenant_id, _WRITE_EVENTS_AND_UNKNOWN, (*listed, *self.parameters())
 
     def parameters(self) -> tuple[Any, ...]:
         """For write_page_events: tokens, pages, event ids, views, visitors, likes and rejections."""
@@ -375,19 +380,11 @@ _WRITE_EVENTS = """
         %s::int[], %s::boolean[], %s::timestamptz[], %s::text[], %s::uuid[], %s::bigint, %s::text[], %s::bigint[],
         %s)
 """
+# Where a token is no longer valid, the others' addresses are counted with their next commit, as their events are.
+_WRITE_EVENTS_AND_UNKNOWN = _WRITE_EVENTS.replace(
+    "SELECT *", f"SELECT *, CASE WHEN invalid_tokens IS NULL THEN {unknown_addresses.COUNT} END AS new_addresses"
+)
 _DEFAULT_LIMITS = Limits()
 _COUNT_REJECTIONS = text("""
     SELECT count_rejections(:tenant, CAST(:now AS timestamptz), CAST(:reasons AS text[]), CAST(:refused AS bigint[]))
 """)
-
-
-def rejections(tx: Tx, *, since: datetime) -> dict[str, int]:
-    """How many events of this tenant were refused since then, by reason."""
-    rows = tx.execute(
-        text("""
-            SELECT reason, sum(rejected)::bigint AS rejected FROM ingest_rejections_hour
-            WHERE tenant_id = :tenant AND bucket_hour > :since GROUP BY reason ORDER BY reason
-        """),
-        {"tenant": tx.tenant, "since": since - timedelta(hours=1)},
-    )
-    return {row.reason: row.rejected for row in rows}

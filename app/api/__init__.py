@@ -24,6 +24,7 @@ from app.api import (
     scores,
     settings,
     spaces,
+    unknown_addresses,
     users,
     weights,
 )
@@ -42,6 +43,7 @@ MODULES = (
     likes,
     events,
     beacon,
+    unknown_addresses,
     leaderboards,
     overview,
     actions,

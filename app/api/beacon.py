@@ -1,16 +1,18 @@
 """Views and likes from browsers: the beacon, and the script that sends it."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import assert_never
 
 from flask import Response, request
 from flask.typing import ResponseReturnValue
 
-from analytics.ingest import beacons, pages, visitors
+from analytics.ingest import auto_pages, beacons, pages, visitors
 from analytics.ingest.batches import Rejection, Tally
 from analytics.ingest.beacons import Beacon, BeaconLimits
 from analytics.ingest.pages import EXTERNAL_ID
 from analytics.ingest.reasons import Reason, Result
+from analytics.ingest.unknown_addresses import Unknown
 from analytics.ingest.visitors import MAX_AGENT_CHARS, Visit, is_bot
 from analytics.ingest.writes import EventKind, Item, WriteRequest
 from app.api.blueprint import Blueprint
@@ -24,6 +26,7 @@ from tenants import settings as tenant_settings
 from tenants.credentials import ValidKey
 from tenants.db import tenant_tx, utcnow
 from tenants.reader_signatures import BadSignature
+from tenants.settings import TenantSettings
 from tenants.throttle import TooMany
 
 blueprint = Blueprint("beacon", __name__, url_prefix="", description="Views and likes from browsers")
@@ -61,9 +64,9 @@ def beacon() -> ResponseReturnValue:
         raise
     if is_bot(agent):
         return refuse(limits, Reason.BOT, "the user agent is a bot")
-    page = page_of(key, sent)
+    page = page_of(key, sent) or auto_page(key, sent, settings, now=now)
     if page is None:
-        return refuse(limits, Reason.UNKNOWN_PAGE, "the page does not exist")
+        return refuse(limits, Reason.UNKNOWN_PAGE, "the page does not exist", unknown=unknown_address(key, sent))
     is_view = sent.kind is EventKind.VIEW
     item = Item(sent.kind, page, now, user=reader, is_dated=False, visit=visit if is_view else None)
     result = event_writes.write(WriteRequest(key.tenant_id, [item], now, settings=settings))[0].result
@@ -89,6 +92,28 @@ def page_of(key: ValidKey, sent: Beacon) -> str | None:
         return pages.find_by_address(tx, sent.urls, key.origins)
 
 
+def auto_page(key: ValidKey, sent: Beacon, settings: TenantSettings, *, now: datetime) -> str | None:
+    """The page that makes itself by its first view, if the key or the tenant allows it."""
+    if sent.url is None or sent.kind is not EventKind.VIEW or not key.auto_pages:
+        return None
+    with tenant_tx(key.tenant_id) as tx:
+        return auto_pages.create(
+            tx,
+            url=sent.url,
+            canonical=sent.canonical,
+            title=sent.title,
+            origins=key.origins,
+            settings=settings,
+            now=now,
+        )
+
+
+def unknown_address(key: ValidKey, sent: Beacon) -> Unknown | None:
+    """What is listed of a refused view: its address, if it is on an origin of the key. Anybody could name others."""
+    place = auto_pages.place_of(sent.url or "", sent.canonical, key.origins)
+    return (place.url, sent.title) if place is not None else None
+
+
 def finish(limits: BeaconLimits, kind: EventKind, result: Result) -> Response:
     """The answer once it is committed or refused, which is recorded already."""
     tenant_id = limits.tenant_id
@@ -112,8 +137,8 @@ def finish(limits: BeaconLimits, kind: EventKind, result: Result) -> Response:
     return answer(tally)
 
 
-def refuse(limits: BeaconLimits, reason: Reason, detail: str) -> Response:
-    record(limits.tenant_id, reason)
+def refuse(limits: BeaconLimits, reason: Reason, detail: str, *, unknown: Unknown | None = None) -> Response:
+    record(limits.tenant_id, reason, unknown=unknown)
     return answer(refused(limits, reason, detail))
 
 

@@ -10,11 +10,13 @@ import orjson
 from flask import Response, request
 from flask.typing import ResponseReturnValue
 
-from analytics.ingest import events, writes
+from analytics.ingest import events
 from analytics.ingest.batches import Batch, Tally
 from analytics.ingest.events import EventIn
 from analytics.ingest.pages import PageNotFound
 from analytics.ingest.reasons import Reason, Refused, Result
+from analytics.ingest.rejections import by_reason
+from analytics.ingest.unknown_addresses import Unknown
 from analytics.ingest.writes import WriteRequest
 from analytics.windows import SLIDING, WINDOWS, Window
 from app.api.blueprint import Blueprint, Schema
@@ -128,7 +130,7 @@ def rejections(query: dict[str, str]) -> Any:
     """How many events were rejected, by reason."""
     since = utcnow() - (WINDOWS[query["window"]].length or timedelta())
     with actor_tx() as tx:
-        reasons = writes.rejections(tx, since=since)
+        reasons = by_reason(tx, since=since)
     return {"window": query["window"], "total": sum(reasons.values()), "reasons": reasons}
 
 
@@ -145,9 +147,9 @@ def batch_of(actor: Actor, raw: list[Any]) -> Batch:
     )
 
 
-def record(tenant_id: str, reason: Reason, *, token: ClientToken | None = None) -> None:
+def record(tenant_id: str, reason: Reason, *, token: ClientToken | None = None, unknown: Unknown | None = None) -> None:
     """Count a rejection for the metrics and for the tenant's admins; not with a token that is no longer valid."""
-    event_writes.write(WriteRequest(tenant_id, [], utcnow(), token=token, rejected={reason.value: 1}))
+    event_writes.write(WriteRequest(tenant_id, [], utcnow(), token=token, rejected={reason.value: 1}, unknown=unknown))
     events.reject(tenant_id, reason)
 
 

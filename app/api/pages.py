@@ -134,7 +134,7 @@ def put_page(body: dict[str, Any], external_id: str) -> ResponseReturnValue:
     with actor_tx() as tx:
         saved = page_writes.put(tx, external_id, **body, now=utcnow())
         shown = show(tx, [saved.page])[0]
-    _drop_answers()
+    drop_answers()
     return (shown, 201) if saved.new else (shown, 200)
 
 
@@ -154,7 +154,7 @@ def put_pages(body: dict[str, Any]) -> Any:
             rejected[index] = error
     with actor_tx() as tx:
         outcomes = page_writes.put_all(tx, list(valid.values()), now=utcnow())
-    _drop_answers()
+    drop_answers()
     by_index = dict(zip(valid, outcomes, strict=True))
     rejected |= {index: outcome for index, outcome in by_index.items() if isinstance(outcome, DomainError)}
     created = sum(isinstance(outcome, Written) and outcome.new for outcome in outcomes)
@@ -208,10 +208,10 @@ def delete_page(external_id: str) -> None:
     """Delete a page with its likes and views."""
     with actor_tx() as tx:
         page_writes.delete(tx, external_id)
-    _drop_answers()
+    drop_answers()
 
 
-def _drop_answers() -> None:
+def drop_answers() -> None:
     """After the commit: what this process keeps about the tenant's pages is older than the change."""
     after_commit(partial(services().boards.drop_of_tenant, current_actor().tenant_id))
 

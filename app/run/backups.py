@@ -34,7 +34,8 @@ _OURS = re.compile(
     ( TABLE | TABLE\ DATA | TABLE\ ATTACH | INDEX | INDEX\ ATTACH | CONSTRAINT | FK\ CONSTRAINT | CHECK\ CONSTRAINT
       | DEFAULT | SEQUENCE | SEQUENCE\ OWNED\ BY | SEQUENCE\ SET | ROW\ SECURITY | POLICY )\ public\ \S.*
     | (FUNCTION\ public | ACL\ public\ FUNCTION)\ ( record_events | blank_audit | make_month_of_actions
-      | ensure_users | apply_likes | count_rejections | write_events | write_page_events | admit_visits
+      | ensure_users | apply_likes | count_rejections | count_unknown_addresses | write_events | write_page_events
+      | admit_visits
       | claim_facts | read_claim_facts | record_payments )\(.*
     | ACL\ public\ (TABLE | COLUMN | SEQUENCE)\ \S.*
     | SCHEMA\ -\ public\ .* | (ACL | COMMENT)\ -\ SCHEMA\ public\ .*

@@ -52,8 +52,13 @@ def test_a_robots_view_is_rejected_with_its_reason(
 
 def test_neither_address_nor_agent_is_stored(client: FlaskClient, admin: Caller, key: str, settings: Settings) -> None:
     agent, address = FIREFOX + " canary-agent", "10.99.88.77"
-    assert send(client, key, headers={"User-Agent": agent}, address=address).get_json()["accepted"] == 1
-    tables = ("page_views_hour", "outbox", "seen_events", "page_visitors", "page_visitor_networks")
+    for body, field in (
+        ('{"page": "home"}', "accepted"),
+        ('{"url": "https://wiki.example/x?y=canary-agent"}', "rejected"),
+    ):
+        answer = send(client, key, body, headers={"User-Agent": agent}, address=address).get_json()
+        assert answer[field], answer
+    tables = ("page_views_hour", "outbox", "seen_events", "page_visitors", "page_visitor_networks", "unknown_addresses")
     with owner_tx() as tx:
         for table in tables:
             for row in tx.execute(text(f"SELECT x::text FROM {table} x")).scalars():

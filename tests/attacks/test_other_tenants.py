@@ -15,6 +15,7 @@ from app.http.rights import Access, declared
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.users import Role
 from tests.analytics.quests.questing import World
+from tests.beacons import send
 from tests.people import Caller, client_of, user_of
 
 
@@ -33,6 +34,7 @@ class Victim:
     template_id: str
     reward_id: str
     page: str = "victim-page"
+    unknown: str = "https://victim.example/unknown"
 
 
 TEMPLATE = {"title": "Stolen", "description": "of another tenant", "reward_xp": 10, "reward_reputation": 1}
@@ -97,6 +99,9 @@ CASES: dict[str, Case | None] = {
     "POST /api/v1/settings/weights/preview": None,
     "POST /api/v1/events": None,
     "GET /api/v1/ingest/rejections": None,
+    "GET /api/v1/ingest/unknown": None,
+    "POST /api/v1/ingest/unknown/pages": lambda v: {"json": {"url": v.unknown}},
+    "DELETE /api/v1/ingest/unknown": lambda v: {"query": {"url": v.unknown}},
     "POST /api/v1/quests": lambda v: {"json": {"user": "u-1", "template": v.template_id}},
     "GET /api/v1/quests": lambda v: {"query": {"creator": v.user}},
     "GET /api/v1/users/<user>/quests": lambda v: {"user": v.user},
@@ -180,6 +185,10 @@ def victim(client: FlaskClient, other_tenant: str) -> Victim:
     key = admin("POST", "/api/v1/keys", json={"origins": ["https://victim.example"]}).get_json()["key"]
     body = {"space": "secret", "title": "victim_title", "url": "https://victim.example/p"}
     assert admin("PUT", "/api/v1/pages/victim-page", json=body).status_code == 201
+    beacon = send(
+        client, key, '{"url": "https://victim.example/unknown"}', headers={"Origin": "https://victim.example"}
+    )
+    assert beacon.get_json()["rejected"], beacon.text
     session = user("GET", "/api/v1/auth/sessions").get_json()["items"][0]["id"]
     admin("PATCH", "/api/v1/settings", json={"integrity": {"points_per_hour": 1}})
     assert admin("PUT", "/api/v1/actions/catalog/victim-action", json={"points": 5}).status_code == 200

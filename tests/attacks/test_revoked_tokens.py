@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 from sqlalchemy import text
 
-from analytics.ingest import writes
+from analytics.ingest import rejections
 from analytics.ingest.writes import WriteRequest
 from tenants import credentials
 from tenants.db import tenant_tx, utcnow
@@ -106,7 +106,7 @@ def test_a_refused_view_is_recorded_once_with_or_without_an_idempotency_key(
 ) -> None:
     def refusals() -> tuple[int, float]:
         with tenant_tx(tenant) as tx:
-            stored = writes.rejections(tx, since=utcnow()).get(reason, 0)
+            stored = rejections.by_reason(tx, since=utcnow()).get(reason, 0)
         labels = {"tenant": tenant, "reason": reason}
         return stored, REGISTRY.get_sample_value("plaudit_events_rejected_total", labels) or 0
 

@@ -26,7 +26,10 @@ def full_tenant(client: FlaskClient, other_tenant: str) -> str:
     """A tenant with a row in every table there is."""
     admin, user = client_of(client, other_tenant), user_of(client, other_tenant)
     admin("PATCH", "/api/v1/settings", json={"signup_open": False}, headers={"Idempotency-Key": "k"})
-    key = admin("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()["key"]
+    key = admin("POST", "/api/v1/keys", json={"origins": [ORIGIN], "auto_pages": True}).get_json()["key"]
+    assert send(client, key, f'{{"url": "{ORIGIN}/makes-itself"}}').get_json()["accepted"] == 1
+    admin("PATCH", "/api/v1/settings", json={"limits": {"auto_pages_per_day": 0}})
+    assert send(client, key, f'{{"url": "{ORIGIN}/unknown"}}').get_json()["rejected"]
     admin("POST", f"/api/v1/users/{user.id}/password-reset")
     admin("PUT", "/api/v1/pages/p", json={"space": "s", "title": "t", "url": "/p"})
     user("PUT", "/api/v1/pages/p/like")

@@ -14,7 +14,7 @@ from psycopg.errors import LockNotAvailable
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
-from analytics.ingest import page_writes, writes
+from analytics.ingest import page_writes, rejections
 from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.reasons import Result
 from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest, commit_together
@@ -332,7 +332,7 @@ def test_connections_that_the_server_closed_meanwhile_cost_no_request(tenant: st
 
 def rejected(tenant: str) -> dict[str, int]:
     with tenant_tx(tenant) as tx:
-        return writes.rejections(tx, since=utcnow())
+        return rejections.by_reason(tx, since=utcnow())
 
 
 def test_what_was_answered_is_committed(tenant: str) -> None:

@@ -12,7 +12,6 @@ from analytics.ingest import writes
 from analytics.ingest.group_commit import GroupCommit
 from analytics.ingest.reasons import Result
 from analytics.ingest.writes import EventKind, Item, Outcome, WriteRequest, commit_together
-from analytics.windows import HOUR
 from tenants import credentials, users
 from tenants.credentials import ClientToken
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -127,17 +126,6 @@ def test_requests_of_several_tenants_are_written_together_without_those_of_a_rev
     assert (views_of(tenant), views_of(other_tenant)) == (0, 1), "nothing of that tenant yet"
     assert writes.commit_together([neighbour], shared=True) == []
     assert (neighbour.outcomes, views_of(tenant)) == ([Outcome(Result.ACCEPTED)], 1)
-
-
-def test_rejections_are_added_up_by_reason(tenant: str) -> None:
-    now = utcnow()
-    for at, rejected in ((now - HOUR, {"invalid": 2, "too_old": 1}), (now, {"invalid": 3}), (now, {"invalid": 4})):
-        with tenant_tx(tenant) as tx:
-            writes.apply(tx, WriteRequest(tenant, [], at, rejected=rejected))
-    with tenant_tx(tenant) as tx:
-        assert writes.rejections(tx, since=now - HOUR) == {"invalid": 9, "too_old": 1}
-        assert writes.rejections(tx, since=now) == {"invalid": 7}
-        assert writes.rejections(tx, since=now + 2 * HOUR) == {}
 
 
 def test_a_request_that_cannot_be_written_fails_alone(tenant: str, other_tenant: str) -> None:

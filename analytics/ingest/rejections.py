@@ -1,0 +1,30 @@
+"""How many events were refused, for a tenant's admins. (The SQL function `count_rejections` counts them.)"""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import BigInteger, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from tenants.db import Base, DeletedWithTenant, Tx
+
+
+class RejectionsHour(DeletedWithTenant, Base):
+    """How many events were refused, by hour and reason."""
+
+    __tablename__ = "ingest_rejections_hour"
+
+    bucket_hour: Mapped[datetime] = mapped_column(primary_key=True)
+    reason: Mapped[str] = mapped_column(primary_key=True)
+    rejected: Mapped[int] = mapped_column(BigInteger)
+
+
+def by_reason(tx: Tx, *, since: datetime) -> dict[str, int]:
+    """How many events of this tenant were refused since then, by reason."""
+    rows = tx.execute(
+        text("""
+            SELECT reason, sum(rejected)::bigint AS rejected FROM ingest_rejections_hour
+            WHERE tenant_id = :tenant AND bucket_hour > :since GROUP BY reason ORDER BY reason
+        """),
+        {"tenant": tx.tenant, "since": since - timedelta(hours=1)},
+    )
+    return {row.reason: row.rejected for row in rows}

@@ -1,0 +1,134 @@
+"""Addresses of refused views: counted in the refusal's commit, without values of queries, and at most 1,000."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from analytics import checks
+from analytics.ingest import page_writes, rejections, unknown_addresses, writes
+from analytics.ingest.unknown_addresses import MAX_ADDRESSES, AddressNotListed, masked
+from analytics.ingest.writes import EventKind, Item, WriteRequest, commit_together
+from tenants import credentials, retention
+from tenants.credentials import ClientToken
+from tenants.db import owner_tx, tenant_tx, utcnow
+from tests.analytics.conftest import put_page, views_of
+
+SITE = "https://wiki.example"
+
+
+def refuse(tenant: str, *addresses: str, title: str | None = None, now: datetime | None = None) -> None:
+    """Views of these addresses are refused in one commit."""
+    requests = [
+        WriteRequest(tenant, [], now or utcnow(), rejected={"unknown_page": 1}, unknown=(address, title))
+        for address in addresses
+    ]
+    assert commit_together(requests, shared=True) == []
+
+
+def listed(tenant: str, limit: int = 2000) -> dict[str, int]:
+    with tenant_tx(tenant) as tx:
+        return {row.address: row.refused for row in unknown_addresses.list_(tx, after=None, limit=limit)}
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        (f"{SITE}/a", f"{SITE}/a"),
+        (f"{SITE}/a?id=5&user=ada&id=6", f"{SITE}/a?id=*&user=*&id=*"),
+        (f"{SITE}/a?ada@example.org&x=", f"{SITE}/a?*&x=*"),
+        (f"{SITE}/a?a=b=c", f"{SITE}/a?a=*"),
+        (f"{SITE}/a?", f"{SITE}/a"),
+        (f"{SITE}/a?id=5#/b?token=c", f"{SITE}/a?id=*#/b?token=*"),
+        ("/a?id=5", "/a?id=*"),
+    ],
+)
+def test_no_value_of_a_query_is_shown(address: str, shown: str) -> None:
+    assert masked(address) == shown == masked(shown)
+
+
+def test_each_refusal_counts_and_the_newest_title_stays(tenant: str, other_tenant: str) -> None:
+    long_ago = utcnow() - timedelta(days=2)
+    refuse(tenant, f"{SITE}/a?id=1", f"{SITE}/b", f"{SITE}/a?id=2", title="Old\nTitle", now=long_ago)
+    refuse(tenant, f"{SITE}/a?id=3", title="\u202eNew " + "x" * 300)
+    refuse(tenant, f"{SITE}/a?id=3", f"{SITE}/{'x' * 3000}", f"{SITE}/?{'a=&' * 1000}")
+    assert listed(tenant) == {f"{SITE}/a?id=*": 4, f"{SITE}/b": 1}
+    assert listed(other_tenant) == {}
+    with tenant_tx(tenant) as tx:
+        a, b = (unknown_addresses.find(tx, address) for address in (f"{SITE}/a?id=*", f"{SITE}/b"))
+    assert (a.title, b.title) == ("New " + "x" * 196, "Old Title")
+    assert (a.first_seen, b.last_seen) == (long_ago, long_ago)
+    assert a.last_seen > long_ago
+    assert checks.check(tenant, now=utcnow()).differences == []
+
+
+def test_the_least_counted_leaves_when_another_address_comes(tenant: str) -> None:
+    addresses = [f"{SITE}/{number}" for number in range(MAX_ADDRESSES)]
+    refuse(tenant, *addresses)
+    refuse(tenant, *(one for one in addresses if one != f"{SITE}/500"))
+    assert len(listed(tenant)) == MAX_ADDRESSES
+    refuse(tenant, f"{SITE}/new")
+    rows = listed(tenant)
+    assert len(rows) == MAX_ADDRESSES
+    assert set(addresses) - set(rows) == {f"{SITE}/500"}, "the least counted, and not the new one"
+    refuse(tenant, f"{SITE}/newer")
+    assert set(addresses) - set(listed(tenant)) == {f"{SITE}/500"}, "which is the least counted now"
+    refuse(tenant, *(f"{SITE}/many/{number}" for number in range(MAX_ADDRESSES + 5)))
+    assert len(listed(tenant)) == MAX_ADDRESSES, "more than fit come at once"
+
+
+def test_they_are_counted_with_their_refusal_or_not_at_all(tenant: str) -> None:
+    """A commit in which a token is not valid any more writes nothing of its tenant: what is left is written again."""
+    put_page(tenant, "home")
+    with tenant_tx(tenant) as tx:
+        client_id = credentials.create_client(tx, name="x", scopes=["events:write"], now=utcnow()).client.id
+        credentials.revoke_client(tx, client_id, now=utcnow())
+    view = Item(EventKind.VIEW, "home", utcnow())
+    revoked = WriteRequest(tenant, [view], utcnow(), token=ClientToken(client_id, "t"))
+    beacon = WriteRequest(tenant, [view], utcnow(), rejected={"unknown_page": 1}, unknown=(f"{SITE}/a", None))
+    assert commit_together([revoked, beacon], shared=True) == [beacon]
+    assert (views_of(tenant), listed(tenant)) == (0, {})
+    assert commit_together([beacon], shared=True) == []
+    with tenant_tx(tenant) as tx:
+        writes.apply(tx, beacon)
+        assert rejections.by_reason(tx, since=utcnow() - timedelta(hours=1)) == {"unknown_page": 2}
+    assert (views_of(tenant), listed(tenant)) == (2, {f"{SITE}/a": 2})
+
+
+def test_an_address_leaves_seven_days_after_it_was_last_seen(tenant: str) -> None:
+    now = utcnow()
+    refuse(tenant, f"{SITE}/gone", f"{SITE}/stays", now=now - timedelta(days=7, seconds=1))
+    refuse(tenant, f"{SITE}/stays", now=now - timedelta(days=7) + timedelta(seconds=1))
+    retention.purge_expired(now=now)
+    assert listed(tenant) == {f"{SITE}/stays": 2}
+
+
+def test_what_became_a_page_is_forgotten_with_all_its_queries(tenant: str) -> None:
+    refuse(tenant, f"{SITE}/a", f"{SITE}/a?id=1", f"{SITE}/a?id=1&b=2", f"{SITE}/ab", f"{SITE}/b?id=1", f"{SITE}/b")
+    with tenant_tx(tenant) as tx:
+        unknown_addresses.forget(tx, f"{SITE}/a")
+        unknown_addresses.forget(tx, f"{SITE}/b?id=7")
+        unknown_addresses.dismiss(tx, f"{SITE}/ab")
+        with pytest.raises(AddressNotListed):
+            unknown_addresses.dismiss(tx, f"{SITE}/ab")
+        with pytest.raises(AddressNotListed):
+            unknown_addresses.find(tx, f"{SITE}/a")
+    assert listed(tenant) == {f"{SITE}/b": 1}
+
+
+def test_what_is_a_page_by_now_is_not_listed(tenant: str) -> None:
+    refuse(tenant, f"{SITE}/a?id=1", f"{SITE}/a/b", f"{SITE}/b", f"{SITE}/c?id=1")
+    with tenant_tx(tenant) as tx:
+        for url in ("http://www.wiki.example/a/", "/b", f"{SITE}/c?id=7"):
+            page_writes.put(tx, f"at{url[-1]}".strip("/"), space="s", title="t", url=url, now=utcnow())
+    assert listed(tenant) == {f"{SITE}/a/b": 1, f"{SITE}/c?id=*": 1}
+
+
+def test_the_check_finds_a_value_that_is_shown(tenant: str) -> None:
+    with owner_tx() as tx:
+        row = "INSERT INTO unknown_addresses VALUES (:t, '/a?token=secret', '/a', NULL, 1, now(), now())"
+        tx.execute(text(row), {"t": tenant})
+    (found,) = checks.check(tenant, now=utcnow()).differences
+    assert (found.where, found.found, found.expected) == ("unknown_addresses", 1, 0)
+    with owner_tx() as tx:
+        tx.execute(text("DELETE FROM unknown_addresses WHERE tenant_id = :t"), {"t": tenant})
