@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from analytics.boards import spaces
 from analytics.boards.series import Step
+from analytics.ingest.pages import Visibility
 from analytics.ingest.reasons import Reason
 from analytics.metrics import LIKES, METRICS, POINTS, REPUTATION, SCORE, VIEWS, XP, Counted, Metric
 from analytics.quests import states
@@ -35,6 +36,10 @@ REJECTION_TEXTS = {
     Reason.UNKNOWN_ACTION: "names an action that is not in the catalog",
     Reason.LIMITED: "was over a limit",
     Reason.BOT: "came from a robot",
+}
+VISIBILITY_TEXTS = {
+    Visibility.PRIVATE: "Private: who may see private pages",
+    Visibility.PUBLIC: "Public: also anybody with a publishable key",
 }
 SCOPE_TEXTS = {
     Scope.PAGES_WRITE: "create, change and delete pages",
@@ -171,6 +176,7 @@ def dashboard_names() -> dict[str, Any]:
         ],
         "weights": _entries(WEIGHT_LABELS),
         "rejection_reasons": {reason.value: text for reason, text in REJECTION_TEXTS.items()},
+        "visibilities": _entries(VISIBILITY_TEXTS),
         "client_scopes": _entries(SCOPE_TEXTS),
         "flag_rules": {rule.value: text for rule, text in RULE_TEXTS.items()},
         "flag_verdicts": {
@@ -233,5 +239,5 @@ def _action_field(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     }
 
 
-def _entries(labels: "Mapping[str, str] | Mapping[Scope, str] | Mapping[Status, str]") -> list[dict[str, str]]:
+def _entries(labels: Mapping[Any, str]) -> list[dict[str, str]]:
     return [{"name": str(name), "label": label} for name, label in labels.items()]

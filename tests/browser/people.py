@@ -9,6 +9,7 @@ import requests
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect
 
 from app.run.data_folder import read_state
+from tests.beacons import FIREFOX
 from tests.service import Service
 
 SHOTS = Path(__file__).parents[2] / ".build" / "screenshots"
@@ -20,6 +21,7 @@ class Wiki:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.headers = {"Authorization": f"Bearer {service.token()}"}
+        self._key: str | None = None
 
     def put(self, name: str, *, space: str, likes: int = 0, **fields: str) -> None:
         body = {"space": space, "title": f"Title of {name}", "url": f"https://wiki.example/{name}", **fields}
@@ -31,6 +33,16 @@ class Wiki:
     def like(self, name: str, user: str) -> None:
         address = f"{self.service.url}/api/v1/pages/{name}/likes/{user}"
         assert requests.put(address, headers=self.headers, timeout=10).ok
+
+    def view(self, url: str) -> dict[str, Any]:
+        """A view of an address, as the script of the tenant's site sends it."""
+        if self._key is None:
+            made = self.service.post("/api/v1/keys", json={"origins": ["https://wiki.example"]}, headers=self.headers)
+            self._key = made.json()["key"]
+        headers = {"Origin": "https://wiki.example", "User-Agent": FIREFOX}
+        answer = self.service.post(f"/api/v1/beacon?key={self._key}", json={"url": url}, headers=headers)
+        body: dict[str, Any] = answer.json()
+        return body
 
     def likes_on(self, space: str) -> list[int]:
         query = {"scope": f"space:{space}", "window": "7d", "metric": "likes"}

@@ -119,6 +119,7 @@ def test_nothing_is_wider_than_a_phones_screen(
 ) -> None:
     for name, title in NASTY.items():
         wiki.put(f"phone-{name}", space="phone", likes=2, title=title)
+    wiki.view(f"https://wiki.example/{NASTY['long']}")
     watched = Watched(browser, demo_service, **PHONE, color_scheme=scheme, storage_state=signed_in)
     page = watched.open("/dashboard?space=phone")
     expect(page.locator(".board tbody tr")).to_have_count(len(NASTY))
@@ -129,6 +130,7 @@ def test_nothing_is_wider_than_a_phones_screen(
         "/spaces",
         "/admin/access",
         "/admin/weights",
+        "/admin/rejections",
     ):
         page.goto(f"{demo_service.url}/dashboard{path}")
         page.wait_for_load_state("networkidle")
@@ -344,6 +346,46 @@ def test_the_admin_pages_work(watched: Watched, wiki: Wiki) -> None:
     expect(page.get_by_text("Nothing suspicious")).to_be_visible()
     page.get_by_role("button", name="Rejected events").click()
     expect(page.locator(".list code", has_text="unknown_page")).to_be_visible()
+    watched.errors = [text for text in watched.errors if "422" not in text]
+    watched.all_is_well()
+
+
+def test_an_unknown_address_becomes_a_page_in_one_click(watched: Watched, wiki: Wiki) -> None:
+    """Also by keyboard; another one with a title of the admin's own, and a third is dismissed."""
+    rules = {"space_rules": [{"prefix": "/manual/", "space": "manual"}]}
+    settings = f"{wiki.service.url}/api/v1/settings"
+    assert requests.patch(settings, json=rules, headers=wiki.headers, timeout=10).ok
+    with wiki.database() as database:
+        database.execute("DELETE FROM unknown_addresses")
+    paths = ["/manual/install-guide?lang=en", "/manual/long/" + "x" * 200, "/news"]
+    for count, path in enumerate(reversed(paths), 1):
+        for _ in range(count):
+            assert wiki.view(f"https://wiki.example{path}")["rejected"][0]["code"] == "unknown_page"
+    page = watched.open("/dashboard/admin/rejections")
+    rows = page.locator("section", has=page.get_by_role("heading", name="Unknown addresses")).locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.first).to_contain_text("https://wiki.example/manual/install-guide?lang=*")
+    expect(rows.first.locator(".number")).to_contain_text("3")
+    watched.shoot("unknown-addresses")
+    page.get_by_role("button", name=re.compile("^Make this a page: .*install-guide")).click()
+    expect(page.locator(".notice")).to_contain_text("install-guide is a page now, in the space manual")
+    expect(rows).to_have_count(2)
+    expect(rows.first.get_by_role("button", name="Make this a page")).to_be_focused()
+    assert wiki.view("https://wiki.example/manual/install-guide?lang=de")["accepted"] == 1
+    rows.first.locator("summary").click()
+    rows.first.get_by_label("Title").fill("Our own title")
+    rows.first.get_by_label("Space").fill("not a key")
+    watched.shoot("unknown-addresses-form")
+    rows.first.locator("form button").click()
+    expect(rows.first.locator("form .wrong").filter(has_text="1 to 64 of")).to_be_visible()
+    rows.first.get_by_label("Space").fill("own")
+    page.keyboard.press("Enter")
+    expect(page.locator(".notice")).to_contain_text("Our own title is a page now, in the space own")
+    watched.shoot("unknown-addresses-made")
+    page.keyboard.press("Tab")
+    expect(rows.first.get_by_role("button", name="Dismiss")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("There are no unknown addresses")).to_be_visible()
     watched.errors = [text for text in watched.errors if "422" not in text]
     watched.all_is_well()
 

@@ -11,6 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from analytics.boards.series import Step
+from analytics.ingest.pages import Visibility
 from analytics.ingest.reasons import Reason
 from analytics.metrics import METRICS, counted_metrics, page_columns
 from analytics.quests.rewards import PaymentState
@@ -31,6 +32,7 @@ from tenants.credentials import Scope
         (Step, labels.STEP_LABELS),
         (Reason, labels.REJECTION_TEXTS),
         (Scope, labels.SCOPE_TEXTS),
+        (Visibility, labels.VISIBILITY_TEXTS),
         (Rule, labels.RULE_TEXTS),
         (Status, labels.QUEST_STATUS_LABELS),
         (QuestStep, labels.QUEST_STEP_TEXTS),

@@ -6,7 +6,7 @@ import { h, userText } from "../dom.js";
 import { form } from "../form.js";
 import { ago } from "../format.js";
 import { names } from "../names.js";
-import { card, confirmButton, dataTable, unfold } from "./components.js";
+import { badge, card, confirmButton, dataTable, unfold } from "./components.js";
 
 // The client that was just created: its secret stays on screen until the admin confirms having saved it.
 let createdClient = null;
@@ -92,7 +92,15 @@ function keyRow(key, reload) {
   return h(
     "tr",
     {},
-    h("td", {}, userText(key.name), h("div", { class: "quiet" }, h("code", {}, key.key)), snippetOf(key.key)),
+    h(
+      "td",
+      {},
+      userText(key.name),
+      " ",
+      key.auto_pages && badge("pages make themselves"),
+      h("div", { class: "quiet" }, h("code", {}, key.key)),
+      snippetOf(key),
+    ),
     h("td", {}, key.origins.join(", ")),
     h("td", {}, ago(key.created_at)),
     h("td", { class: "acts" }, revoke),
@@ -100,11 +108,12 @@ function keyRow(key, reload) {
 }
 
 /** The script tag that counts the views of a page. */
-function snippetOf(key) {
+function snippetOf({ key, auto_pages }) {
   const tag = `<script defer src="${location.origin}/plaudit.js" data-key="${key}"></script>`;
+  const which = auto_pages ? "On each of your pages:" : "On each of your pages, which you have registered before:";
   return unfold(
     "How to use it",
-    h("p", { class: "quiet" }, "On each of your pages, which you have registered with the API before:"),
+    h("p", { class: "quiet" }, which),
     h("p", {}, h("code", {}, tag)),
   );
 }
@@ -121,9 +130,10 @@ function keyForm(reload) {
         hint: "Sites that may use this key, separated by spaces.",
         required: true,
       },
+      { name: "auto_pages", label: "The first view of an unknown address makes its page", type: "checkbox" },
     ],
-    submit: async ({ name, origins }) => {
-      await send("POST", "/api/v1/keys", { name, origins: origins.split(/[\s,]+/).filter(Boolean) });
+    submit: async ({ origins, ...others }) => {
+      await send("POST", "/api/v1/keys", { ...others, origins: origins.split(/[\s,]+/).filter(Boolean) });
       reload();
     },
   });

@@ -1,4 +1,4 @@
-// How many events were rejected in a window, by reason.
+// How many events were rejected in a window, by reason; and the addresses of refused views.
 
 import { get, withQuery } from "../api.js";
 import { choice, empty, failure } from "../components.js";
@@ -6,6 +6,7 @@ import { h, replace } from "../dom.js";
 import { number } from "../format.js";
 import { names, slidingWindows } from "../names.js";
 import { card, dataTable, numberCell, numbers } from "./components.js";
+import { unknownAddressesCard } from "./unknown_addresses.js";
 
 export async function rejectionsTab() {
   let window = slidingWindows[0].name;
@@ -24,7 +25,8 @@ export async function rejectionsTab() {
     }
   };
   await read();
-  return card("Rejected events", "Nothing is dropped silently", h("div", { class: "filters" }, windowChoice), body);
+  const filters = h("div", { class: "filters" }, windowChoice);
+  return [card("Rejected events", "Nothing is dropped silently", filters, body), unknownAddressesCard()];
 }
 
 function tableOf(counts) {
