@@ -104,6 +104,7 @@ SHARED_BY = {
         "tests/browser/test_dashboard.py",
         "tests/browser/test_quests.py",
         "tests/browser/test_script.py",
+        "tests/browser/test_single_page.py",
         "tests/faults/test_revocation.py",
         "tests/faults/test_up.py::test_a_folder_in_use_is_reported_in_one_line",
         "tests/faults/test_up.py::test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill",

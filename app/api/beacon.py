@@ -1,7 +1,6 @@
 """Views and likes from browsers: the beacon, and the script that sends it."""
 
 from datetime import datetime
-from pathlib import Path
 from typing import assert_never
 
 from flask import Response, request
@@ -22,6 +21,7 @@ from app.http.auth import caller_network, current_key
 from app.http.edge import quiet
 from app.http.rights import public, publishable_key
 from app.http.services import services
+from app.ui import script as plaudit_script
 from tenants import settings as tenant_settings
 from tenants.credentials import ValidKey
 from tenants.db import tenant_tx, utcnow
@@ -32,7 +32,6 @@ from tenants.throttle import TooMany
 blueprint = Blueprint("beacon", __name__, url_prefix="", description="Views and likes from browsers")
 
 MAX_BEACON_BYTES = 4096
-SCRIPT = Path(__file__).parents[1] / "ui" / "static" / "plaudit.js"
 
 
 @blueprint.post("/api/v1/beacon")
@@ -151,8 +150,4 @@ def refused(limits: BeaconLimits, reason: Reason, detail: str) -> Tally:
 @public
 @blueprint.doc(summary="The script that sends the beacon", responses={"200": {"description": "JavaScript"}})
 def script() -> Response:
-    return Response(
-        SCRIPT.read_bytes(),
-        content_type="text/javascript; charset=utf-8",
-        headers={"Cache-Control": "public, max-age=3600", "Cross-Origin-Resource-Policy": "cross-origin"},
-    )
+    return plaudit_script.serve()

@@ -47,6 +47,10 @@ def serve(name: str, *, cache_control: str) -> Response:
     file = assets().files.get(name)
     if file is None:
         raise NotFound
+    return respond(file, cache_control=cache_control)
+
+
+def respond(file: Asset, *, cache_control: str) -> Response:
     zipped = request.accept_encodings.quality("gzip") > 0
     response = Response(file.zipped if zipped else file.plain, content_type=file.content_type)
     response.headers["Vary"] = "Accept-Encoding"

@@ -212,11 +212,3 @@ def test_a_page_is_found_by_its_address(client: FlaskClient, admin: Caller, key:
 )
 def test_a_bad_beacon_is_4xx(client: FlaskClient, key: str, body: str, status: int) -> None:
     assert send(client, key, body).status_code == status
-
-
-def test_the_script_may_be_loaded_by_any_site_and_kept_for_an_hour(client: FlaskClient) -> None:
-    answer = client.get("/plaudit.js")
-    assert answer.content_type == "text/javascript; charset=utf-8"
-    assert answer.headers["Cross-Origin-Resource-Policy"] == "cross-origin"
-    assert answer.headers["Cache-Control"] == "public, max-age=3600"
-    assert "/api/v1/beacon" in answer.text
