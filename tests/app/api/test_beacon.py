@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import json
-
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
