@@ -2,13 +2,29 @@
 
 The SQL function `apply_likes` (migration 0017) has the rule; the group commit calls it. A like that was taken back
 keeps its row for a while, with the time of that: an older like that arrives late is then known to be outdated.
+
+Lists of likes are ordered by `liked_at`, newest first. It never goes back: who likes a page again is at the beginning
+then. So whoever reads a list slice by slice sees no like twice, and misses none that has not changed meanwhile.
 """
 
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Boolean, Computed, ForeignKeyConstraint, Index, Uuid, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Computed,
+    ForeignKeyConstraint,
+    Index,
+    Select,
+    Uuid,
+    select,
+    text,
+    tuple_,
+)
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
 from analytics import outbox
 from analytics.outbox import Kind
@@ -20,7 +36,7 @@ class PageLike(TenantOwned, Base):
     __table_args__ = (
         ForeignKeyConstraint(["tenant_id", "page_id"], ["pages.tenant_id", "pages.id"], ondelete="CASCADE"),
         ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
-        Index("ix_page_likes_user", "tenant_id", "user_id"),
+        Index("ix_page_likes_user", "tenant_id", "user_id", "liked_at", "page_id"),
         Index(
             "ix_page_likes_time",
             "tenant_id",
@@ -33,6 +49,7 @@ class PageLike(TenantOwned, Base):
             "tenant_id",
             "page_id",
             "liked_at",
+            "user_id",
             postgresql_where=text("liked_at IS NOT NULL"),
         ),
         Index("ix_page_likes_unliked", "tenant_id", "decided_at", postgresql_where=text("liked_at IS NULL")),
@@ -45,6 +62,37 @@ class PageLike(TenantOwned, Base):
     # When the newest event about it happened.
     decided_at: Mapped[datetime]
     liked: Mapped[bool] = mapped_column(Boolean, Computed("liked_at IS NOT NULL", persisted=True), nullable=True)
+
+
+def liked_at(tx: Tx, page_id: int, user_id: UUID) -> datetime | None:
+    """Since when the user likes the page; None: they do not."""
+    return tx.scalar(select(PageLike.liked_at).where(PageLike.page_id == page_id, PageLike.user_id == user_id))
+
+
+def total(tx: Tx, page_id: int) -> int:
+    """How many like the page."""
+    counted = text("SELECT likes FROM page_counters WHERE tenant_id = :tenant AND page_id = :page")
+    return int(tx.scalar(counted, {"tenant": tx.tenant, "page": page_id}) or 0)
+
+
+def of_page(tx: Tx, page_id: int, *, after: tuple[datetime, UUID] | None, limit: int) -> list[PageLike]:
+    """The likes of a page, newest first, from a position (`liked_at`, `user_id`) on."""
+    return list(tx.scalars(_newest(PageLike.page_id == page_id, PageLike.user_id, after, limit)))
+
+
+def of_user(tx: Tx, user_id: UUID, *, after: tuple[datetime, int] | None, limit: int) -> list[PageLike]:
+    """The likes of a user, newest first, from a position (`liked_at`, `page_id`) on."""
+    return list(tx.scalars(_newest(PageLike.user_id == user_id, PageLike.page_id, after, limit)))
+
+
+def _newest(
+    whose: ColumnElement[bool], tie: InstrumentedAttribute[Any], after: tuple[datetime, Any] | None, limit: int
+) -> Select[PageLike]:
+    """Both are read in the order of an index."""
+    wanted = select(PageLike).where(whose, PageLike.liked_at.is_not(None))
+    if after is not None:
+        wanted = wanted.where(tuple_(PageLike.liked_at, tie) < after)
+    return wanted.order_by(PageLike.liked_at.desc(), tie.desc()).limit(limit)
 
 
 def remove_all(tx: Tx, user_id: UUID) -> int:

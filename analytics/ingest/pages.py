@@ -109,6 +109,12 @@ def list_(tx: Tx, *, space: str | None, before: int | None, limit: int, public_o
     return list(tx.scalars(query))
 
 
+def find_all(tx: Tx, page_ids: Collection[int], *, public_only: bool) -> list[Page]:
+    """Those of these pages that exist. With `public_only` private ones do not."""
+    query = select(Page).where(Page.id.in_(page_ids))
+    return list(tx.scalars(query.where(Page.visibility == Visibility.PUBLIC) if public_only else query))
+
+
 def ids_of(tx: Tx, external_ids: Sequence[str], *, public_only: bool) -> dict[str, str]:
     """External id → our id, of those that exist. With `public_only` private pages do not."""
     rows = tx.execute(

@@ -1,20 +1,24 @@
-"""The action catalog (what users are paid for), and action tokens (how a tenant's app vouches for an action)."""
+"""The action catalog (what users are paid for), action tokens (how an app vouches for an action), and the audit."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import marshmallow as ma
 from flask.typing import ResponseReturnValue
 
 from analytics.scores import actions, catalog, tokens
+from analytics.scores import audit as audit_of_actions
 from analytics.scores.actions import AboveCatalog
 from analytics.scores.catalog import Terms
-from app.api.blueprint import Blueprint, Schema, StrictBoolean
-from app.api.users import resolve
+from app.api.blueprint import Blueprint, Schema, SliceIn, StrictBoolean
+from app.api.users import ActionEventOut, NamedUserOut, resolve
+from app.http import cursors, paging
 from app.http.auth import current_actor
 from app.http.rights import May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
+from tenants import users
 from tenants.db import utcnow
 
 blueprint = Blueprint("actions", __name__, url_prefix="/api/v1", description="Actions")
@@ -76,6 +80,49 @@ class TokenOut(Schema):
     action_token = ma.fields.String(required=True)
     expires_at = ma.fields.AwareDateTime()
     max_points = ma.fields.Integer()
+
+
+class AuditIn(SliceIn):
+    user = ma.fields.String(
+        validate=ma.validate.Length(1, 132), metadata={"description": "our id, `ext:<external_id>`, or `me`"}
+    )
+    type = ma.fields.String(validate=ma.validate.Length(1, 64), metadata={"description": "the action's type"})
+    start = ma.fields.AwareDateTime(data_key="from")
+    end = ma.fields.AwareDateTime(data_key="to", metadata={"description": "not included"})
+
+
+class AuditLineOut(ActionEventOut):
+    user = ma.fields.Nested(NamedUserOut)
+
+
+class AuditOut(Schema):
+    items = ma.fields.List(ma.fields.Nested(AuditLineOut))
+    next_cursor = ma.fields.String(allow_none=True)
+
+
+@blueprint.get("/actions")
+@requires(May.SEE_AUDIT)
+@blueprint.arguments(AuditIn, location="query")
+@blueprint.response(200, AuditOut)
+def list_actions(query: dict[str, Any]) -> Any:
+    """The audit of all users' actions, newest first, as long as it is kept.
+
+    With `user` and `type` a bounded part of the user's actions is looked at: an answer may have few items, or none, and
+    still a `next_cursor`.
+    """
+    before = paging.slice_of(query, received_at=datetime, id=UUID).after
+    with actor_tx() as tx:
+        user_id = resolve(tx, query["user"], current_actor()).id if "user" in query else None
+        wanted = audit_of_actions.Filter(user_id, query.get("type"), query.get("start"), query.get("end"))
+        listed = audit_of_actions.list_(tx, wanted, before=before, limit=query["limit"])
+        named = users.find_all(tx, {line.user_id for line in listed.lines})
+    names = [field.attribute or name for name, field in ActionEventOut().fields.items()]
+    return {
+        "items": [
+            {name: getattr(line, name) for name in names} | {"user": named.get(line.user_id)} for line in listed.lines
+        ],
+        "next_cursor": cursors.encode(*listed.next) if listed.next is not None else None,
+    }
 
 
 @blueprint.get("/actions/catalog")

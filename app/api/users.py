@@ -59,6 +59,15 @@ class UserOut(Schema):
     updated_at = ma.fields.AwareDateTime()
 
 
+class NamedUserOut(Schema):
+    """Who it is, in lists of something else."""
+
+    id = ma.fields.UUID(required=True)
+    external_id = ma.fields.String(allow_none=True)
+    username = ma.fields.String(allow_none=True)
+    avatar_url = ma.fields.String(allow_none=True)
+
+
 class UsersIn(SliceIn):
     q = ma.fields.String(
         validate=ma.validate.Length(1, 128),

@@ -45,10 +45,13 @@ class May(Enum):
     READ_PAGES = ("read pages", {Scope.STATS_READ, Scope.PAGES_WRITE}, {Role.MEMBER, Role.ADMIN})
     SEND_EVENTS = ("send views, likes and events", {Scope.EVENTS_WRITE}, {Role.ADMIN})
     LIKE = ("like pages for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    SEE_LIKERS = ("see who likes a page", {Scope.STATS_READ}, {Role.ADMIN})
+    SEE_LIKES = ("see what a user likes", {Scope.STATS_READ}, {Role.MEMBER, Role.ADMIN})
     SEE_REJECTIONS = ("see how many events were refused", {Scope.ADMIN, Scope.EVENTS_WRITE}, {Role.ADMIN})
     MANAGE_CATALOG = ("change the action catalog", {Scope.ADMIN}, {Role.ADMIN})
     ISSUE_ACTION_TOKENS = ("issue action tokens", {Scope.ACTIONS_WRITE}, {Role.ADMIN})
     ACT = ("claim actions for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    SEE_AUDIT = ("see the audit of all actions", {Scope.ADMIN}, {Role.ADMIN})
     REVIEW_INTEGRITY = ("review suspicious scores", {Scope.ADMIN}, {Role.ADMIN})
     SEE_SCORES = ("see a user's ledger", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
     HANDLE_PERSONAL_DATA = (

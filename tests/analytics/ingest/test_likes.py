@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import permutations, product
 from typing import Any
 
@@ -10,12 +11,14 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics.ingest import writes
+from analytics.ingest import likes, writes
 from analytics.ingest.reasons import Result
 from analytics.ingest.writes import EventKind, Item, WriteRequest
-from tenants.db import tenant_tx, utcnow
-from tests.analytics.conftest import likes_of
+from tenants import users
+from tenants.db import owner_tx, tenant_tx, utcnow
+from tests.analytics.conftest import likes_of, put_page
 from tests.people import Caller, user_of
+from tests.plans import assert_read_in_order, plans_of
 
 
 def test_fifty_identical_likes_at_once_are_one(app: Flask, sender: Caller, tenant: str, page: str) -> None:
@@ -33,8 +36,8 @@ def test_like_unlike_like_is_one_and_the_count_is_right_each_time(client: FlaskC
     user = user_of(client, tenant)
     path = f"/api/v1/pages/{page}/like"
     steps = [("PUT", True, 1), ("PUT", True, 1), ("DELETE", False, 0), ("DELETE", False, 0), ("PUT", True, 1)]
-    for method, liked, likes in steps:
-        assert user(method, path).get_json() == {"liked": liked, "likes": likes}
+    for method, liked, total in steps:
+        assert user(method, path).get_json() == {"liked": liked, "likes": total}
     assert likes_of(tenant, page) == (1, 1)
 
 
@@ -164,3 +167,91 @@ def test_a_thousand_changes_of_one_like_write_its_row_once(tenant: str, page: st
         writes.apply(tx, WriteRequest(tenant, items, now))
         assert tx.scalars(rows).one() - before == 1
     assert likes_of(tenant, page) == (1, 1)
+
+
+def walk(read: Any, key: str, *, limit: int, meanwhile: Any = None) -> list[Any]:
+    """All of a list, slice by slice; after the first slice something happens."""
+    found: list[Any] = []
+    after = None
+    while rows := read(after, limit):
+        found += [getattr(row, key) for row in rows]
+        after = (rows[-1].liked_at, getattr(rows[-1], key))
+        if meanwhile is not None:
+            meanwhile()
+            meanwhile = None
+    return found
+
+
+def test_lists_of_likes_are_newest_first_and_consistent_whatever_happens_between_two_slices(
+    sender: Caller, tenant: str
+) -> None:
+    pages = [put_page(tenant, f"p-{number}") for number in range(3)]
+    for user in ("a", "b", "c", "d", "e"):
+        happen(tenant, "p-0", user, (LIKE, 1 if user in "abc" else 2))  # equal times
+    with tenant_tx(tenant) as tx:
+        ids = {user: users.find(tx, f"ext:{user}").id for user in "abcde"}
+
+    def likers(after: Any, limit: int) -> Any:
+        with tenant_tx(tenant) as tx:
+            return likes.of_page(tx, pages[0], after=after, limit=limit)
+
+    in_order = sorted((ids[user] for user in "de"), reverse=True) + sorted((ids[user] for user in "abc"), reverse=True)
+    for limit in (1, 2, 5, 9):
+        assert walk(likers, "user_id", limit=limit) == in_order
+
+    def change() -> None:
+        last_name = next(user for user in "abc" if ids[user] == in_order[-1])
+        first_name = next(user for user in "de" if ids[user] == in_order[0])
+        happen(tenant, "p-0", last_name, (UNLIKE, 3), (LIKE, 4))  # not seen yet, and at the beginning now
+        happen(tenant, "p-0", first_name, (UNLIKE, 5), (LIKE, 6))  # seen, and liked again
+
+    assert walk(likers, "user_id", limit=2, meanwhile=change) == in_order[:-1], "none twice, no unchanged one missing"
+    assert walk(likers, "user_id", limit=2)[:2] == [in_order[0], in_order[-1]]
+
+    happen(tenant, "p-1", "a", (LIKE, 9))
+    happen(tenant, "p-2", "a", (LIKE, 9), (UNLIKE, 10))
+    with tenant_tx(tenant) as tx:
+        assert [row.page_id for row in likes.of_user(tx, ids["a"], after=None, limit=9)] == [pages[1], pages[0]]
+        assert likes.liked_at(tx, pages[1], ids["a"]) == START + timedelta(minutes=9)
+        assert likes.liked_at(tx, pages[2], ids["a"]) is None
+        assert likes.liked_at(tx, pages[2], ids["b"]) is None
+        assert (likes.total(tx, pages[0]), likes.total(tx, pages[2])) == (5, 0)
+
+
+MANY = 200
+FILL = [
+    """
+    INSERT INTO users (tenant_id, id, external_id, created_at, updated_at)
+    SELECT :tenant, gen_random_uuid(), 'u-' || n, now(), now() FROM generate_series(1, :many) n
+    """,
+    """
+    INSERT INTO pages (tenant_id, external_id, space_key, title, url, created_at, updated_at)
+    SELECT :tenant, 'p-' || n, 'eng', 'Page', '/p-' || n, now(), now() FROM generate_series(1, :many) n
+    """,
+    """
+    INSERT INTO page_likes (tenant_id, page_id, user_id, liked_at, decided_at)
+    SELECT :tenant, p.id, u.id,
+           CASE WHEN hashtext(u.id::text) % 10 <> 0 THEN date_trunc('hour', now()) - p.id % 24 * interval '1 hour' END,
+           now()
+    FROM pages p CROSS JOIN users u WHERE p.tenant_id = :tenant AND u.tenant_id = :tenant
+    """,
+    "ANALYZE page_likes",
+]
+
+
+def test_of_many_likes_those_of_a_page_and_of_a_user_are_read_in_the_order_of_an_index(tenant: str) -> None:
+    with owner_tx() as tx:
+        for statement in FILL:
+            tx.execute(text(statement), {"tenant": tenant, "many": MANY} if ":tenant" in statement else {})
+    with tenant_tx(tenant) as tx:
+        row = tx.execute(text("SELECT page_id, user_id FROM page_likes WHERE liked_at IS NOT NULL LIMIT 1")).one()
+        now = utcnow()
+        for read in (
+            partial(likes.of_page, tx, row.page_id, after=None, limit=21),
+            partial(likes.of_page, tx, row.page_id, after=(now, row.user_id), limit=21),
+            partial(likes.of_user, tx, row.user_id, after=None, limit=21),
+            partial(likes.of_user, tx, row.user_id, after=(now, row.page_id), limit=21),
+        ):
+            assert len(read()) == 21
+            (plan,) = plans_of(tx, read)
+            assert_read_in_order(plan, most=21)

@@ -1,12 +1,14 @@
 """The action catalog and action tokens over HTTP."""
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from tests.people import Caller
+from tenants.db import utcnow
+from tests.people import Caller, client_of, user_of
 
 
 def test_an_impossible_cap_names_its_field(app_client: Caller) -> None:
@@ -65,3 +67,35 @@ def test_a_token_for_nobody_or_nothing_is_refused(
 def test_a_user_issues_no_token_for_themselves(player: Caller) -> None:
     body = {"user": player.id, "action_type": "post"}
     assert player("POST", "/api/v1/action-tokens", json=body).status_code == 403
+
+
+def test_admins_list_the_actions_of_all_users(admin: Caller, player: Caller, client: FlaskClient, tenant: str) -> None:
+    other = user_of(client, tenant)
+    for caller, action in ((player, "post"), (other, "post"), (player, "answer")):
+        claim = {"actionId": str(uuid4()), "actionType": action, "timestamp": utcnow().isoformat()}
+        assert caller("POST", "/api/v1/scores/update", json=claim).status_code == 200
+
+    def listed(**query: Any) -> list[tuple[str, str]]:
+        answer = admin("GET", "/api/v1/actions", query_string=query)
+        assert answer.status_code == 200, answer.text
+        return [(item["user"]["id"], item["action_type"]) for item in answer.get_json()["items"]]
+
+    everything = [(player.id, "answer"), (other.id, "post"), (player.id, "post")]
+    assert listed() == everything
+    first = admin("GET", "/api/v1/actions?limit=2").get_json()
+    assert listed(limit=2, cursor=first["next_cursor"]) == everything[2:]
+    assert set(first["items"][0]) >= {"id", "received_at", "points", "verification", "ip", "metadata", "user"}
+    assert listed(user=player.id) == [everything[0], everything[2]]
+    assert listed(type="post") == everything[1:]
+    assert listed(user=player.id, type="post") == everything[2:]
+    second = first["items"][1]["received_at"]
+    assert (listed(**{"from": second}), listed(to=second)) == (everything[:2], everything[2:])
+    assert listed(**{"from": "0001-01-01T00:00:00+23:00", "to": "9999-12-31T23:59:59-23:00"}) == everything
+    assert listed(type="nothing") == []
+    other("DELETE", "/api/v1/users/me")
+    item = admin("GET", "/api/v1/actions?type=post").get_json()["items"][0]
+    assert (item["user"]["id"], item["user"]["username"], item["ip"]) == (other.id, None, None), "erased"
+    for query, status in (("user=ext:nobody", 404), ("from=yesterday", 422), ("cursor=zzz", 422), ("q=x", 422)):
+        assert admin("GET", f"/api/v1/actions?{query}").status_code == status, query
+    assert player("GET", "/api/v1/actions").status_code == 403
+    assert client_of(client, tenant, "stats:read", "users:write")("GET", "/api/v1/actions").status_code == 403

@@ -1,0 +1,26 @@
+"""Who likes a page and what a user likes, and the audit of all users, by an index.
+
+The indexes of likes and of the audit are built anew with the columns by which their lists are ordered. Meanwhile likes
+and actions wait; reads do not, but for a moment at the end.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0023"
+down_revision = "0021"
+
+
+def upgrade() -> None:
+    is_liked = sa.text("liked_at IS NOT NULL")
+    build_anew("ix_page_likes_page_time", "page_likes", ["page_id", "liked_at", "user_id"], where=is_liked)
+    build_anew("ix_page_likes_user", "page_likes", ["user_id", "liked_at", "page_id"])
+    build_anew("ix_action_events_user", "action_events", ["user_id", "received_at", "id"])
+    op.create_index("ix_action_events_type", "action_events", ["tenant_id", "action_type", "received_at", "id"])
+
+
+def build_anew(name: str, table: str, columns: list[str], *, where: sa.TextClause | None = None) -> None:
+    """Build an index with other columns, and drop the old one only then: dropping it locks out reads too."""
+    op.create_index(f"{name}_new", table, ["tenant_id", *columns], postgresql_where=where)
+    op.drop_index(name)
+    op.execute(f"ALTER INDEX {name}_new RENAME TO {name}")
