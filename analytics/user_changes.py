@@ -6,8 +6,8 @@ from typing import Any
 
 from analytics import outbox
 from analytics.outbox import Kind
-from tenants import sessions
-from tenants.db import Tx
+from tenants import sessions, suspensions
+from tenants.db import Tx, tenant_tx
 from tenants.users import User
 
 # What decides on which boards a user is.
@@ -20,3 +20,16 @@ def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime
     if SHOWN_ON_BOARDS & changes.keys():
         outbox.mark_stale(tx, Kind.USER, [str(user.id)])
     return changed
+
+
+def end_suspensions(tenant_id: str, *, now: datetime) -> int:
+    """Show users again whose suspension has come to its end, in bounded steps. Returns how many they were."""
+    ended = 0
+    while True:
+        with tenant_tx(tenant_id) as tx:
+            user_ids = suspensions.end_due(tx, now=now)
+            if user_ids:
+                outbox.mark_stale(tx, Kind.USER, [str(user_id) for user_id in user_ids])
+        ended += len(user_ids)
+        if len(user_ids) < suspensions.MAX_PER_STEP:
+            return ended

@@ -52,9 +52,9 @@ def needs_rehash(stored: str) -> bool:
     return _hasher.check_needs_rehash(stored)
 
 
-def check_length(password: str) -> None:
+def check_length(password: str, *, field: str = "password") -> None:
     if not MIN_CHARS <= len(password) <= MAX_CHARS:
-        raise Invalid.field("password", f"{MIN_CHARS} to {MAX_CHARS} characters")
+        raise Invalid.field(field, f"{MIN_CHARS} to {MAX_CHARS} characters")
 
 
 @cache

@@ -237,12 +237,14 @@ def _answer_of(session_id: str, row: Any) -> tuple["_ValidSession | None", Seque
 
 
 # Of users who are not suspended, in a tenant that was not deleted. One round trip: the first call with each token asks.
+# A suspension ends all sessions; what began after its end is valid, also before a job has removed it from the user.
+# (No clock is asked about it: the answer is kept, so it must not become another one as time passes.)
 _VALID_SESSIONS = """
     SELECT s.id AS session_id, u.id, u.role, u.sees_private, s.expires_at FROM sessions s
     JOIN users u ON u.tenant_id = s.tenant_id AND u.id = s.user_id
     JOIN tenants t ON t.id = s.tenant_id
     WHERE s.tenant_id = %s AND s.id = ANY(%s::uuid[]) AND s.revoked_at IS NULL AND s.expires_at > now()
-      AND u.suspended_at IS NULL AND t.deleted_at IS NULL
+      AND (u.suspended_at IS NULL OR s.created_at >= u.suspended_until) AND t.deleted_at IS NULL
 """
 
 
@@ -296,9 +298,11 @@ def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = No
     return True
 
 
-def revoke_all(tx: Tx, user_id: UUID, *, now: datetime) -> int:
-    """End every session of a user. Returns how many they were."""
+def revoke_all(tx: Tx, user_id: UUID, *, now: datetime, except_id: UUID | None = None) -> int:
+    """End every session of a user (but for one, if given). Returns how many they were."""
     ended = update(Session).where(Session.user_id == user_id, Session.revoked_at.is_(None)).values(revoked_at=now)
+    if except_id is not None:
+        ended = ended.where(Session.id != except_id)
     liveness.record(tx, [_user_name(user_id)])
     return len(tx.scalars(ended.returning(Session.id)).all())
 
@@ -313,6 +317,13 @@ def reset_password(tx: Tx, token: str, password_hash: str, *, now: datetime) -> 
     """Set the new password and end every session. Returns the user, and how many sessions have ended."""
     user_id = resets.consume(tx, token, password_hash, now=now)
     return user_id, revoke_all(tx, user_id, now=now)
+
+
+def change_password(tx: Tx, user_id: UUID, password_hash: str, *, keep: UUID | None, now: datetime) -> int:
+    """Set the new password of a user, who is locked; end every session but one. Returns how many have ended."""
+    users.set_password(tx, user_id, password_hash, now=now)
+    resets.delete_for(tx, user_id)
+    return revoke_all(tx, user_id, now=now, except_id=keep)
 
 
 def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> User:

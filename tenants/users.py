@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import ceilings, passwords
+from tenants import ceilings, passwords, suspensions, wallets
 from tenants.ceilings import Ceiling
 from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Conflict, Invalid, NotFound
@@ -46,6 +46,7 @@ class User(DeletedWithTenant, Base):
         Index("uq_users_username", "tenant_id", text("lower(username)"), unique=True),
         Index("uq_users_email", "tenant_id", text("lower(email)"), unique=True),
         Index("ix_users_newest", "tenant_id", "created_at", "id"),
+        Index("ix_users_suspended_until", "suspended_until", postgresql_where=text("suspended_until IS NOT NULL")),
         Index("ix_users_segment", "tenant_id", "segment", postgresql_where=text("segment IS NOT NULL")),
     )
 
@@ -55,7 +56,9 @@ class User(DeletedWithTenant, Base):
     email: Mapped[str | None]
     password_hash: Mapped[str | None]
     role: Mapped[str] = mapped_column(server_default=Role.MEMBER)
+    # See `tenants.suspensions`: the first may be set although the second has passed.
     suspended_at: Mapped[datetime | None]
+    suspended_until: Mapped[datetime | None]
     segment: Mapped[str | None]
     avatar_url: Mapped[str | None]
     bio: Mapped[str | None]
@@ -209,23 +212,31 @@ def search(tx: Tx, *, q: str | None, after: tuple[datetime, UUID] | None, limit:
 
 
 def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> User:
-    """Set some of role, segment, suspended, sees_private and the profile fields."""
+    """Set some of role, segment, suspended (with suspended_until), sees_private, the names and the profile fields.
+
+    A new e-mail address is not verified. `suspended` without `suspended_until` is a suspension without an end.
+    """
     values = dict(changes)
-    _check(**{name: values[name] for name in ("email", "segment", "avatar_url") if name in values})
+    checked = ("username", "email", "segment", "avatar_url", "wallet")
+    _check(**{name: values[name] for name in checked if name in values})
+    if values.get("wallet") is not None:
+        values["wallet"] = wallets.checksummed(values["wallet"])
+    if "email" in values and values["email"] != user.email:
+        values.setdefault("email_verified", False)
     if values.get("external_id") is not None:
         check_external_id(values["external_id"])
     if values.get("segment") is not None and not _is_segment(tx, values["segment"]):
         ceilings.require(tx, Ceiling.SEGMENTS, count_segments)
-    if "suspended" in values:
-        suspended = values.pop("suspended")
-        values["suspended_at"] = (user.suspended_at or now) if suspended else None
+    if {"suspended", "suspended_until"} & values.keys():
+        suspended, until = values.pop("suspended", None), values.pop("suspended_until", None)
+        values |= suspensions.columns(tx, user, suspended, until, now=now)
     try:
         with tx.begin_nested():
             changed = update(User).where(User.id == user.id, User.erased_at.is_(None)).values(**values, updated_at=now)
             if tx.scalar(changed.returning(User.id)) is None:
                 raise UserNotFound
     except IntegrityError as error:
-        name = "external_id" if "external_id" in str(error.orig) else "email"
+        name = next(name for name in ("external_id", "username", "email") if f"uq_users_{name}" in str(error.orig))
         raise NameTaken.field(name, "is taken", detail=f"This {name} is taken") from None
     tx.refresh(user)
     return user
@@ -242,12 +253,10 @@ def rehash_if_outdated(user: User, password: str) -> str | None:
     return passwords.hash_password(password)
 
 
-def is_unchanged(tx: Tx, user: User) -> bool:
-    """Whether the user has the same password as before and is not suspended. Locks the user for the transaction."""
-    current = tx.execute(
-        select(User.password_hash, User.suspended_at).where(User.id == user.id).with_for_update()
-    ).one_or_none()
-    return current is not None and current.suspended_at is None and current.password_hash == user.password_hash
+def lock_unchanged(tx: Tx, user: User) -> User | None:
+    """The user as they are now, locked for the transaction, if they have the same password as before."""
+    current = tx.scalar(select(User).where(User.id == user.id).with_for_update())
+    return current if current is not None and current.password_hash == user.password_hash else None
 
 
 def check_external_id(external_id: str) -> None:
@@ -272,6 +281,7 @@ def _check(
     email: str | None = None,
     segment: str | None = None,
     avatar_url: str | None = None,
+    wallet: str | None = None,
 ) -> None:
     errors: dict[str, str] = {}
     if username is not None and USERNAME.fullmatch(username) is None:
@@ -282,5 +292,7 @@ def _check(
         errors["segment"] = "1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"
     if avatar_url is not None and re.fullmatch(r"https?://[\x21-\x7e]+", avatar_url) is None:
         errors["avatar_url"] = "an address that starts with https:// or http://"
+    if wallet is not None and wallets.checksummed(wallet) is None:
+        errors["wallet"] = "0x and 40 hex digits, in one case or with the right checksum (EIP-55)"
     if errors:
         raise Invalid.fields(errors)

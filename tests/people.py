@@ -5,6 +5,7 @@ from secrets import token_hex
 from typing import Any
 
 from flask.testing import FlaskClient
+from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from tenants import credentials, passwords, users
@@ -71,6 +72,14 @@ def user_of(
         )
     tokens = log_in(http, tenant, username)
     return Caller(http, tenant, tokens["access_token"], str(user.id), refresh_token=tokens["refresh_token"])
+
+
+def let_suspension_end(tenant: str, user_id: str) -> None:
+    """As if the time of a user's suspension had passed; nobody has done anything about it."""
+    with tenant_tx(tenant) as tx:
+        past = "suspended_at - interval '1 minute'"
+        moved = text(f"UPDATE users SET suspended_until = {past} WHERE tenant_id = :tenant AND id = :user")
+        tx.execute(moved, {"tenant": tenant, "user": user_id})
 
 
 def open_signup(tenant: str) -> str:

@@ -8,13 +8,13 @@ from functools import partial
 
 import structlog
 
-from analytics import maintenance, redaction, wake
+from analytics import maintenance, redaction, user_changes, wake
 from analytics.boards import projection, snapshots
 from analytics.ingest import page_addresses
 from analytics.locks import Busy
 from analytics.quests import expiring, rewards
 from app.settings import Settings
-from tenants import registry, retention, signing
+from tenants import registry, retention, signing, suspensions
 from tenants.db import owner_tx, platform_tx, utcnow
 from tenants.redis import RedisUnavailable, queue
 
@@ -66,6 +66,15 @@ def end_due_quests() -> None:
             if expired or released:
                 data = {"expired": expired, "released": released}
                 log.info("quests ended", action="quests.ended", tenantId=tenant_id, data=data)
+
+
+def end_suspensions() -> None:
+    """Show users on boards again whose suspension has come to its end. (They may act from that moment on.)"""
+    now = utcnow()
+    for tenant_id in suspensions.tenants_with_due(now=now):
+        with _isolated(tenant_id):
+            data = {"users": user_changes.end_suspensions(tenant_id, now=now)}
+            log.info("suspensions ended", action="audit.suspensions.ended", tenantId=tenant_id, data=data)
 
 
 def retry_rewards() -> None:

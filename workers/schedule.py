@@ -39,6 +39,7 @@ SCHEDULE = [
     Every(seconds=60, job="workers.jobs.refresh_snapshots", also_without_redis=True),
     Every(seconds=60, job="workers.jobs.end_due_quests", also_without_redis=True),
     Every(seconds=30, job="workers.jobs.retry_rewards", also_without_redis=True),
+    Every(seconds=15, job="workers.jobs.end_suspensions", also_without_redis=True),
     Every(seconds=60, job="workers.jobs.purge_deleted_tenants"),
     Every(seconds=60, job="workers.jobs.redact_kept_answers", also_without_redis=True),
     Every(seconds=600, job="workers.jobs.fill_page_addresses"),

@@ -115,7 +115,7 @@ def _plan(wanted: Filter, now: datetime) -> tuple[Sequence[Rows], list[ColumnEle
         asked.append(([_newest()] if wanted.to_attest_by is None else _with_status(Status.PENDING_REVIEW, now), true()))
     filters = [criterion for _, criterion in asked[1:]]
     if wanted.to_attest_by is not None:
-        filters.append(_to_attest(wanted.to_attest_by))
+        filters.append(_to_attest(wanted.to_attest_by, now))
     return asked[0][0], filters
 
 
@@ -144,11 +144,12 @@ def _with_status(status: Status, now: datetime) -> Sequence[Rows]:
     return [_newest(Quest.status == status.value), _newest(_is_past(now))]
 
 
-def _to_attest(user_id: UUID) -> ColumnElement[bool]:
+def _to_attest(user_id: UUID, now: datetime) -> ColumnElement[bool]:
     """Submitted work of others that this user has not attested in its round."""
     attested = exists().where(
         Attestation.quest_id == Quest.id, Attestation.round == Quest.round, Attestation.attester_id == user_id
     )
-    suspended = exists().where(User.id == Quest.performer_id, User.suspended_at.is_not(None))
+    is_suspended = and_(User.suspended_at.is_not(None), or_(User.suspended_until.is_(None), User.suspended_until > now))
+    suspended = exists().where(User.id == Quest.performer_id, is_suspended)
     is_others = and_(Quest.status == Status.PENDING_REVIEW.value, Quest.performer_id != user_id)
     return and_(is_others, ~attested, ~suspended)

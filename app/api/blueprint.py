@@ -119,6 +119,9 @@ class ProblemSchema(Schema):
         metadata={"description": "field → messages, when fields are not valid"},
     )
     page = ma.fields.String(metadata={"description": "of duplicate_url: the page that has the address"})
+    suspended_until = ma.fields.AwareDateTime(
+        allow_none=True, metadata={"description": "with the code `suspended`: until when; null: without an end"}
+    )
 
 
 SECURITY_SCHEMES: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from app.http.auth import caller_address, caller_network, current_actor
 from app.http.rights import May, public, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
-from tenants import logs, passwords, registry, resets, sessions, throttle, users
+from tenants import logs, passwords, registry, resets, sessions, suspensions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
 from tenants.errors import Forbidden, NotFound
@@ -34,6 +34,11 @@ class SignupClosed(Forbidden):
     title = "This tenant does not accept registrations"
 
 
+class WrongPassword(Forbidden):
+    code = "wrong_password"
+    title = "The old password is not right"
+
+
 class RegisterIn(Schema):
     tenant = ma.fields.String(required=True)
     username = ma.fields.String(required=True, metadata={"description": "3 to 50 of A-Z, a-z, 0-9 and _"})
@@ -45,6 +50,11 @@ class LoginIn(Schema):
     tenant = ma.fields.String(required=True)
     username = ma.fields.String(required=True)
     password = ma.fields.String(required=True)
+
+
+class PasswordIn(Schema):
+    old = ma.fields.String(required=True)
+    new = ma.fields.String(required=True, metadata={"description": "at least 10 characters"})
 
 
 class RefreshIn(Schema):
@@ -117,33 +127,52 @@ def login(body: dict[str, str]) -> Any:
 
 
 def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.User, Started]:
-    """Check the password and start a session; `start` decides of which kind."""
+    """Check the password and start a session; `start` decides of which kind.
+
+    Who is suspended is told so, but only with the right password.
+    """
     tenant_id, username = body["tenant"], body["username"]
-    _throttle_address("login-address")
-    account = (tenant_id[:64], username[:64].lower())
-    # Few from one network, more from all together; but others can never lock a user's known device out.
-    throttle.require(
-        "login", PER_ACCOUNT_AND_NETWORK, *account, caller_network(), detail="Too many logins: try again later"
-    )
-    all_networks = throttle.hit("login-account", PER_ACCOUNT, *account)
-    if not all_networks.is_allowed and not _is_known_device(tenant_id, username):
-        raise throttle.TooMany("Too many logins for this account", state=all_networks)
+    _throttle_passwords(tenant_id, username)
     user = _find_user(tenant_id, username)
     is_right = passwords.verify_password(user.password_hash if user else None, body["password"][: passwords.MAX_CHARS])
-    if user is None or not is_right or user.suspended_at is not None:
+    if user is None or not is_right:
         raise BadLogin
+    suspensions.require_active(user, now=utcnow())
     new_hash = users.rehash_if_outdated(user, body["password"])
     services().signer.load()
     with tenant_tx(tenant_id) as tx:
         # Checking the password took a while: respect a reset or a suspension in the meantime.
-        if not users.is_unchanged(tx, user):
+        current, now = users.lock_unchanged(tx, user), utcnow()
+        if current is None:
             raise BadLogin
+        suspensions.require_active(current, now=now)
         if new_hash is not None:
-            users.set_password(tx, user.id, new_hash, now=utcnow())
-        started = start(tx, user, signer=services().signer, ip=caller_address(), agent=_agent(), now=utcnow())
+            users.set_password(tx, user.id, new_hash, now=now)
+        started = start(tx, user, signer=services().signer, ip=caller_address(), agent=_agent(), now=now)
     logs.bind(tenant_id=tenant_id, user_id=str(user.id))
     logs.audit("session.started", session=str(started.session_id))
     return user, started
+
+
+@blueprint.post("/password")
+@requires(May.CHANGE_OWN_PASSWORD)
+@blueprint.arguments(PasswordIn)
+@blueprint.response(204)
+def change_password(body: dict[str, str]) -> None:
+    """Set a new password, with the old one. All other sessions of the user end at once; this one stays."""
+    actor = current_actor()
+    passwords.check_length(body["new"], field="new")
+    with actor_tx() as tx:
+        user = users.get(tx, actor.user_id)
+    _throttle_passwords(actor.tenant_id, user.username or actor.id)
+    if not passwords.verify_password(user.password_hash, body["old"][: passwords.MAX_CHARS]):
+        raise WrongPassword
+    hashed = passwords.hash_password(body["new"])  # slow: outside of any transaction
+    with actor_tx() as tx:
+        if users.lock_unchanged(tx, user) is None:
+            raise WrongPassword
+        ended = sessions.change_password(tx, user.id, hashed, keep=actor.session_id, now=utcnow())
+    logs.audit("password.changed", user=str(user.id), sessions_ended=ended)
 
 
 @blueprint.post("/refresh")
@@ -232,6 +261,21 @@ def _find_user(tenant_id: str, username: str) -> users.User | None:
         except NotFound:
             return None
         return users.by_username(tx, username)
+
+
+def _throttle_passwords(tenant_id: str, username: str) -> None:
+    """Few attempts at an account's password from one network, more from all together.
+
+    But others can never lock a user's known device out.
+    """
+    _throttle_address("login-address")
+    account = (tenant_id[:64], username[:64].lower())
+    throttle.require(
+        "login", PER_ACCOUNT_AND_NETWORK, *account, caller_network(), detail="Too many logins: try again later"
+    )
+    all_networks = throttle.hit("login-account", PER_ACCOUNT, *account)
+    if not all_networks.is_allowed and not _is_known_device(tenant_id, username):
+        raise throttle.TooMany("Too many logins for this account", state=all_networks)
 
 
 def _is_known_device(tenant_id: str, username: str) -> bool:

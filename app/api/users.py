@@ -17,10 +17,10 @@ from analytics.scores import ledger
 from app.api.blueprint import Blueprint, Schema, SliceIn, StrictBoolean
 from app.http import paging
 from app.http.auth import Actor, current_actor
-from app.http.rights import May, requires
+from app.http.rights import InsufficientScope, May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import logs, registry, resets, users
+from tenants import logs, registry, resets, suspensions, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
 from tenants.settings import VisiblePages
@@ -29,13 +29,21 @@ from tenants.users import Role, User
 blueprint = Blueprint("users", __name__, url_prefix="/api/v1", description="Users")
 
 
+class SuspensionEnd(ma.fields.AwareDateTime):
+    """When a user's suspension ends, while it is in effect."""
+
+    def get_value(self, obj: Any, attr: str, accessor: Any = None, default: Any = None) -> Any:  # noqa: ARG002
+        return suspensions.end_of(obj, now=utcnow())
+
+
 class UserOut(Schema):
     id = ma.fields.UUID(required=True)
     external_id = ma.fields.String(allow_none=True)
     username = ma.fields.String(allow_none=True)
     email = ma.fields.String(allow_none=True)
     role = ma.fields.String(metadata={"enum": [role.value for role in Role]})
-    suspended = ma.fields.Function(lambda user: user.suspended_at is not None)
+    suspended = ma.fields.Function(lambda user: suspensions.is_suspended(user, now=utcnow()))
+    suspended_until = SuspensionEnd(allow_none=True)
     segment = ma.fields.String(allow_none=True)
     avatar_url = ma.fields.String(allow_none=True)
     bio = ma.fields.String(allow_none=True)
@@ -83,13 +91,22 @@ class UsersOut(Schema):
 class UserChangeIn(Schema):
     role = ma.fields.String(validate=ma.validate.OneOf([role.value for role in Role]))
     suspended = StrictBoolean()
+    suspended_until = ma.fields.AwareDateTime(
+        allow_none=True, metadata={"description": "when a suspension ends by itself; null: when it is lifted"}
+    )
     segment = ma.fields.String(allow_none=True)
     external_id = ma.fields.String(
         allow_none=True, metadata={"description": "your own id for a user who logs in here; events refer to them by it"}
     )
     avatar_url = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=2048))
     bio = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=1000))
-    wallet = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=128))
+    wallet = ma.fields.String(
+        allow_none=True,
+        validate=ma.validate.Length(max=128),
+        metadata={"description": "0x and 40 hex digits; upper and lower case mixed are a checksum (EIP-55)"},
+    )
+    username = ma.fields.String(metadata={"description": "3 to 50 of A-Z, a-z, 0-9 and _"})
+    email = ma.fields.String(metadata={"description": "a new address is not verified"})
     email_verified = StrictBoolean()
     sees_private = StrictBoolean(
         metadata={"description": "whether a member sees private pages whatever the setting signup_sees is"}
@@ -163,11 +180,18 @@ class ErasedOut(Schema):
 
 # Fields whose new value is in the audit line; of other changed fields only the name.
 RIGHTS = frozenset({"role", "suspended", "segment", "sees_private"})
+# What members may change of themselves.
+OWN_PROFILE = frozenset({"avatar_url", "bio", "wallet", "email"})
 
 
 class OwnRights(Conflict):
     code = "own_rights"
     title = "Admins cannot remove their own rights"
+
+
+class AdminsOnly(Forbidden):
+    code = "admins_only"
+    title = "Only an admin may change this"
 
 
 @blueprint.get("/me")
@@ -221,13 +245,19 @@ def get_user(user: str) -> Any:
 
 
 @blueprint.patch("/users/<user>")
-@requires(May.MANAGE_USERS)
+@requires(May.CHANGE_PROFILES)
 @idempotent
 @blueprint.arguments(UserChangeIn)
 @blueprint.response(200, UserOut)
 def change_user(changes: dict[str, Any], user: str) -> Any:
-    """Set a user's role, segment, profile, what they see, or suspend them: their sessions end at once."""
+    """Set a user's role, segment, names, profile, what they see, or suspend them: their sessions end at once.
+
+    A suspension ends at `suspended_until`, or when it is lifted. Members change their own `avatar_url`, `bio`, `wallet`
+    and `email`.
+    """
     actor, now = current_actor(), utcnow()
+    if not actor.is_admin:
+        _require_own_profile(user, changes, actor)
     with actor_tx() as tx:
         target = resolve(tx, user, actor)
         own = actor.kind == "user" and target.id == actor.user_id
@@ -235,6 +265,8 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
             raise OwnRights
         changed = user_changes.change_user(tx, target, changes, now=now)
     rights = {name: value for name, value in changes.items() if name in RIGHTS}
+    if "suspended_until" in changes:
+        rights["suspended_until"] = str(changes["suspended_until"])
     audit("user.changed", user=str(target.id), changed=sorted(changes), **rights)
     return changed
 
@@ -319,6 +351,15 @@ def erase_user(user: str) -> Any:
         "quests": erased.quests,
         "audit_rows": erased.audit_rows,
     }
+
+
+def _require_own_profile(reference: str, changes: dict[str, Any], actor: Actor) -> None:
+    """Raise unless a member changes themselves, and only what is theirs to say."""
+    if reference not in {"me", actor.id}:
+        raise InsufficientScope(May.MANAGE_USERS)
+    refused = sorted(changes.keys() - OWN_PROFILE)
+    if refused:
+        raise AdminsOnly.fields(dict.fromkeys(refused, "only an admin may change it"))
 
 
 def resolve_permitted(tx: Tx, reference: str) -> User:

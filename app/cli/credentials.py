@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -218,8 +219,10 @@ def user_create(
 @click.pass_obj
 def user_list(data_dir: Path, tenant_id: str, q: str | None, limit: int, as_json: bool) -> None:
     """List the users of TENANT, newest first."""
-    from tenants import users
+    from tenants import suspensions, users
+    from tenants.db import utcnow
 
+    now = utcnow()
     with inside(data_dir, tenant_id) as tx:
         rows = [
             {
@@ -227,14 +230,15 @@ def user_list(data_dir: Path, tenant_id: str, q: str | None, limit: int, as_json
                 "username": row.username,
                 "external_id": row.external_id,
                 "role": row.role,
-                "suspended": row.suspended_at is not None,
+                "suspended": suspensions.is_suspended(row, now=now),
+                "suspended_until": _time(suspensions.end_of(row, now=now)),
             }
             for row in users.search(tx, q=q, after=None, limit=limit)
         ]
     show_table(
         rows,
         as_json=as_json,
-        columns=("id", "username", "external_id", "role", "suspended"),
+        columns=("id", "username", "external_id", "role", "suspended", "suspended_until"),
         empty="There is no such user.",
     )
 
@@ -243,11 +247,17 @@ def user_list(data_dir: Path, tenant_id: str, q: str | None, limit: int, as_json
 @click.argument("tenant_id", metavar="TENANT")
 @click.argument("username", metavar="USERNAME")
 @click.option("--lift", is_flag=True, help="End the suspension.")
+@click.option("--until", type=click.DateTime(), help="When it ends by itself (UTC). Without it: when it is lifted.")
 @json_option
 @click.pass_obj
-def user_suspend(data_dir: Path, tenant_id: str, username: str, lift: bool, as_json: bool) -> None:
+def user_suspend(
+    data_dir: Path, tenant_id: str, username: str, lift: bool, until: datetime | None, as_json: bool
+) -> None:
     """Suspend a user of TENANT and end their sessions at once."""
-    change_user(data_dir, tenant_id, username, {"suspended": not lift}, as_json=as_json)
+    changes: dict[str, Any] = {"suspended": not lift}
+    if until is not None:
+        changes["suspended_until"] = until.replace(tzinfo=UTC)
+    change_user(data_dir, tenant_id, username, changes, as_json=as_json)
 
 
 @user.command("role")
@@ -263,7 +273,7 @@ def user_role(data_dir: Path, tenant_id: str, username: str, role: str, as_json:
 
 def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str, Any], *, as_json: bool) -> None:
     from analytics import user_changes
-    from tenants import users
+    from tenants import suspensions, users
     from tenants.db import utcnow
 
     with inside(data_dir, tenant_id) as tx:
@@ -271,12 +281,21 @@ def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str
         if before is None:
             raise users.UserNotFound(f"There is no user {username!r} in {tenant_id}")
         changed = user_changes.change_user(tx, before, changes, now=utcnow())
-    audit("user.changed", tenant_id, user=str(changed.id), **changes)
+    until = _time(changed.suspended_until)
+    logged = {**changes, "suspended_until": until} if until else changes
+    audit("user.changed", tenant_id, user=str(changed.id), **logged)
+    is_suspended = suspensions.is_suspended(changed, now=utcnow())
+    state = f"suspended{f' until {until}' if until else ''}" if is_suspended else changed.role
+    shown = {"id": str(changed.id), "username": username, "role": changed.role}
     show(
-        {"id": str(changed.id), "username": username, "role": changed.role, "suspended": bool(changed.suspended_at)},
+        {**shown, "suspended": is_suspended, "suspended_until": until},
         as_json=as_json,
-        text=f"User {username} is {'suspended' if changed.suspended_at else changed.role} now.",
+        text=f"User {username} is {state} now.",
     )
+
+
+def _time(at: datetime | None) -> str | None:
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if at is not None else None
 
 
 @click.group("signing-key")

@@ -93,7 +93,7 @@ def problem(
     detail: str,
     errors: domain.FieldErrors | None = None,
     headers: dict[str, str] | None = None,
-    members: Mapping[str, str] | None = None,
+    members: Mapping[str, object] | None = None,
 ) -> Response:
     """`members`: fields that only this kind of problem has."""
     body: dict[str, Any] = {
@@ -111,7 +111,8 @@ def problem(
             for name, texts in islice(errors.items(), MAX_FIELDS)
         }
     g.problem_code = code
-    return Response(orjson.dumps(body), status=status, content_type="application/problem+json", headers=headers or {})
+    shown = orjson.dumps(body, option=orjson.OPT_UTC_Z)
+    return Response(shown, status=status, content_type="application/problem+json", headers=headers or {})
 
 
 def answer_domain_error(error: domain.DomainError) -> Response:

@@ -37,9 +37,11 @@ class May(Enum):
 
     SEE_ONESELF = ("see who one is", set(Scope), {Role.MEMBER, Role.ADMIN})
     MANAGE_OWN_SESSIONS = ("list and end one's own sessions", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    CHANGE_OWN_PASSWORD = ("change one's own password", set[Scope](), {Role.MEMBER, Role.ADMIN})
     MANAGE_CREDENTIALS = ("create and revoke clients and keys", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_SETTINGS = ("read and change the tenant's settings", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_USERS = ("list users, set roles, suspend", {Scope.ADMIN}, {Role.ADMIN})
+    CHANGE_PROFILES = ("change users, or as a member one's own profile", {Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
     RESET_PASSWORDS = ("get a reset token for a user", {Scope.USERS_WRITE, Scope.ADMIN}, {Role.ADMIN})
     WRITE_PAGES = ("create, change and delete pages", {Scope.PAGES_WRITE}, {Role.ADMIN})
     READ_PAGES = ("read pages", {Scope.STATS_READ, Scope.PAGES_WRITE}, {Role.MEMBER, Role.ADMIN})

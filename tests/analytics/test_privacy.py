@@ -37,6 +37,7 @@ def test_erasing_a_user_forgets_who_they_were_everywhere(
 
     exported = fred("GET", "/api/v1/users/me/export").get_json()
     assert exported["profile"]["username"] == name
+    assert exported["profile"]["suspended_until"] is None
     assert sorted(like["page"] for like in exported["likes"]) == ["a", "b"]
     assert exported["actions"][0]["agent"] == name
     assert exported["ledger"][0]["delta"] == 10

@@ -46,6 +46,7 @@ CASES: dict[str, Case | None] = {
     "POST /api/v1/auth/logout": None,
     "GET /api/v1/auth/sessions": None,
     "DELETE /api/v1/auth/sessions/<uuid:session_id>": lambda v: {"session_id": v.session_id},
+    "POST /api/v1/auth/password": None,  # one's own
     "GET /api/v1/users": None,
     "GET /api/v1/users/<user>": lambda v: {"user": v.user},
     "PATCH /api/v1/users/<user>": lambda v: {"user": v.user, "json": {"suspended": True}},

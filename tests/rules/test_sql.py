@@ -35,6 +35,7 @@ INSERTED = "inserted"
 ACROSS_TENANTS = {
     "tenants.credential_feed._READ": "every process learns of every tenant's changes",
     "tenants.retention._owners": "finds the tenants that have expired rows",
+    "tenants.suspensions._TENANTS_WITH_DUE": "finds the tenants with suspensions past their end",
     "analytics.boards.projection._BEHIND": "finds the tenants whose boards are behind",
     "analytics.quests.expiring._TENANTS_WITH_DUE": "finds the tenants with quests past their time",
     "analytics.quests.rewards._TENANTS_WITH_DUE": "finds the tenants that owe rewards",

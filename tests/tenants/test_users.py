@@ -39,7 +39,10 @@ def test_a_taken_name_is_refused_by_field_and_the_transaction_continues(tenant: 
         ({"email": "not an address"}, "email"),
         ({"segment": "has space"}, "segment"),
         ({"avatar_url": "javascript:alert(1)"}, "avatar_url"),
+        ({"avatar_url": "//evil.example/x"}, "avatar_url"),
         ({"external_id": "x" * 129}, "user"),
+        ({"username": "no spaces"}, "username"),
+        ({"wallet": "0x5aaeb6053F3E94C9b9A09f33669435E7Ef1BeAed"}, "wallet"),
     ],
 )
 def test_a_wrong_field_changes_nothing(tenant: str, changes: dict[str, Any], field: str) -> None:
@@ -59,7 +62,32 @@ def test_a_suspension_keeps_its_first_time_until_it_is_lifted(tenant: str) -> No
         for suspended, at in ((True, first), (True, first), (False, None)):
             users.change(tx, user, {"suspended": suspended}, now=first if at is None else utcnow())
             assert (user.suspended_at is None) is (at is None)
-            assert users.is_unchanged(tx, user) is (at is None)
+
+
+def test_who_has_another_password_meanwhile_is_not_the_same(tenant: str) -> None:
+    with tenant_tx(tenant) as tx:
+        before = users.register(tx, username="ada", email=None, password_hash="x", now=utcnow())
+        assert users.lock_unchanged(tx, before) is before
+    with tenant_tx(tenant) as tx:
+        users.set_password(tx, before.id, "y", now=utcnow())
+    with tenant_tx(tenant) as tx:
+        assert users.lock_unchanged(tx, before) is None
+
+
+def test_names_and_addresses_are_unique_when_they_change_and_a_new_address_is_not_verified(tenant: str) -> None:
+    with tenant_tx(tenant) as tx:
+        users.register(tx, username="ada", email="ada@example.org", password_hash="x", now=utcnow())
+        bob = users.register(tx, username="bob", email="bob@example.org", password_hash="x", now=utcnow())
+        users.ensure_external(tx, "u-1", now=utcnow())
+        for taken in ({"username": "ADA"}, {"email": "Ada@example.org"}, {"external_id": "u-1"}):
+            with pytest.raises(NameTaken) as refused:
+                users.change(tx, bob, taken, now=utcnow())
+            assert list(refused.value.errors or {}) == list(taken)
+        verified = users.change(tx, bob, {"email_verified": True, "email": "bob@example.org"}, now=utcnow())
+        assert users.change(tx, bob, {"email": "bob@example.org", "username": "Bob_2"}, now=utcnow()).email_verified
+        assert not users.change(tx, verified, {"email": "new@example.org"}, now=utcnow()).email_verified
+        assert (bob.username, bob.email) == ("Bob_2", "new@example.org")
+        assert set(users.find_all(tx, [bob.id, uuid4()])) == {bob.id}
 
 
 def test_an_erased_user_is_found_by_nobody(tenant: str) -> None:

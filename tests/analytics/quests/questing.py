@@ -96,9 +96,10 @@ class World:
     def let_expire(self, quest: UUID, *, ago: timedelta = timedelta(seconds=1)) -> None:
         self.set(quest, expires_at=utcnow() - ago)
 
-    def suspend(self, person: Person, *, at: datetime | None) -> None:
+    def suspend(self, person: Person, *, at: datetime | None, until: datetime | None = None) -> None:
+        values = {"suspended_at": at, "suspended_until": until}
         with tenant_tx(self.tenant) as tx:
-            tx.execute(text("UPDATE users SET suspended_at = :at WHERE id = :id"), {"at": at, "id": person.user_id})
+            tx.execute(update(users.User).where(users.User.id == person.user_id).values(**values))
 
     def rows(self, query: str, **values: Any) -> Sequence[Any]:
         with tenant_tx(self.tenant) as tx:

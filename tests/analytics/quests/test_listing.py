@@ -60,6 +60,9 @@ def test_what_a_user_may_attest_is_submitted_by_others_and_not_attested_by_them(
     assert read(world, Filter(to_attest_by=attester.user_id), limit=1) == [waiting]
     assert read(world, Filter(to_attest_by=creator.user_id)) == [attested, waiting]
     assert read(world, Filter(to_attest_by=performer.user_id)) == []
+    for until, listed in ((None, []), (timedelta(hours=1), []), (timedelta(seconds=-1), [waiting])):
+        world.suspend(performer, at=utcnow(), until=utcnow() + until if until else None)
+        assert read(world, Filter(to_attest_by=attester.user_id)) == listed, until
 
 
 def test_what_is_past_its_time_is_listed_as_expired_at_once(world: World) -> None:

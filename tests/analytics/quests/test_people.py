@@ -1,5 +1,6 @@
 """Who somebody is to a quest, and the order in which people are locked."""
 
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -26,10 +27,12 @@ def test_roles_are_those_of_the_user_and_a_client_has_none(world: World) -> None
 def test_people_are_locked_by_ascending_id_with_what_matters_about_them(world: World) -> None:
     several = [world.person() for _ in range(4)]
     world.suspend(several[0], at=utcnow())
+    world.suspend(several[1], at=utcnow(), until=utcnow() + timedelta(hours=1))
+    world.suspend(several[2], at=utcnow(), until=utcnow() - timedelta(seconds=1))  # has ended
     with world.tx() as tx:
         locked = people.lock(tx, [person.require_user() for person in several])
     assert list(locked) == sorted(person.require_user() for person in several)
-    assert [locked[person.require_user()].is_suspended for person in several] == [True, False, False, False]
+    assert [locked[person.require_user()].is_suspended for person in several] == [True, True, False, False]
     with world.tx() as tx:
         assert people.lock(tx, [UUID(int=0)]) == {}
 

@@ -1,13 +1,14 @@
 """Claims that are paid in one commit: each as if it came alone, after those before it."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from analytics.scores import catalog, payments
 from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
@@ -16,6 +17,7 @@ from app.settings import Settings
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.errors import DomainError
+from tenants.users import User
 from tests.people import user_of
 from tests.service import eventually
 
@@ -125,6 +127,15 @@ def test_a_user_suspended_by_a_rule_gets_nothing_more_in_the_same_commit(tenant:
     change_settings(tenant, integrity={"points_per_hour": 15, "suspend_automatically": True})
     assert pay(tenant, claim(user), claim(user), claim(user), claim(other)) == [10, 20, "user_suspended", 10]
     assert pay(tenant, claim(user)) == ["user_suspended"]
+
+
+def test_claims_are_paid_again_from_the_end_of_a_suspension_on(tenant: str, user: UUID) -> None:
+    put(tenant)
+    for until, paid in ((None, "user_suspended"), (NOW + timedelta(seconds=1), "user_suspended"), (NOW, 10)):
+        with tenant_tx(tenant) as tx:
+            values = {"suspended_at": NOW - timedelta(days=1), "suspended_until": until}
+            tx.execute(update(User).where(User.id == user).values(**values))
+        assert pay(tenant, claim(user)) == [paid], until
 
 
 def test_unknown_users_and_actions_are_refused_by_themselves(tenant: str, user: UUID) -> None:

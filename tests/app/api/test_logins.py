@@ -1,6 +1,8 @@
 """End users: registering, logging in and out, sessions, forgotten passwords."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
@@ -14,7 +16,7 @@ from tenants import passwords, users
 from tenants.db import tenant_tx, utcnow
 from tenants.users import Role
 from tests.conftest import make_tenant
-from tests.people import PASSWORD, Caller, client_of, log_in, open_signup, user_of
+from tests.people import PASSWORD, Caller, client_of, let_suspension_end, log_in, open_signup, user_of
 
 
 @pytest.fixture
@@ -220,7 +222,10 @@ def test_a_login_that_overlaps_a_reset_or_a_suspension_gets_no_session(
 
     monkeypatch.setattr(passwords, "verify_password", slowly)
     body = {"tenant": tenant, "username": "slow", "password": PASSWORD}
-    assert client.post("/api/v1/auth/login", json=body).status_code == 401
+    refused = client.post("/api/v1/auth/login", json=body)
+    assert (refused.status_code, refused.get_json()["code"]) == (
+        (401, "invalid_credentials") if meanwhile == "reset" else (403, "suspended")
+    )
 
 
 def test_only_an_admin_gets_an_admins_reset_token(client: FlaskClient, tenant: str) -> None:
@@ -260,13 +265,89 @@ def test_a_new_role_is_effective_at_once(client: FlaskClient, tenant: str) -> No
     assert (own.status_code, own.get_json()["code"]) == (409, "own_rights")
 
 
-def test_a_suspended_user_cannot_log_in_until_it_is_lifted(client: FlaskClient, tenant: str) -> None:
-    admin, user = user_of(client, tenant, role=Role.ADMIN), user_of(client, tenant, username="troll")
+def test_a_suspended_user_cannot_log_in_until_it_is_lifted_and_learns_so_with_the_right_password_only(
+    client: FlaskClient, tenant: str
+) -> None:
+    admin, user = client_of(client, tenant), user_of(client, tenant, username="troll")
+
+    def log_in_as(username: str, password: str) -> Any:
+        body = {"tenant": tenant, "username": username, "password": password}
+        answer = client.post("/api/v1/auth/login", json=body)
+        return {"status": answer.status_code, **answer.get_json(), "request_id": None}
+
     admin("PATCH", f"/api/v1/users/{user.id}", json={"suspended": True})
-    body = {"tenant": tenant, "username": "troll", "password": PASSWORD}
-    assert client.post("/api/v1/auth/login", json=body).status_code == 401
+    told = log_in_as("troll", PASSWORD)
+    assert (told["status"], told["code"], told["suspended_until"]) == (403, "suspended", None)
+    assert log_in_as("troll", "wrong password") == log_in_as("nobody", "wrong password")
+    end = utcnow().replace(microsecond=0) + timedelta(days=1)
+    until = end.isoformat().replace("+00:00", "Z")
+    admin("PATCH", f"/api/v1/users/{user.id}", json={"suspended_until": until})
+    told = log_in_as("troll", PASSWORD)
+    assert (told["code"], told["suspended_until"]) == ("suspended", until)
+    assert f"{end:%Y-%m-%d %H:%M} UTC" in told["detail"]
     admin("PATCH", f"/api/v1/users/{user.id}", json={"suspended": False})
-    assert client.post("/api/v1/auth/login", json=body).status_code == 200
+    assert log_in_as("troll", PASSWORD)["status"] == 200
+
+
+def test_after_the_end_of_a_suspension_a_user_logs_in_and_acts_everywhere_without_anybody_doing_anything(
+    two_apps: tuple[Flask, Flask], tenant: str
+) -> None:
+    one, two = (app.test_client() for app in two_apps)
+    admin, user = client_of(one, tenant), user_of(one, tenant, username="back")
+    there = Caller(two, tenant, user.token, user.id)
+    until = (utcnow() + timedelta(hours=1)).isoformat()
+    suspension = {"suspended": True, "suspended_until": until}
+    assert admin("PATCH", f"/api/v1/users/{user.id}", json=suspension).status_code == 200
+    assert (user("GET", "/api/v1/me").status_code, there("GET", "/api/v1/me").status_code) == (401, 401)
+    let_suspension_end(tenant, user.id)
+    token = log_in(one, tenant, "back")["access_token"]
+    again = [Caller(http, tenant, token, user.id) for http in (one, two)]
+    for caller in again:
+        assert caller("GET", "/api/v1/me").get_json()["user"]["suspended"] is False
+    assert user("GET", "/api/v1/me").status_code == 401, "a session from before stays ended"
+    assert admin("PATCH", f"/api/v1/users/{user.id}", json=suspension).status_code == 200
+    assert [caller("GET", "/api/v1/me").status_code for caller in again] == [401, 401]
+
+
+def test_a_new_password_needs_the_old_one_and_ends_all_other_sessions_everywhere(
+    two_apps: tuple[Flask, Flask], tenant: str, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    one, two = (app.test_client() for app in two_apps)
+    user, admin = user_of(one, tenant, username="ada"), client_of(one, tenant)
+    reset = admin("POST", f"/api/v1/users/{user.id}/password-reset").get_json()["reset_token"]
+    others = [Caller(http, tenant, log_in(http, tenant, "ada")["access_token"], user.id) for http in (one, two)]
+    assert [caller("GET", "/api/v1/me").status_code for caller in (user, *others)] == [200] * 3
+    new = "a better password"
+
+    def change(old: str, new: str) -> tuple[int, Any]:
+        answer = user("POST", "/api/v1/auth/password", json={"old": old, "new": new})
+        return answer.status_code, answer.get_json(silent=True)
+
+    status, refused = change("wrong password", new)
+    assert (status, refused["code"]) == (403, "wrong_password")
+    status, refused = change(PASSWORD, "short")
+    assert (status, list(refused["errors"])) == (422, ["new"])
+    assert others[1]("GET", "/api/v1/me").status_code == 200, "nothing has changed so far"
+    assert change(PASSWORD, new)[0] == 204
+    assert [caller("GET", "/api/v1/me").status_code for caller in (user, *others)] == [200, 401, 401]
+    assert [session["current"] for session in user("GET", "/api/v1/auth/sessions").get_json()["items"]] == [True]
+    line = next(line for line in logged() if line["action"] == "audit.password.changed")
+    assert line["data"]["sessions_ended"] == 2
+    assert new not in str(logged())
+    assert one.post("/api/v1/auth/reset", json={"reset_token": reset, "password": new}).status_code == 401
+    old = {"tenant": tenant, "username": "ada", "password": PASSWORD}
+    assert two.post("/api/v1/auth/login", json=old).status_code == 401
+    assert two.post("/api/v1/auth/login", json={**old, "password": new}).status_code == 200
+    assert admin("POST", "/api/v1/auth/password", json={"old": PASSWORD, "new": new}).status_code == 403
+
+
+def test_old_passwords_are_guessed_as_slowly_as_at_the_login(client: FlaskClient, tenant: str) -> None:
+    user = user_of(client, tenant, username="victim")
+    guess = {"old": "guess-guess-guess", "new": "a better password"}
+    codes = [user("POST", "/api/v1/auth/password", json=guess).status_code for _ in range(10)]
+    assert codes == [403] * 9 + [429], "the login before was the first"
+    body = {"tenant": tenant, "username": "victim", "password": PASSWORD}
+    assert client.post("/api/v1/auth/login", json=body).status_code == 429, "together with logins"
 
 
 def test_users_are_listed_by_pages_and_found_by_their_beginning(client: FlaskClient, tenant: str) -> None:

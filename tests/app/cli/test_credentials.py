@@ -1,11 +1,12 @@
 """`plaudit client …`, `plaudit key …`, `plaudit user …`, `plaudit signing-key …`"""
 
 import json
+from datetime import timedelta
 
 from sqlalchemy import select
 
 from tenants import users
-from tenants.db import tenant_tx
+from tenants.db import tenant_tx, utcnow
 from tests.app.cli.conftest import Run
 
 
@@ -36,6 +37,9 @@ def test_users_from_the_command_line(tenant: str, on_ours: Run) -> None:
     with tenant_tx(tenant) as tx:
         assert tx.scalars(select(users.User.sees_private)).all() == [True], "who is made here sees private pages"
     assert "suspended" in on_ours("user", "suspend", tenant, "boss").stdout
+    until = f"{utcnow() + timedelta(days=2):%Y-%m-%d}"
+    assert f"suspended until {until}T00:00:00Z" in on_ours("user", "suspend", tenant, "boss", "--until", until).stdout
+    assert json.loads(on_ours("user", "list", tenant, "--json").stdout)[0]["suspended_until"] == f"{until}T00:00:00Z"
     assert "admin" in on_ours("user", "suspend", tenant, "boss", "--lift").stdout
     assert "member" in on_ours("user", "role", tenant, "boss", "member").stdout
     assert json.loads(on_ours("user", "list", tenant, "--json").stdout)[0]["username"] == "boss"

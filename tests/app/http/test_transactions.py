@@ -17,6 +17,7 @@ from tests.people import Caller, client_of
 # They answer with credentials, which are never kept to be shown again.
 CREDENTIAL_ROUTES = {
     "/api/v1/auth/logout",
+    "/api/v1/auth/password",
     "/api/v1/clients",
     "/api/v1/clients/<client_id>/rotate",
     "/api/v1/keys",

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { nameOf } from "./board_table.js";
 import { empty, failure, loading, sheet } from "./components.js";
 import { h, replace, userText } from "./dom.js";
-import { ago, number } from "./format.js";
+import { ago, dateTime, number } from "./format.js";
 import { findMetric, names } from "./names.js";
 
 const LEDGER_ROWS = 20;
@@ -32,7 +32,7 @@ function head(user) {
   const facts = [
     user.role,
     user.segment && `segment ${user.segment}`,
-    user.suspended && "suspended",
+    user.suspended && (user.suspended_until ? `suspended until ${dateTime(user.suspended_until)}` : "suspended"),
     `joined ${ago(user.created_at)}`,
   ];
   return [
