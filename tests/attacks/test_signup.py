@@ -300,7 +300,8 @@ def test_who_sees_private_pages_is_shown_to_admins_and_to_oneself(
 def test_a_user_created_by_the_tenant_sees_all(client: FlaskClient, wiki: Wiki) -> None:
     """Its app by an external id, one by one or many; and its people."""
     wiki.admin("PUT", "/api/v1/pages/open-page/likes/ben")
-    assert wiki.admin("PUT", "/api/v1/pages/owned", json={**PAGES["open-page"], "owner": "cat"}).status_code == 201
+    owned = {**PAGES["open-page"], "url": "/owned", "owner": "cat"}
+    assert wiki.admin("PUT", "/api/v1/pages/owned", json=owned).status_code == 201
     for name in ("ext:ann", "ext:ben", "ext:cat", user_of(client, wiki.tenant).id):
         assert wiki.admin("GET", f"/api/v1/users/{name}").get_json()["sees_private"] is True, name
 
