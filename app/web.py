@@ -21,7 +21,7 @@ from app.http.fast_lane import FastLane
 from app.http.services import Services
 from app.settings import Settings, SettingsError
 from app.ui import assets, dashboard, widgets
-from tenants import db, logs
+from tenants import db, error_reports
 from tenants import redis as tenants_redis
 from tenants.reader_signatures import ReaderSignatures
 from tenants.shares import TenantShare, share_of
@@ -119,4 +119,4 @@ def connect(settings: Settings) -> None:
     )
     redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"
     tenants_redis.configure(boards_url=redis_url, queue_url=settings.queue_redis_url or redis_url)
-    logs.report_errors(settings.sentry_dsn)
+    error_reports.configure(settings.sentry_dsn)

@@ -17,6 +17,8 @@ from uuid import UUID
 import orjson
 import structlog
 
+from tenants import error_reports
+
 Event = MutableMapping[str, Any]
 
 FIELDS = ("timestamp", "level", "service", "requestId", "userId", "tenantId", "action", "message", "data")
@@ -48,6 +50,7 @@ def configure(
     shared: list[Any] = [
         _add_ids,
         structlog.stdlib.add_log_level,
+        _report(service),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         _shape(service),
@@ -73,13 +76,15 @@ def configure(
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-# requestId, userId and tenantId of the current request or job. A new mapping for each change: contexts share them.
+# The ids and the route of the current request or job. A new mapping for each change: contexts share them.
 _ids: ContextVar[Mapping[str, str]] = ContextVar("plaudit_log_ids", default=MappingProxyType({}))
 
 
-def begin(*, request_id: str, user_id: str | None = None, tenant_id: str | None = None) -> None:
-    """Start a new request: its lines have this id, and no ids of the one before."""
-    given = {"requestId": request_id, "userId": user_id, "tenantId": tenant_id}
+def begin(
+    *, request_id: str, user_id: str | None = None, tenant_id: str | None = None, route: str | None = None
+) -> None:
+    """Start a new request or job: its lines have this id, and none of the one before. `route` is for error reports."""
+    given = {"requestId": request_id, "userId": user_id, "tenantId": tenant_id, "route": route}
     _ids.set({name: value for name, value in given.items() if value is not None})
 
 
@@ -99,14 +104,36 @@ def _add_ids(_logger: object, _method: str, event: Event) -> Event:
     return event
 
 
-def report_errors(sentry_dsn: str | None) -> None:
-    """Report errors to Sentry, if configured: without request bodies, local variables or personal data."""
-    if sentry_dsn:
-        import sentry_sdk
-
-        sentry_sdk.init(
-            dsn=sentry_dsn, send_default_pii=False, max_request_body_size="never", include_local_variables=False
+def _report(service: str) -> Any:
+    def report(_logger: object, _method: str, event: Event) -> Event:
+        """Report an error's line to Sentry; not that of the request, which has failed because of it."""
+        level, action, data = event["level"], event.get("action"), event.get("data")
+        if level not in {"error", "critical"} or action == "request":
+            return event
+        line: logging.LogRecord | None = event.get("_record")
+        error_reports.report(
+            # Lines of libraries contain whatever they are about.
+            mask(event["event"]) if line is None else f"{line.name} logged an error ({line.funcName})",
+            code=(data.get("code") if isinstance(data, dict) else None) or action or (line.name if line else None),
+            route=event.get("route"),
+            tags={"service": service, "tenant": event.get("tenantId"), "request_id": event.get("requestId")},
+            error=_exception_of(event),
+            is_critical=level == "critical",
         )
+        return event
+
+    return report
+
+
+def _exception_of(event: Event) -> BaseException | None:
+    match event.get("exc_info"):
+        case BaseException() as error:
+            return error
+        case (_, BaseException() as error, _):
+            return error
+        case None | False if "_record" not in event:
+            return None
+    return sys.exc_info()[1]
 
 
 def audit(action: str, **data: Any) -> None:

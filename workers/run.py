@@ -10,10 +10,11 @@ import structlog
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker
 from rq.exceptions import StopRequested
+from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from app.settings import Settings
-from tenants import db, logs
+from tenants import db, error_reports, logs
 from tenants import redis as tenants_redis
 from tenants.queue import QUEUE
 from workers import schedule
@@ -33,6 +34,11 @@ class Worker(SimpleWorker):
 
     max_connection_wait_time = 1.0
     is_stopping = False
+
+    def perform_job(self, job: Job, queue: Queue) -> bool:
+        name = (job.description or "?").partition("(")[0]
+        logs.begin(request_id=job.id, route=f"job {name}")
+        return super().perform_job(job, queue)
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """RQ reads its own state from Redis here; that must not keep us running if Redis is stopped too."""
@@ -70,7 +76,7 @@ def tick(_settings: Settings) -> None:
 
 def connect(settings: Settings) -> None:
     db.configure(service_url=settings.service_database_url, owner_url=settings.database_url, pool_size=4)
-    logs.report_errors(settings.sentry_dsn)
+    error_reports.configure(settings.sentry_dsn)
     tenants_redis.configure(
         boards_url=settings.redis_url or _queue_url(settings),
         queue_url=_queue_url(settings),

@@ -94,7 +94,8 @@ def begin() -> Response | None:
     environ = req.environ
     g.started = time.perf_counter()
     g.request_id = request_id_of(environ.get("HTTP_X_REQUEST_ID"))
-    logs.begin(request_id=g.request_id)
+    route = f"{req.method} {req.url_rule.rule}" if req.url_rule is not None else None
+    logs.begin(request_id=g.request_id, route=route)
     if TOO_LONG in environ:
         raise RequestURITooLarge
     if "\x00" in environ.get("PATH_INFO", "") or "%00" in environ.get("QUERY_STRING", ""):

@@ -178,18 +178,14 @@ def answer_pool_timeout(_error: PoolTimeoutError) -> Response:
 
 
 def answer_bug(error: Exception) -> Response:
-    log.error("unhandled error", action="error", exc_info=error, data={"path": request.path})
-    try:
-        import sentry_sdk
-
-        sentry_sdk.capture_exception(error)
-    finally:
-        return problem(  # noqa: B012  even if Sentry fails, the client gets its answer
-            500,
-            code="internal_error",
-            title="Something went wrong on our side",
-            detail="The error was logged under this request id",
-        )
+    code = "internal_error"
+    log.error("unhandled error", action="error", exc_info=error, data={"path": request.path, "code": code})
+    return problem(
+        500,
+        code=code,
+        title="Something went wrong on our side",
+        detail="The error was logged under this request id",
+    )
 
 
 def _flatten(messages: Any, prefix: str = "") -> dict[str, list[str]]:
