@@ -2,7 +2,8 @@
 
 `boards()` and `queue()` are this process's two clients (they may be the same server). Both have short timeouts and no
 retries, and a circuit breaker: after a failure this process does not try Redis again for a second, so that an outage
-does not slow requests down. An outage is logged as critical once, and its end once.
+does not slow requests down. An outage is one critical line of each process, whichever clients notice it, and its end
+one line.
 """
 
 import threading
@@ -42,12 +43,49 @@ class RedisUnavailable(Unavailable):
     title = "The cache is not available"
 
 
+class Outage:
+    """What this process logs of an outage: one line when the first server fails, one when all have worked again.
+
+    Clients of the same server are one here, so that who seldom uses the queue does not keep its outage open.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._since = 0.0
+        # The servers that have failed, and when they last did.
+        self._failed_at: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def failed(self, server: str, error: Exception, *, client: str, now: float) -> None:
+        with self._lock:
+            self._failed_at[server] = now
+            is_first, self.is_on = not self.is_on, True
+            self._since = now if is_first else self._since
+        if is_first:
+            data = {"redis": client, "error": type(error).__name__}
+            log.critical("Redis is not available", action="redis.outage", data=data)
+
+    def worked(self, server: str, *, now: float) -> None:
+        """Just after a failure this says nothing: calls of other threads were already on their way."""
+        with self._lock:
+            if now - self._failed_at.get(server, now) < PROBE_EVERY_S / 2:
+                return
+            del self._failed_at[server]
+            self.is_on = bool(self._failed_at)
+            is_over, since = not self.is_on, self._since
+        if is_over:
+            data = {"outage_s": round(now - since, 1)}
+            log.info("Redis is available again", action="redis.recovered", data=data)
+
+
 @dataclass
 class Guarded:
     """A Redis client with a circuit breaker: `with guarded.client() as redis: …`, or RedisUnavailable."""
 
     name: str
     redis: "Redis"
+    # Shared by the clients of a process.
+    outage: Outage = field(default_factory=Outage)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _down_since: float | None = None
     _next_probe_at: float = 0.0
@@ -62,7 +100,7 @@ class Guarded:
         try:
             yield self.redis
         except (RedisError, OSError) as error:
-            self._failed(error)
+            self.note_failure(error)
             raise RedisUnavailable from error
         self._worked()
 
@@ -110,30 +148,26 @@ class Guarded:
             self._next_probe_at = now + PROBE_EVERY_S
             return True
 
-    def _failed(self, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
+        """A call failed: of this client, or of another one to the same server."""
         with self._lock:
             now = time.monotonic()
-            is_first = self._down_since is None
-            self._down_since = now if is_first else self._down_since
+            self._down_since = now if self._down_since is None else self._down_since
             self._next_probe_at = now + PROBE_EVERY_S
-        if is_first:
-            log.critical(
-                "Redis is not available",
-                action="redis.outage",
-                data={"redis": self.name, "error": type(error).__name__},
-            )
+        self.outage.failed(self._server, error, client=self.name, now=now)
 
     def _worked(self) -> None:
-        if self._down_since is None:
-            return
-        with self._lock:
-            down_since, self._down_since = self._down_since, None
-        if down_since is not None:
-            log.warning(
-                "Redis is back",
-                action="redis.recovered",
-                data={"redis": self.name, "outage_s": round(time.monotonic() - down_since, 1)},
-            )
+        if self._down_since is not None:
+            with self._lock:
+                self._down_since = None
+        if self.outage.is_on:
+            self.outage.worked(self._server, now=time.monotonic())
+
+    @property
+    def _server(self) -> str:
+        """The server's address, without the number of a database."""
+        options = self.redis.connection_pool.connection_kwargs
+        return f"{options.get('path') or options.get('host')}:{options.get('port')}"
 
 
 def _exchange(connection: "AbstractConnection", commands: Sequence[Command]) -> list[Any]:
@@ -157,9 +191,10 @@ _clients: _Clients | None = None
 def configure(*, boards_url: str, queue_url: str, boards_timeout_s: float = TIMEOUT_S) -> None:
     """Set Redis's addresses, once per process. Opens no connection yet."""
     global _clients  # noqa: PLW0603  as in tenants.db
+    outage = Outage()
     _clients = _Clients(
-        boards=Guarded("boards", make_client(boards_url, timeout_s=boards_timeout_s)),
-        queue=Guarded("queue", make_client(queue_url)),
+        boards=Guarded("boards", make_client(boards_url, timeout_s=boards_timeout_s), outage),
+        queue=Guarded("queue", make_client(queue_url), outage),
     )
 
 

@@ -2,12 +2,14 @@
 
 import logging
 import signal
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
 
-import structlog
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from rq import Queue, SimpleWorker
 from rq.exceptions import StopRequested
 from rq.job import Job
@@ -25,8 +27,6 @@ WORKER_TIMEOUT_S = 45.0
 RETRY_S = 0.5
 # A rebuild sends much data at once, and no request waits for it.
 BOARDS_TIMEOUT_S = 5.0
-
-log = structlog.get_logger()
 
 
 class Worker(SimpleWorker):
@@ -65,7 +65,7 @@ def work(settings: Settings) -> None:
         except StopRequested:
             return
         except (RedisError, OSError) as error:
-            log.warning("waiting for Redis", action="worker.redis", data={"error": type(error).__name__})
+            tenants_redis.queue().note_failure(error)
             time.sleep(RETRY_S)
 
 
@@ -103,3 +103,14 @@ def _stop_on_signals() -> Callable[[], bool]:
 def _quieten_rq() -> None:
     for name in ("rq.worker", "rq.queue"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("rq.worker").addFilter(_without_outages)
+
+
+def _without_outages(line: logging.LogRecord) -> bool:
+    """RQ logs every attempt to reach Redis as an error. An outage is one line, which `tenants.redis` logs."""
+    arguments = line.args if isinstance(line.args, tuple) else ()
+    for error in (*arguments, sys.exc_info()[1]):
+        if isinstance(error, RedisConnectionError | RedisTimeoutError):
+            tenants_redis.queue().note_failure(error)
+            return False
+    return True

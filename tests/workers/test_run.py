@@ -1,9 +1,11 @@
 """Jobs run on a real RQ worker, and a restart of Redis under it is survived."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -41,8 +43,11 @@ def processes() -> Iterator[list["subprocess.Popen[bytes]"]]:
             pytest.fail(f"{process.args!r} did not stop on SIGTERM")
 
 
+LOG = LOG_FOLDER / "workers.txt"
+
+
 def start(name: str, env: dict[str, str]) -> "subprocess.Popen[bytes]":
-    with (LOG_FOLDER / "workers.txt").open("a") as log:
+    with LOG.open("a") as log:
         return subprocess.Popen([sys.executable, "-m", "workers", name], cwd=ROOT, env=env, stdout=log)
 
 
@@ -73,13 +78,22 @@ def test_a_restart_of_redis_is_survived(
         tenants_queue.enqueue("workers.jobs.purge_deleted_tenants")
         eventually(lambda: not is_there(tenant))
 
+        began = LOG.stat().st_size
         stop(redis, signal.SIGKILL)
+        eventually(lambda: "redis.outage" in LOG.read_text()[began:])
+        time.sleep(1)  # RQ tries again meanwhile, which is not logged
         redis = server.start(stdout=subprocess.DEVNULL)
         eventually(lambda: tenants_redis.make_client(redis_url).ping())
         delete(other_tenant)
         # The first may find the connection to the old server; in life the schedule asks again.
         eventually(lambda: _enqueued() and not is_there(other_tenant), within_s=30, every_s=1)
         assert processes[0].poll() is None, "the same worker did it"
+        eventually(lambda: "redis.recovered" in LOG.read_text()[began:])
+        lines = [json.loads(line) for line in LOG.read_text()[began:].splitlines()]
+        told = [
+            (line["level"], line["action"]) for line in lines if line["level"] != "info" or "redis" in line["action"]
+        ]
+        assert told == [("critical", "redis.outage"), ("info", "redis.recovered")], "one line each, whatever RQ says"
         for process in processes:
             process.terminate()
             process.wait(10)
