@@ -1,6 +1,7 @@
 """Load as tenants cause it: `make loadtest`, or `locust -f loadtests/locustfile.py --host http://127.0.0.1:8000`.
 
-Credentials come from PLAUDIT_CLIENT_ID and PLAUDIT_CLIENT_SECRET. Loopback only.
+Credentials come from PLAUDIT_CLIENT_ID and PLAUDIT_CLIENT_SECRET. Loopback only, but for `make loadtest HOST=…`, which
+has asked first, and removes what is created under its prefix.
 """
 
 import json
@@ -9,34 +10,57 @@ import random
 import time
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import gevent
 import websocket
 from locust import FastHttpUser, between, events, task
 
-PAGES = 500
-READERS = 5000
+from loadtests import footprint
+from loadtests.instance import LOOPBACK
+
+# On an instance that others use: what `loadtests.footprint` has created there, and removes.
+PREFIX = os.environ.get("PLAUDIT_LOADTEST_PREFIX", "load")
+IS_OURS = PREFIX == "load"
+PAGES = 500 if IS_OURS else footprint.PAGES
+READERS = 5000 if IS_OURS else footprint.READERS
+READER = "reader" if IS_OURS else f"{PREFIX}-reader"
+SPACE = "space" if IS_OURS else footprint.PREFIX
+MAX_BOARD_PAGES = 20
 WINDOWS = ("1d", "7d", "30d", "all")
 METRICS = ("likes", "views", "score")
 
 
 @events.init.add_listener
-def only_loopback(environment, **_kwargs):  # type: ignore[no-untyped-def]
-    host = urlsplit(environment.host or "").hostname
-    if host not in {"127.0.0.1", "localhost", "::1"}:
-        raise SystemExit("Load tests run on loopback only: --host http://127.0.0.1:8000")
+def check_target(environment, **_kwargs):  # type: ignore[no-untyped-def]
+    is_loopback = urlsplit(environment.host or "").hostname in LOOPBACK
+    if not is_loopback and environment.host != os.environ.get("PLAUDIT_LOADTEST_HOST"):
+        raise SystemExit("Only on loopback (--host http://127.0.0.1:8000). Elsewhere: make loadtest HOST=https://…")
+    if not os.environ.get("PLAUDIT_CLIENT_ID") or not os.environ.get("PLAUDIT_CLIENT_SECRET"):
+        raise SystemExit("Set PLAUDIT_CLIENT_ID and PLAUDIT_CLIENT_SECRET")
+
+
+@events.quitting.add_listener
+def save_figures(environment, **_kwargs):  # type: ignore[no-untyped-def]
+    """What `loadtests.run` judges. (Locust's own files may be a second old at the end.)"""
+    file, total = os.environ.get("PLAUDIT_LOADTEST_FIGURES"), environment.stats.total
+    if file:
+        p99_ms = total.get_response_time_percentile(0.99)
+        figures = {"requests": total.num_requests, "failures": total.num_failures, "p99_ms": p99_ms}
+        Path(file).write_text(json.dumps(figures))
 
 
 def popular_page() -> str:
     """A few pages have most of the readers."""
-    return f"load-{min(int(random.paretovariate(0.8)) - 1, PAGES - 1)}"
+    return f"{PREFIX}-{min(int(random.paretovariate(0.8)) - 1, PAGES - 1)}"
 
 
 class Client(FastHttpUser):  # type: ignore[misc]
     """A client with the tenant's token."""
 
     abstract = True
+    insecure = False  # certificates are checked
     wait_time = between(0.0, 0.02)
 
     def on_start(self) -> None:
@@ -58,7 +82,7 @@ class TenantApp(Client):
 
     def on_start(self) -> None:
         super().on_start()
-        for number in random.sample(range(PAGES), 50):
+        for number in random.sample(range(PAGES), 50) if IS_OURS else ():
             body = {"space": f"space-{number % 5}", "title": f"Page {number}", "url": f"/load/{number}"}
             self.client.put(f"/api/v1/pages/load-{number}", json=body, headers=self.headers, name="PUT page")
 
@@ -77,7 +101,7 @@ class TenantApp(Client):
     @task(4)
     def like(self) -> None:
         method = self.client.put if random.random() < 0.8 else self.client.delete
-        path = f"/api/v1/pages/{popular_page()}/likes/reader-{random.randrange(READERS)}"
+        path = f"/api/v1/pages/{popular_page()}/likes/{READER}-{random.randrange(READERS)}"
         with method(path, headers=self.headers, name="PUT/DELETE like", catch_response=True) as answer:
             if answer.status_code == 404:
                 answer.success()
@@ -121,12 +145,29 @@ class Player(Client):
         self.client.get(path, headers=self.headers, name="GET own rank")
 
 
+class AppActions(Client):
+    """A server that says what its users did, and shows the scoreboard: the players of an instance that others use."""
+
+    @task(10)
+    def act(self) -> None:
+        user = f"{READER}-{random.randrange(READERS)}"
+        action = {"type": "action", "action_type": PREFIX, "user": user, "id": uuid.uuid4().hex}
+        options = {"headers": self.headers, "name": "POST action", "catch_response": True}
+        with self.client.post("/api/v1/events", json={"events": [action]}, **options) as answer:
+            if answer.status_code == 202 and answer.json()["rejected"]:
+                answer.failure(answer.json()["rejected"][0]["code"])
+
+    @task(3)
+    def scoreboard(self) -> None:
+        self.client.get("/api/v1/leaderboards?scope=users&window=1d", headers=self.headers, name="GET scoreboard")
+
+
 class Quester(Client):
     """The readers of a wiki, who play quests: one offers, two try to claim, who gets it submits, another attests."""
 
     @task(5)
     def cycle(self) -> None:
-        creator, *rivals, attester = (f"reader-{number}" for number in random.sample(range(READERS), 4))
+        creator, *rivals, attester = (f"{READER}-{number}" for number in random.sample(range(READERS), 4))
         quest = self.create(creator)
         performer = self.claimed_by(quest, rivals) if quest else None
         if performer and self.take(quest, "submit", {"user": performer, "submission": "Done as described."}):
@@ -182,7 +223,7 @@ class BoardReader(Client):
         self.tags = {}
 
     def board(self) -> str:
-        scope = random.choice(["tenant", *(f"space:space-{number}" for number in range(5))])
+        scope = random.choice(["tenant", *(f"space:{SPACE}-{number}" for number in range(5))])
         return f"scope={scope}&window={random.choice(WINDOWS)}&metric={random.choice(METRICS)}"
 
     @task(10)
@@ -203,10 +244,12 @@ class BoardReader(Client):
     @task(1)
     def all_pages(self) -> None:
         path = first = f"/api/v1/leaderboards?{self.board()}&limit=100"
-        while path:
+        for _ in range(MAX_BOARD_PAGES):
             answer = self.client.get(path, headers=self.headers, name="GET board, page by page")
             following = answer.json()["next_cursor"] if answer.status_code == 200 else None
-            path = f"{first}&cursor={following}" if following else ""
+            if not following:
+                break
+            path = f"{first}&cursor={following}"
 
 
 class Watcher(Client):
@@ -230,7 +273,7 @@ class Watcher(Client):
         self.socket = websocket.create_connection(f"{address}/ws/leaderboards?ticket={answer['ticket']}", timeout=30)
         self.report("open", began)
         self.pinged: float | None = None
-        for scope in ("tenant", f"space:space-{random.randrange(5)}"):
+        for scope in ("tenant", f"space:{SPACE}-{random.randrange(5)}"):
             board = {"scope": scope, "window": random.choice(WINDOWS), "metric": random.choice(METRICS)}
             self.socket.send(json.dumps({"op": "subscribe", **board}))
 

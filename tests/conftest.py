@@ -108,6 +108,7 @@ SHARED_BY = {
         "tests/faults/test_revocation.py",
         "tests/faults/test_up.py::test_a_folder_in_use_is_reported_in_one_line",
         "tests/faults/test_up.py::test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill",
+        "tests/loadtests/test_run.py",
     },
     "running_servers": {
         "tests/app/run/test_local_servers.py",
