@@ -6,6 +6,8 @@ A row of the kind `sharing` stands for every public page: the tenant began or st
 Append-only, so a writer never waits for the projection: rows are read, deduplicated and deleted by id.
 """
 
+import threading
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -16,6 +18,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.wake import wake
 from tenants.db import Base, Query, TenantOwned, Tx, array
+
+MAX_LOOKS = 4_096
 
 
 class Kind(StrEnum):
@@ -80,5 +84,37 @@ def delete(tx: Tx, ids: Collection[int]) -> None:
             {"tenant": tx.tenant, "ids": array(ids)},
         )
 
+
+class Lag:
+    """How long the oldest row of all has been waiting, as far as earlier looks tell.
+
+    Rows have no time of their own. But their ids grow, so a row that is no newer than the newest of an earlier look was
+    there then. The result may be too small by the time between two looks, and is 0 at the first.
+    """
+
+    def __init__(self) -> None:
+        # When somebody looked, and the newest id then; without looks whose rows have all been projected.
+        self._looks: deque[tuple[float, int]] = deque()
+        self._lock = threading.Lock()
+
+    def seconds(self, ids: tuple[int | None, int | None], *, now: float) -> float:
+        """The lag now, from the ids of the oldest and the newest row (`IDS_WAITING`)."""
+        oldest, newest = ids
+        with self._lock:
+            while self._looks and (oldest is None or self._looks[0][1] < oldest):
+                self._looks.popleft()
+            if oldest is None or newest is None:
+                return 0.0
+            if len(self._looks) < MAX_LOOKS and (not self._looks or self._looks[-1][1] < newest):
+                self._looks.append((now, newest))
+            return max(0.0, now - self._looks[0][0])
+
+
+# The ids of the oldest and the newest row of all tenants: two look-ups in the primary key for each tenant.
+IDS_WAITING = """
+    SELECT min(o.oldest), max(o.newest) FROM tenants t
+    CROSS JOIN LATERAL (SELECT min(id) AS oldest, max(id) AS newest FROM outbox WHERE tenant_id = t.id) o
+    WHERE t.deleted_at IS NULL
+"""
 
 _OLDEST = text("SELECT id, member FROM outbox WHERE tenant_id = :tenant AND kind = :kind ORDER BY id LIMIT :limit")

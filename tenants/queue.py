@@ -40,5 +40,10 @@ def cron_seen_at(client: "Redis") -> float | None:
 
 def has_waiting() -> bool:
     """Whether a job waits for a worker."""
+    return depth() > 0
+
+
+def depth() -> int:
+    """How many jobs wait for a worker."""
     with redis.queue().client() as client:
-        return Queue(QUEUE, connection=client, serializer=JSONSerializer).count > 0
+        return int(Queue(QUEUE, connection=client, serializer=JSONSerializer).count)

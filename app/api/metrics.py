@@ -5,12 +5,16 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client import REGISTRY as THIS_PROCESS
 
 from app.api.blueprint import Blueprint
+from app.api.service_gauges import ServiceGauges, forget_ended_processes
 from app.http import request_counts
 from app.http.edge import quiet
 from app.http.rights import operator
 from app.http.services import essentials
 
 blueprint = Blueprint("metrics", __name__, description="For Prometheus")
+
+_whole_service = CollectorRegistry()
+_whole_service.register(ServiceGauges())
 
 
 @blueprint.get("/metrics")
@@ -23,6 +27,8 @@ def metrics() -> Response:
     settings = essentials().settings
     registry = THIS_PROCESS
     if settings.metrics_dir is not None:
+        forget_ended_processes(settings.metrics_dir)
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry, path=str(settings.metrics_dir))  # type: ignore[no-untyped-call]
-    return Response(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+    text = generate_latest(registry) + generate_latest(_whole_service)
+    return Response(text, content_type=CONTENT_TYPE_LATEST)

@@ -96,6 +96,8 @@ class Hub:
                 "hub-check": self._check_credentials,
             }
             self._threads = [threading.Thread(target=run, name=name, daemon=True) for name, run in work.items()]
+        for kind in ("socket", "stream"):
+            CONNECTIONS.labels(kind)  # 0, and not missing in the metrics, until the first comes
         liveness.watch(self._on_credential_change)
         self._listener.start()
         for thread in self._threads:

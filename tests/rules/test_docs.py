@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
+from app.api.service_gauges import ServiceGauges
 from app.http import errors
 from tenants.errors import DomainError
 from tenants.settings import TenantSettings
@@ -66,11 +67,11 @@ def test_every_environment_variable_is_in_the_operators_table() -> None:
     assert missing(names, OPERATING) == set()
 
 
-def test_every_metric_is_in_the_operators_table() -> None:
+def test_every_metric_is_in_the_operators_table(connected: None) -> None:
     import_everything()
     names = {
         metric.name if metric.type != "counter" else f"{metric.name}_total"
-        for metric in REGISTRY.collect()
+        for metric in (*REGISTRY.collect(), *ServiceGauges().collect())
         if metric.name.startswith("plaudit_")
     }
     assert len(names) > 10

@@ -1,0 +1,118 @@
+"""Gauges of the whole service, computed when Prometheus reads them: what an alert needs.
+
+PostgreSQL and both clients of Redis are asked at once, each in a thread of its own, and given one second together. A
+server that hangs counts as down, costs a scrape that second, and keeps one thread: it is not asked again until that
+has ended. What cannot be known without an answer (lag, queue) is then left out, so that no alert takes it for 0.
+"""
+
+import contextlib
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from analytics import outbox
+from tenants import queue, redis
+from tenants.platform_calls import CallFailed, ConnectionLost, PlatformCalls
+
+DEADLINE_S = 1.0
+
+Ids = tuple[int | None, int | None]
+
+
+class ServiceGauges(Collector):
+    """Whether the servers answer, how far the boards are behind, how many jobs wait, and which release this is."""
+
+    def __init__(self) -> None:
+        self._lag = outbox.Lag()
+        self._questions: dict[str, Callable[[], Any]] = {
+            "postgres": _ids_waiting,
+            "boards": lambda: redis.boards().is_up(),
+            "queue": queue.depth,
+        }
+        self._asked: dict[str, _Asked] = {}
+        self._starting = threading.Lock()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        answers = self._ask_all()
+        is_up, ids = answers["postgres"] or (False, None)
+        yield GaugeMetricFamily("plaudit_postgres_up", "Whether PostgreSQL answers.", value=is_up)
+        lag = GaugeMetricFamily("plaudit_board_lag_seconds", "Age of the oldest change that no board shows yet.")
+        if ids is not None:
+            lag.add_metric([], self._lag.seconds(ids, now=time.monotonic()))
+        yield lag
+        up = GaugeMetricFamily("plaudit_redis_up", "Whether Redis answers.", labels=["server"])
+        up.add_metric(["boards"], bool(answers["boards"]))
+        up.add_metric(["queue"], answers["queue"] is not None)
+        yield up
+        depth = GaugeMetricFamily("plaudit_queue_depth", "Jobs that wait for a worker.")
+        if answers["queue"] is not None:
+            depth.add_metric([], answers["queue"])
+        yield depth
+        build = GaugeMetricFamily("plaudit_build_info", "Which release answers.", labels=["version", "python"])
+        build.add_metric([version("plaudit"), platform.python_version()], 1)
+        yield build
+
+    def _ask_all(self) -> dict[str, Any]:
+        until = time.monotonic() + DEADLINE_S
+        asked = {name: self._ask(name) for name in self._questions}
+        for one in asked.values():
+            one.join(max(0.0, until - time.monotonic()))
+        return {name: one.answer for name, one in asked.items()}
+
+    def _ask(self, name: str) -> "_Asked":
+        with self._starting:
+            asked = self._asked.get(name)
+            if asked is None or not asked.is_alive():
+                asked = self._asked[name] = _Asked(self._questions[name])
+                asked.start()
+            return asked
+
+
+class _Asked(threading.Thread):
+    """A question on its way; `answer` is None until it has been answered, and if that failed."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        super().__init__(name="scrape", daemon=True)
+        self._ask = ask
+        self.answer: Any = None
+
+    def run(self) -> None:
+        with contextlib.suppress(Exception):  # no answer is what a scrape reports
+            self.answer = self._ask()
+
+
+def _ids_waiting() -> tuple[bool, Ids | None]:
+    """Whether PostgreSQL answers, and the ids of the outbox, unless they take too long.
+
+    On a connection of its own: one from the pool may be old, and a busy pool does not mean that the server is down.
+    """
+    calls = PlatformCalls(max_connections=1)
+    try:
+        oldest, newest = calls.run(outbox.IDS_WAITING)[0]
+    except ConnectionLost:
+        return False, None
+    except CallFailed:
+        return True, None
+    finally:
+        calls.close()
+    return True, (oldest, newest)
+
+
+def forget_ended_processes(metrics_dir: Path) -> None:
+    """Delete the files of gauges whose process is no more: a killed one could not take its connections back."""
+    for file in metrics_dir.glob("gauge_live*.db"):
+        pid = file.stem.rpartition("_")[2]
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            file.unlink(missing_ok=True)
+        except (ValueError, PermissionError):
+            pass  # not ours to decide; another user's process is alive

@@ -1,0 +1,82 @@
+"""The gauges of the whole service: what an alert needs, also while the servers hang."""
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import threading
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from flask.testing import FlaskClient
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
+from prometheus_client.parser import text_string_to_metric_families
+
+from analytics import outbox
+from analytics.outbox import Kind
+from app.settings import Settings
+from tenants import queue
+from tenants.db import tenant_tx
+from tests.app.conftest import with_settings
+
+Labels = tuple[str, ...]
+
+
+def scrape(client: FlaskClient) -> dict[tuple[str, Labels], float]:
+    """The value of each sample, by its name and the values of its labels."""
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_says_whether_the_servers_answer_what_waits_and_which_release_this_is(
+    client: FlaskClient, tenant: str
+) -> None:
+    with tenant_tx(tenant) as tx:
+        outbox.mark_selected_stale(tx, Kind.PAGE, "SELECT '7'", {})
+    before = scrape(client)
+    queue.enqueue("workers.jobs.nothing", ttl_s=60)
+    queue.enqueue("workers.jobs.nothing", ttl_s=60)
+    after = scrape(client)
+    assert after["plaudit_postgres_up", ()] == 1
+    assert (after["plaudit_redis_up", ("boards",)], after["plaudit_redis_up", ("queue",)]) == (1, 1)
+    assert after["plaudit_queue_depth", ()] == before["plaudit_queue_depth", ()] + 2
+    assert after["plaudit_board_lag_seconds", ()] > before["plaudit_board_lag_seconds", ()] >= 0
+    assert after["plaudit_build_info", (platform.python_version(), metadata.version("plaudit"))] == 1
+
+
+def test_servers_that_hang_are_down_and_do_not_hang_the_scrape(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hung:  # takes connections, and never answers
+        port = hung.getsockname()[1]
+        database, redis = f"postgresql://x@127.0.0.1:{port}/x", f"redis://127.0.0.1:{port}/0"
+        client = with_settings(
+            settings, database_url=database, service_database_url=database, redis_url=redis, queue_redis_url=redis
+        )
+        began = time.monotonic()
+        for _ in range(2):
+            found = scrape(client)
+            assert found["plaudit_postgres_up", ()] == 0
+            assert (found["plaudit_redis_up", ("boards",)], found["plaudit_redis_up", ("queue",)]) == (0, 0)
+            unknown = {("plaudit_board_lag_seconds", ()), ("plaudit_queue_depth", ())}
+            assert unknown.isdisjoint(found), "nobody knows, so no alert may take it for 0"
+        assert time.monotonic() - began < 4
+        waiting = [thread for thread in threading.enumerate() if thread.name == "scrape"]
+        assert len(waiting) <= 1, "the second scrape did not ask the database again"
+
+
+def test_connections_of_a_process_that_was_killed_are_not_counted(settings: Settings, tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    of_process: Any = MmapedDict  # which has no types
+    name = "plaudit_live_connections"
+    for pid, connections in ((ended.pid, 300), (os.getpid(), 4)):
+        values = of_process(str(tmp_path / f"gauge_livesum_{pid}.db"))
+        values.write_value(mmap_key(name, name, ["kind"], ["socket"], "Open."), connections, 0)
+        values.close()
+    assert scrape(with_settings(settings, metrics_dir=tmp_path))[name, ("socket",)] == 4
