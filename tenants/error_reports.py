@@ -90,6 +90,8 @@ def _report(
     import sentry_sdk
     from sentry_sdk.utils import event_from_exception
 
+    if error is None:
+        route = NONE  # an outage is one problem, whichever request noticed it
     if not _is_due((type(error).__name__, code, route)):
         return
     event: Any = {"message": title[:MAX_TITLE_CHARS]}

@@ -107,7 +107,7 @@ def test_lines_are_grouped_by_action_and_say_nothing_of_whom_they_are_about(sent
         sys.excepthook(OSError, OSError("/home/ada@example.com"), error.__traceback__)
     events = sentry.events(4)
     assert [one["fingerprint"] for one in events] == [
-        ["-", "redis.outage", "job workers.jobs.project"],
+        ["-", "redis.outage", "-"],
         ["OSError", "uncaught", "-"],
         ["ValueError", "job.failed", "job workers.jobs.project"],
         ["ValueError", "rq.worker", "job workers.jobs.project"],
