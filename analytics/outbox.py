@@ -6,20 +6,16 @@ A row of the kind `sharing` stands for every public page: the tenant began or st
 Append-only, so a writer never waits for the projection: rows are read, deduplicated and deleted by id.
 """
 
-import threading
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Identity, text
+from sqlalchemy import BigInteger, Identity, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.wake import wake
 from tenants.db import Base, Query, TenantOwned, Tx, array
-
-MAX_LOOKS = 4_096
 
 
 class Kind(StrEnum):
@@ -36,6 +32,7 @@ class Outbox(TenantOwned, Base):
     member: Mapped[str]
     # Of a page: the hour to which counts were added. None: several hours, or anything else; always safe.
     hour: Mapped[datetime | None]
+    marked_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 def mark_stale(tx: Tx, kind: Kind, members: Iterable[int | str]) -> None:
@@ -85,35 +82,10 @@ def delete(tx: Tx, ids: Collection[int]) -> None:
         )
 
 
-class Lag:
-    """How long the oldest row of all has been waiting, as far as earlier looks tell.
-
-    Rows have no time of their own. But their ids grow, so a row that is no newer than the newest of an earlier look was
-    there then. The result may be too small by the time between two looks, and is 0 at the first.
-    """
-
-    def __init__(self) -> None:
-        # When somebody looked, and the newest id then; without looks whose rows have all been projected.
-        self._looks: deque[tuple[float, int]] = deque()
-        self._lock = threading.Lock()
-
-    def seconds(self, ids: tuple[int | None, int | None], *, now: float) -> float:
-        """The lag now, from the ids of the oldest and the newest row (`IDS_WAITING`)."""
-        oldest, newest = ids
-        with self._lock:
-            while self._looks and (oldest is None or self._looks[0][1] < oldest):
-                self._looks.popleft()
-            if oldest is None or newest is None:
-                return 0.0
-            if len(self._looks) < MAX_LOOKS and (not self._looks or self._looks[-1][1] < newest):
-                self._looks.append((now, newest))
-            return max(0.0, now - self._looks[0][0])
-
-
-# The ids of the oldest and the newest row of all tenants: two look-ups in the primary key for each tenant.
-IDS_WAITING = """
-    SELECT min(o.oldest), max(o.newest) FROM tenants t
-    CROSS JOIN LATERAL (SELECT min(id) AS oldest, max(id) AS newest FROM outbox WHERE tenant_id = t.id) o
+# How many seconds the oldest row of all tenants has been waiting: a look-up in the primary key for each tenant.
+LAG = """
+    SELECT COALESCE(max(extract(epoch FROM clock_timestamp() - o.marked_at)), 0)::float8 FROM tenants t
+    CROSS JOIN LATERAL (SELECT marked_at FROM outbox WHERE tenant_id = t.id ORDER BY id LIMIT 1) o
     WHERE t.deleted_at IS NULL
 """
 

@@ -24,16 +24,13 @@ from tenants.platform_calls import CallFailed, ConnectionLost, PlatformCalls
 
 DEADLINE_S = 1.0
 
-Ids = tuple[int | None, int | None]
-
 
 class ServiceGauges(Collector):
     """Whether the servers answer, how far the boards are behind, how many jobs wait, and which release this is."""
 
     def __init__(self) -> None:
-        self._lag = outbox.Lag()
         self._questions: dict[str, Callable[[], Any]] = {
-            "postgres": _ids_waiting,
+            "postgres": _lag,
             "boards": lambda: redis.boards().is_up(),
             "queue": queue.depth,
         }
@@ -42,11 +39,11 @@ class ServiceGauges(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         answers = self._ask_all()
-        is_up, ids = answers["postgres"] or (False, None)
+        is_up, seconds = answers["postgres"] or (False, None)
         yield GaugeMetricFamily("plaudit_postgres_up", "Whether PostgreSQL answers.", value=is_up)
         lag = GaugeMetricFamily("plaudit_board_lag_seconds", "Age of the oldest change that no board shows yet.")
-        if ids is not None:
-            lag.add_metric([], self._lag.seconds(ids, now=time.monotonic()))
+        if seconds is not None:
+            lag.add_metric([], seconds)
         yield lag
         up = GaugeMetricFamily("plaudit_redis_up", "Whether Redis answers.", labels=["server"])
         up.add_metric(["boards"], bool(answers["boards"]))
@@ -89,21 +86,20 @@ class _Asked(threading.Thread):
             self.answer = self._ask()
 
 
-def _ids_waiting() -> tuple[bool, Ids | None]:
-    """Whether PostgreSQL answers, and the ids of the outbox, unless they take too long.
+def _lag() -> tuple[bool, float | None]:
+    """Whether PostgreSQL answers, and how far the boards are behind, unless that takes too long.
 
     On a connection of its own: one from the pool may be old, and a busy pool does not mean that the server is down.
     """
     calls = PlatformCalls(max_connections=1)
     try:
-        oldest, newest = calls.run(outbox.IDS_WAITING)[0]
+        return True, float(calls.run(outbox.LAG)[0][0])
     except ConnectionLost:
         return False, None
     except CallFailed:
         return True, None
     finally:
         calls.close()
-    return True, (oldest, newest)
 
 
 def forget_ended_processes(metrics_dir: Path) -> None:

@@ -2,8 +2,10 @@
 
 import contextlib
 
+from sqlalchemy import text
+
 from analytics import outbox
-from analytics.outbox import Kind, Lag
+from analytics.outbox import Kind
 from analytics.wake import JOB
 from tenants import registry
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -54,26 +56,22 @@ def test_the_oldest_rows_are_read_and_those_deleted_by_id_stay_away(tenant: str,
     assert stale(other_tenant, Kind.PAGE) == ["2", "1", "2"]
 
 
-def test_the_lag_is_the_age_of_the_oldest_row_as_far_as_earlier_looks_tell() -> None:
-    lag = Lag()
-    assert lag.seconds((None, None), now=100) == 0
-    assert lag.seconds((5, 9), now=110) == 0, "when they were written, nobody knows"
-    assert lag.seconds((5, 14), now=125) == 15
-    assert lag.seconds((12, 20), now=140) == 15, "12 was there at the look of 125, and not yet at that of 110"
-    assert lag.seconds((21, 30), now=155) == 0, "all that were seen before are projected: it follows"
-    assert lag.seconds((21, 21), now=170) == 15
-    assert lag.seconds((None, None), now=200) == 0
-    assert lag.seconds((22, 22), now=230) == 0
-
-
-def test_the_ids_that_wait_are_those_of_all_tenants_but_deleted_ones(tenant: str, other_tenant: str) -> None:
+def test_the_lag_is_the_age_of_the_oldest_row_of_all_tenants_but_deleted_ones(tenant: str, other_tenant: str) -> None:
     calls = PlatformCalls(max_connections=1)
-    for one in (other_tenant, tenant):
-        with tenant_tx(one) as tx:
-            outbox.mark_selected_stale(tx, Kind.PAGE, "SELECT unnest(CAST(:ids AS text[]))", {"ids": ["7", "8"]})
-            newest = max(row.id for row in tx.run(*outbox.oldest(one, Kind.PAGE, limit=10)))
-    assert calls.run(outbox.IDS_WAITING)[0][1] == newest
+    days = {tenant: 900, other_tenant: 800}  # older than what other tests have left
+    with owner_tx() as tx:
+        for one, age in days.items():
+            tx.execute(
+                text("""
+                    INSERT INTO outbox (tenant_id, kind, member, marked_at)
+                    VALUES (:t, 'page', '7', now() - :age * interval '1 day'), (:t, 'page', '8', now())
+                """),
+                {"t": one, "age": age},
+            )
+    assert int(calls.run(outbox.LAG)[0][0] / 86400) == 900
     with owner_tx() as tx:
         registry.mark_deleted(tx, tenant, now=utcnow())
-    assert calls.run(outbox.IDS_WAITING)[0][1] == newest - 2
+    assert int(calls.run(outbox.LAG)[0][0] / 86400) == 800
     calls.close()
+    with tenant_tx(other_tenant) as tx:
+        tx.execute(text("DELETE FROM outbox"))
