@@ -1,5 +1,6 @@
 """Addresses of refused views over HTTP: listed for admins, made pages, dismissed."""
 
+import json
 from typing import Any
 
 from flask.testing import FlaskClient
@@ -12,8 +13,9 @@ from tests.people import Caller, client_of, user_of
 __all__ = ["admin", "key"]
 
 
-def view(client: FlaskClient, key: str, path: str, **changes: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = send(client, key, f'{{"url": "{ORIGIN}{path}"}}', **changes).get_json()
+def view(client: FlaskClient, key: str, path: str, address: str = "10.0.0.1", **fields: str) -> dict[str, Any]:
+    body = json.dumps({"url": f"{ORIGIN}{path}", **fields})
+    answer: dict[str, Any] = send(client, key, body, address=address).get_json()
     return answer
 
 
@@ -107,14 +109,16 @@ def test_with_auto_pages_the_first_view_makes_the_page_and_counts(
 ) -> None:
     assert view(client, key, "/self")["rejected"][0]["code"] == "unknown_page"
     admin("PATCH", "/api/v1/settings", json={"auto_pages": True, "limits": {"auto_pages_per_day": 1}})
-    assert view(client, key, "/self?utm_source=mail")["accepted"] == 1
+    assert view(client, key, "/self?sort=up", title="About\n us", canonical=f"{ORIGIN}/self")["accepted"] == 1
     assert unknown(admin) == []
-    assert view(client, key, "/self", address="10.0.0.2")["accepted"] == 1
+    assert view(client, key, "/self?utm_source=mail", address="10.0.0.2")["accepted"] == 1
     assert views_of(tenant) == 2
     (page, _) = admin("GET", "/api/v1/pages").get_json()["items"]
-    assert (page["url"], page["visibility"]) == (f"{ORIGIN}/self", "private")
-    assert view(client, key, "/one-too-many")["rejected"][0]["code"] == "unknown_page"
-    assert unknown(admin) == [(f"{ORIGIN}/one-too-many", 1)]
+    assert (page["url"], page["title"], page["visibility"]) == (f"{ORIGIN}/self", "About us", "private")
+    refused = view(client, key, "/one-too-many?sort=up", title="Too many", canonical=f"{ORIGIN}/one-too-many")
+    assert refused["rejected"][0]["code"] == "unknown_page"
+    (listed,) = admin("GET", "/api/v1/ingest/unknown").get_json()["items"]
+    assert (listed["url"], listed["title"]) == (f"{ORIGIN}/one-too-many", "Too many")
     assert send(client, key, '{"url": "https://evil.example/x"}').get_json()["rejected"]
     make_page(admin, "own")
     assert send(client, key, '{"page": "unknown-id"}').get_json()["rejected"], "an id makes no page"
