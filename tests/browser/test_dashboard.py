@@ -304,8 +304,11 @@ def test_the_admin_pages_work(watched: Watched, wiki: Wiki) -> None:
     page.get_by_role("button", name="Create key").click()
     expect(page.locator("form .wrong").filter(has_text="origins such as").first).to_be_visible()
     page.get_by_label("Origins").fill("https://wiki.example")
+    page.locator("form", has_text="Origins").get_by_label("Name").fill("Browsers of the wiki")
     page.get_by_role("button", name="Create key").click()
-    expect(page.locator(".list code", has_text="pk_demo_").first).to_be_visible()
+    expect(page.locator(".list tr", has_text="Browsers of the wiki").locator("code").first).to_have_text(
+        re.compile("^pk_demo_")
+    )
     page.get_by_text("New client").click()
     page.get_by_role("button", name="Create client").click()
     expect(page.get_by_text("is needed")).to_be_visible()
