@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Identity, func, text
+from sqlalchemy import BigInteger, Identity, Index, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.wake import wake
@@ -26,6 +26,8 @@ class Kind(StrEnum):
 
 class Outbox(TenantOwned, Base):
     __tablename__ = "outbox"
+    # A busy tenant has thousands of rows of pages, and each payment asks which users are stale.
+    __table_args__ = (Index("ix_outbox_users", "tenant_id", "id", postgresql_where=text("kind = 'user'")),)
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     kind: Mapped[str]

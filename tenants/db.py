@@ -140,7 +140,10 @@ class Tx(Session):
 
     def call(self, statement: str, values: Sequence[object]) -> list[Any]:
         """The rows of a statement with a value for each `%s`."""
-        return self._rows_of([(pipelines.bound, statement, values)])[0]
+        return self.call_in_one_trip((statement, values))[0]
+
+    def call_in_one_trip(self, *calls: tuple[str, Sequence[object]]) -> list[list[Any]]:
+        return self._rows_of([(pipelines.bound, statement, values) for statement, values in calls])
 
     def _rows_of(self, statements: Sequence[tuple[Callable[[str, Any], Statement], str, Any]]) -> list[list[Any]]:
         try:

@@ -22,7 +22,10 @@ from tenants.errors import Invalid, Stale
 
 @dataclass(frozen=True)
 class Limits:
+    # Of each user's own claims.
     score_updates_per_minute: int = 10
+    # Of the tenant's apps together: actions in batches.
+    app_actions_per_minute: int = 600_000
     # Accepted beacons of one address, and of one visitor. As many are refused before the address must wait.
     beacons_per_minute: int = 3_000
     visitor_beacons_per_minute: int = 120
@@ -112,6 +115,7 @@ class TenantSettings:
 # Minimum and maximum of each number. An event's id must be kept for longer than the maximum age of an event.
 RANGES: dict[str, tuple[int, int]] = {
     "limits.score_updates_per_minute": (1, 10_000),
+    "limits.app_actions_per_minute": (1, 100_000_000),
     "limits.beacons_per_minute": (1, 100_000),
     "limits.visitor_beacons_per_minute": (1, 10_000),
     "limits.visitor_views_per_day": (1, 100_000),

@@ -16,6 +16,7 @@ from analytics.boards import postgres_reads, redis_reads, redis_store, snapshots
 from analytics.boards.board_sql import transaction_for
 from analytics.boards.kept import NO_RANKS_FOR_S, BoardMemory
 from analytics.boards.names import Board
+from analytics.boards.ranks import RankQuestion
 from analytics.boards.rows import Listing, Position, Row, Source
 from analytics.boards.snapshots import RanksOfADay
 from analytics.metrics import Value
@@ -159,12 +160,12 @@ def _show(
     )
 
 
-def ranks_for(tx: Tx, board: Board, values: Sequence[Value]) -> list[int]:
-    """The rank that each value has on a board of the transaction's tenant: one more than there are rows above it."""
-    if not values:
+def ranks_for(tx: Tx, question: RankQuestion) -> list[int | None]:
+    """The ranks that entries have on a board of the transaction's tenant. None: far down, while Redis is away."""
+    if not question.asked:
         return []
-    ranks = redis_reads.ranks_for(board, values)
-    return ranks if ranks is not None else postgres_reads.ranks_for(tx, board, values)
+    ranks = redis_reads.ranks_together([question])[0]
+    return ranks if ranks is not None else postgres_reads.ranks_for(tx, question)
 
 
 def _listing(board: Board, part: Part, *, now: datetime) -> tuple[Listing, int, date]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from analytics.boards.names import Board, Version
+from analytics.boards.ranks import Entry, RankQuestion
 from analytics.boards.rows import Listing, Position, Row, Source, row_of
-from analytics.metrics import Value
 from tenants import redis
 from tenants.redis import RedisUnavailable
 
@@ -16,8 +16,7 @@ _TOP = """
 local rows = redis.call('ZREVRANGE', KEYS[1], 0, tonumber(ARGV[1]) - 1, 'WITHSCORES')
 return {redis.call('GET', KEYS[2]) or '', 0, redis.call('ZCARD', KEYS[1]), rows}
 """
-_AFTER = """
-local key, value, member, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+_BELOW = """
 local function below(a, b)
     for i = 1, math.min(#a, #b) do
         local x, y = string.byte(a, i), string.byte(b, i)
@@ -25,6 +24,11 @@ local function below(a, b)
     end
     return #a < #b
 end
+"""
+_AFTER = (
+    _BELOW
+    + """
+local key, value, member, limit = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local above = redis.call('ZCOUNT', key, '(' .. value, '+inf')
 local low, high = 0, redis.call('ZCOUNT', key, value, value)
 while low < high do
@@ -39,6 +43,7 @@ local start = above + low
 local rows = redis.call('ZREVRANGE', key, start, start + limit - 1, 'WITHSCORES')
 return {redis.call('GET', KEYS[2]) or '', start, redis.call('ZCARD', key), rows}
 """
+)
 _AROUND = """
 local member = ARGV[1]
 if KEYS[3] then member = redis.call('HGET', KEYS[3], member) or '' end
@@ -49,11 +54,39 @@ local start = math.max(rank - tonumber(ARGV[2]), 0)
 local rows = redis.call('ZREVRANGE', KEYS[1], start, rank + tonumber(ARGV[2]), 'WITHSCORES')
 return {marker, start, total, rows}
 """
-_ABOVE = """
-local above = {}
-for place, value in ipairs(ARGV) do above[place] = redis.call('ZCOUNT', KEYS[1], '(' .. value, '+inf') end
-return {redis.call('GET', KEYS[2]) or '', above}
+# The arguments are a number of users and their ids, then a value and a member for each row that is asked about.
+_AT_OR_ABOVE = (
+    _BELOW
+    + """
+local key, users = KEYS[1], tonumber(ARGV[1])
+local found, above = {}, {}
+for i = 2, users + 1 do
+    local member = redis.call('HGET', KEYS[3], ARGV[i])
+    local value = member and redis.call('ZSCORE', key, member)
+    if value then
+        found[#found + 1] = value
+        found[#found + 1] = member
+    end
+end
+for i = users + 2, #ARGV, 2 do
+    local value, member = ARGV[i], ARGV[i + 1]
+    local higher = redis.call('ZCOUNT', key, '(' .. value, '+inf')
+    local low, high = 0, redis.call('ZCOUNT', key, value, value)
+    -- Who has just reached a value is below all others who have it: compare with the last of them first.
+    local middle = high - 1
+    while low < high do
+        if below(redis.call('ZREVRANGE', key, higher + middle, higher + middle)[1], member) then
+            high = middle
+        else
+            low = middle + 1
+        end
+        middle = math.floor((low + high) / 2)
+    end
+    above[#above + 1] = higher + low
+end
+return {redis.call('GET', KEYS[2]) or '', above, found}
 """
+)
 
 
 def read_top(board: Board, *, limit: int, after: Position | None) -> Listing | None:
@@ -107,18 +140,25 @@ def read_around(board: Board, subject: str, n: int) -> Listing | None:
     return _read(board, _AROUND, subject, n)
 
 
-def ranks_for(board: Board, values: Sequence[Value]) -> list[int] | None:
-    """The rank that each value has: one more than there are rows above it."""
-    return ranks_together([(board, values)])[0]
-
-
-def ranks_together(asked: Sequence[tuple[Board, Sequence[Value]]]) -> list[list[int] | None]:
-    """The same of several boards, in one round trip."""
+def ranks_together(questions: Sequence[RankQuestion]) -> list[list[int | None] | None]:
+    """The ranks that entries have on boards of users, in one round trip. The cost does not depend on the rank."""
     try:
-        answers = redis.boards().read(*(("EVAL", _ABOVE, *_keys(board), *values) for board, values in asked))
+        answers = redis.boards().read(*(_ranks_command(question) for question in questions))
     except RedisUnavailable:
-        return [None] * len(asked)
-    return [[int(above) + 1 for above in answer[1]] if answer[0] else None for answer in answers]
+        return [None] * len(questions)
+    return [
+        question.ranks(above, _entries(found)) if marker else None
+        for question, (marker, above, found) in zip(questions, answers, strict=True)
+    ]
+
+
+def _ranks_command(question: RankQuestion) -> redis.Command:
+    asked = [part for value, member in question.asked for part in (value, member)]
+    return ("EVAL", _AT_OR_ABOVE, *_keys(question.board), len(question.current), *question.current, *asked)
+
+
+def _entries(flat: Sequence[bytes]) -> list[Entry]:
+    return [Entry(int(float(value)), member.decode()) for value, member in zip(flat[::2], flat[1::2], strict=True)]
 
 
 def _keys(board: Board) -> tuple[Any, ...]:

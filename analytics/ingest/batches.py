@@ -15,9 +15,11 @@ from analytics.ingest.reasons import Reason, Refused, Result, reason_of
 from analytics.ingest.writes import Item, WriteRequest
 from analytics.scores import sources
 from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
+from analytics.scores.limits import TooBusy
 from tenants.credentials import ClientToken
 from tenants.errors import DomainError
 from tenants.settings import TenantSettings
+from tenants.throttle import TooMany
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,11 @@ class Rejection:
     index: int
     code: Reason
     detail: str
+    retry_after_s: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        wait = {} if self.retry_after_s is None else {"retry_after_s": self.retry_after_s}
+        return {"index": self.index, "code": self.code.value, "detail": self.detail, **wait}
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,14 @@ class Tally:
     tenant_id: str = ""
     # How many of each type were accepted.
     types: Mapping[str, int] = field(default_factory=dict)
+    # How long to wait, if actions were refused because the tenant's app sends too many.
+    retry_after_s: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
             "accepted": self.accepted,
             "duplicates": self.duplicates,
-            "rejected": [{"index": r.index, "code": r.code.value, "detail": r.detail} for r in self.rejected],
+            "rejected": [rejection.as_json() for rejection in self.rejected],
         }
 
     def measure(self) -> None:
@@ -107,6 +116,7 @@ class Batch:
         rejected = list(self.rejections)
         counts: Counter[Result] = Counter()
         types: Counter[str] = Counter()
+        waits_s: list[int] = []
         for index, item, outcome in zip(self._item_indexes, self.request.items, self.request.outcomes, strict=True):
             counts[outcome.result] += 1
             types[item.kind.value] += outcome.result is Result.ACCEPTED
@@ -118,13 +128,22 @@ class Batch:
                 counts[result] += 1
                 types["action"] += result is Result.ACCEPTED
             else:
-                rejected.append(Rejection(index, result.code, result.detail))
+                rejected.append(Rejection(index, result.code, result.detail, result.retry_after_s))
+                if isinstance(paid, TooMany | TooBusy):
+                    waits_s.append(result.retry_after_s or 1)
         if unpaid is None:
             counts[Result.DUPLICATE] += len(self._unclaimed)
         else:
             rejected += [Rejection(index, unpaid.code, unpaid.detail) for index in self._unclaimed]
         rejected.sort(key=lambda rejection: rejection.index)
-        return Tally(counts[Result.ACCEPTED], counts[Result.DUPLICATE], rejected, self.tenant_id, +types)
+        return Tally(
+            counts[Result.ACCEPTED],
+            counts[Result.DUPLICATE],
+            rejected,
+            self.tenant_id,
+            +types,
+            retry_after_s=max(waits_s, default=None),
+        )
 
 
 def _first_of_each_id(actions: Mapping[int, Action]) -> dict[int, Action]:
@@ -145,6 +164,9 @@ def _claim(action: Action, *, is_vouched: bool) -> ActionClaim:
         verification=Verification.CLIENT,
         object=action.object,
         client_time=action.at,
+        ip=action.ip,
+        agent=action.agent,
+        metadata=action.metadata,
         payload={"object": action.object},
         is_vouched=is_vouched,
     )
@@ -170,4 +192,4 @@ def _result_of(outcome: Payment | DomainError) -> Result | Refused:
         return Result.DUPLICATE if outcome.is_replay else Result.ACCEPTED
     if isinstance(outcome, PayloadDiffers):  # an id is paid once, whatever it comes with
         return Result.DUPLICATE
-    return Refused(reason_of(outcome), outcome.detail)
+    return Refused(reason_of(outcome), outcome.detail, retry_after_s=outcome.retry_after_s)

@@ -1,8 +1,10 @@
 """Events as tenants send them: the wire format, and the check of one event."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +16,12 @@ from analytics.ingest.pages import EXTERNAL_ID
 from analytics.ingest.reasons import Reason, Refused
 from analytics.ingest.visitors import visit_of
 from analytics.ingest.writes import EventKind, Item
+from analytics.scores.actions import OBJECT, error_in_metadata
+from analytics.scores.audit import MAX_AGENT_CHARS
 
 MAX_ITEMS = 1000
 MAX_EVENT_ID_CHARS = 128
+_OF_ACTIONS = ("object", "metadata", "ip", "user_agent")
 _KINDS = {kind.value: kind for kind in EventKind}
 
 EVENTS = Counter("plaudit_events_total", "Events accepted.", ["tenant", "type"])
@@ -33,6 +38,11 @@ class EventIn(msgspec.Struct, forbid_unknown_fields=True):
     id: str | None = None
     occurred_at: datetime | None = None
     action_type: str | None = None
+    # Of actions: what it was done to (otherwise `page` says so), and the end user's address and browser.
+    object: str | None = None
+    metadata: dict[str, Any] | None = None
+    ip: str | None = None
+    user_agent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,10 @@ class Action:
     object: str | None
     at: datetime
     event_key: UUID | None
+    metadata: Mapping[str, Any] | None = None
+    # Of the user, not of the tenant's app.
+    ip: str | None = None
+    agent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +100,7 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
     kind = _KINDS.get(event.type)
     if kind is None:
         raise Refused(Reason.UNKNOWN_TYPE, f"there is no event type {event.type[:40]!r}")
+    _refuse_fields_of_actions(event)
     if event.page is None:
         raise Refused(Reason.INVALID, "page: missing")
     if EXTERNAL_ID.fullmatch(event.page) is None:
@@ -106,6 +121,12 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
     )
 
 
+def _refuse_fields_of_actions(event: EventIn) -> None:
+    for name in _OF_ACTIONS:
+        if getattr(event, name) is not None:
+            raise Refused(Reason.INVALID, f"{name}: for actions only")
+
+
 def _action(event: EventIn, *, now: datetime, ages: Ages) -> Action:
     if event.action_type is None:
         raise Refused(Reason.INVALID, "action_type: missing")
@@ -116,10 +137,43 @@ def _action(event: EventIn, *, now: datetime, ages: Ages) -> Action:
     return Action(
         type=event.action_type,
         user=event.user,
-        object=event.page,
+        object=_object(event),
         at=ages.check(_moment(event.occurred_at)) if event.occurred_at is not None else now,
         event_key=event_key(event.id) if event.id is not None else None,
+        metadata=_metadata(event.metadata) if event.metadata is not None else None,
+        ip=_address(event.ip) if event.ip is not None else None,
+        agent=_agent(event.user_agent) if event.user_agent is not None else None,
     )
+
+
+def _object(event: EventIn) -> str | None:
+    """`object`, also where `page` names another: an object is more exact, and need not be a page."""
+    if event.object is not None and OBJECT.fullmatch(event.object) is None:
+        raise Refused(Reason.INVALID, "object: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ / -")
+    return event.object if event.object is not None else event.page
+
+
+def _metadata(sent: dict[str, Any]) -> dict[str, Any]:
+    error = error_in_metadata(sent)
+    if error is not None:
+        raise Refused(Reason.INVALID, f"metadata: {error}")
+    return sent
+
+
+def _address(sent: str) -> str:
+    try:
+        address = ip_address(sent)
+    except ValueError:
+        address = None
+    if address is None or "%" in sent:  # a zone is of one machine only
+        raise Refused(Reason.INVALID, "ip: the address of the user's machine, IPv4 or IPv6")
+    return str(address)
+
+
+def _agent(sent: str) -> str:
+    if not 1 <= len(sent) <= MAX_AGENT_CHARS or not sent.isprintable():
+        raise Refused(Reason.INVALID, f"user_agent: 1 to {MAX_AGENT_CHARS} printable characters")
+    return sent
 
 
 def event_key(event_id: str) -> UUID:

@@ -89,6 +89,7 @@ class GroupCommit:
         finally:
             with self._lock:
                 self._leave(request)
+            request.give_back()
         if request.error is not None:
             raise request.error
         request.run_after_commit()

@@ -1,9 +1,10 @@
 """Writing events on an event loop: what `analytics.ingest.writes` does, over a connection that the loop waits for."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 
-from analytics.boards.names import Board
+from analytics.boards.ranks import RankQuestion
 from analytics.ingest.writes import (
     TenantWrite,
     WriteRequest,
@@ -12,11 +13,12 @@ from analytics.ingest.writes import (
     event_calls,
     rolled_back_on_error,
 )
-from analytics.scores.payments import Call, Cashier
+from analytics.scores.new_payments import Call
+from analytics.scores.payments import Cashier
 from tenants.loop_connection import LoopConnection
 
-# Reads the ranks of scores on boards of users; None: Redis does not have the board.
-ReadRanks = Callable[[Sequence[tuple[Board, Sequence[int]]]], Awaitable[Sequence[Sequence[int] | None]]]
+# Reads ranks on boards of users; None: Redis does not have the board.
+ReadRanks = Callable[[Sequence[RankQuestion]], Awaitable[Sequence[Sequence[int | None] | None]]]
 
 
 async def commit_on_loop(requests: Sequence[WriteRequest], connection: LoopConnection) -> list[WriteRequest]:
@@ -32,18 +34,18 @@ async def commit_claims_on_loop(
 
     Left are also claims that only a thread can decide, and all of a tenant whose board Redis does not have.
     """
-    all_claims = [_Claims(write, write.cashier()) for write in by_tenant(requests)]
+    all_claims = [_Claims(write) for write in by_tenant(requests)]
     async with connection.transaction(shared=True) as tx:
         with rolled_back_on_error():
-            facts = await tx.run([(one.tenant_id, *one.cashier.facts(one.write.room)) for one in all_claims])
-            for one, rows in zip(all_claims, facts, strict=True):
-                one.cashier.decide(rows)
-            ranks = await read_ranks([(one.cashier.board, one.cashier.scores_to_rank) for one in all_claims])
-            for one, its_ranks in zip(all_claims, ranks, strict=True):
-                one.prepare(its_ranks)
+            answers = iter(await tx.run([(one.tenant_id, *call) for one in all_claims for call in one.reads]))
+            for one in all_claims:
+                one.cashier.decide(*islice(answers, len(one.reads)))
+            questions = [one.cashier.ranks_wanted() for one in all_claims]
+            for one, question, ranks in zip(all_claims, questions, await read_ranks(questions), strict=True):
+                one.prepare(question, ranks)
         recording = [one for one in all_claims if one.record is not None]
-        answers = await tx.commit([(one.tenant_id, *(one.record or ())) for one in recording])
-        for one, rows in zip(recording, answers, strict=True):
+        recorded = await tx.commit([(one.tenant_id, *(one.record or ())) for one in recording])
+        for one, rows in zip(recording, recorded, strict=True):
             one.is_left = not rows[0].record_payments
     return [request for one in all_claims for request in one.assign_outcomes()]
 
@@ -53,18 +55,23 @@ class _Claims:
     """One tenant's claims in a commit on an event loop."""
 
     write: TenantWrite
-    cashier: Cashier
+    cashier: Cashier = field(init=False)
+    reads: Sequence[Call] = field(init=False)
     # What writes the payments, if there are any.
     record: Call | None = None
     # Whether nothing of them is written, and a thread must decide about them.
     is_left: bool = False
 
+    def __post_init__(self) -> None:
+        self.cashier = self.write.cashier()
+        self.reads = self.cashier.reads(self.write.room)
+
     @property
     def tenant_id(self) -> str:
         return self.write.tenant_id
 
-    def prepare(self, ranks: Sequence[int] | None) -> None:
-        self.is_left = ranks is None and bool(self.cashier.scores_to_rank)
+    def prepare(self, question: RankQuestion, ranks: Sequence[int | None] | None) -> None:
+        self.is_left = ranks is None and bool(question.asked)
         if not self.is_left:
             self.record = self.cashier.record(ranks or ())
 

@@ -1,5 +1,6 @@
 """Why an event is rejected: the closed list of reasons, and which reason a result or a refused claim has."""
 
+import math
 from enum import Enum, StrEnum
 from typing import assert_never
 
@@ -25,9 +26,11 @@ class Reason(StrEnum):
 class Refused(Exception):
     """An event that is rejected, and why."""
 
-    def __init__(self, code: Reason, detail: str) -> None:
+    def __init__(self, code: Reason, detail: str, *, retry_after_s: float | None = None) -> None:
         self.code = code
         self.detail = detail[:MAX_DETAIL_CHARS]
+        # How long until the same would be accepted; None: unknown, or never.
+        self.retry_after_s = math.ceil(retry_after_s) if retry_after_s is not None else None
 
 
 class Result(Enum):

@@ -25,10 +25,12 @@ from analytics.ingest import unknown_addresses
 from analytics.ingest.reasons import Result, reason_of
 from analytics.ingest.unknown_addresses import Unknown
 from analytics.ingest.visitors import Visit
+from analytics.scores import limits as score_limits
 from analytics.scores import payments
 from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
 from analytics.scores.payments import Cashier
 from tenants import ceilings, users
+from tenants.allowances import Taken
 from tenants.ceilings import Ceiling
 from tenants.credentials import ClientToken
 from tenants.db import Base, TenantOwned, Tx, array
@@ -104,6 +106,8 @@ class WriteRequest:
     settings: TenantSettings | None = None
     # How many users may be created on first sight; None: the request names no users of the tenant's own.
     room: int | None = None
+    # How many claims of the tenant's app may be paid; None: it has none.
+    app_actions: Taken | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     payments: list[Payment | DomainError] = field(default_factory=list)
     error: BaseException | None = None
@@ -115,11 +119,25 @@ class WriteRequest:
         return len(self.items) + CLAIM_WEIGHT * len(self.claims) or 1
 
     def prepare(self) -> None:
-        """Find out how many users may be created. For the request's own thread: it may have to count them."""
+        """Find out how many users may be created, and how many of an app's claims may be paid.
+
+        For the request's own thread: it may have to count the users, and to wait for Redis.
+        """
         if any(isinstance(item.user, str) and item.kind is not EventKind.VIEW for item in self.items) or any(
             isinstance(claim.user, str) for claim in self.claims
         ):
             self.room = ceilings.room(self.tenant_id, Ceiling.USERS, users.count)
+        by_app = sum(claim.verification is Verification.CLIENT for claim in self.claims)
+        if by_app and self.settings is not None:
+            per_minute = self.settings.limits.app_actions_per_minute
+            self.app_actions = score_limits.take_app_actions(self.tenant_id, per_minute, by_app)
+
+    def give_back(self) -> None:
+        """Once it is written, or was not: replays and refused claims use up nothing of the tenant's limit."""
+        taken, self.app_actions = self.app_actions, None
+        if taken is not None:
+            paid = sum(isinstance(payment, Payment) and not payment.is_replay for payment in self.payments)
+            score_limits.give_back_app_actions(self.tenant_id, taken.amount - paid)
 
     def run_after_commit(self) -> None:
         for call in self.after_commit:
@@ -145,6 +163,7 @@ def apply(tx: Tx, request: WriteRequest) -> None:
     write = TenantWrite(tx.tenant, [request])
     write.write(tx)
     tx.after_commit(write.measure)
+    tx.after_commit(request.give_back)
     outbox.wake_after_commit(tx)
 
 
@@ -214,7 +233,7 @@ class TenantWrite:
         # External id of each page → its position among them.
         self._pages = {page: place for place, page in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
         self._created_users = 0
-        self._paid: list[int] = []
+        self._paid: list[Payment] = []
 
     def write(self, tx: Tx) -> list[WriteRequest]:
         """Step by step, in an open transaction. Returns the requests that are still to be written."""
@@ -329,7 +348,7 @@ class TenantWrite:
             decided = [next(remaining) for _ in request.claims]
             request.payments = [outcome for outcome in decided if outcome is not None]
             self._paid += [
-                outcome.delta for outcome in request.payments if isinstance(outcome, Payment) and not outcome.is_replay
+                outcome for outcome in request.payments if isinstance(outcome, Payment) and not outcome.is_replay
             ]
             if len(request.payments) < len(decided):
                 left.append(request)
@@ -337,7 +356,10 @@ class TenantWrite:
 
     def _pay(self, tx: Tx) -> None:
         """Pay or refuse the claims, and count all rejections: refused claims of a tenant's app are rejected events."""
-        outcomes = payments.pay_all(tx, self.claims, self._settings, room=self.room, now=self.now)
+        app_actions = score_limits.together([one.app_actions for one in self.requests if one.app_actions is not None])
+        outcomes = payments.pay_all(
+            tx, self.claims, self._settings, room=self.room, now=self.now, app_actions=app_actions
+        )
         self.assign_payments(outcomes.payments)
         self.count_created(outcomes.created_users)
         rejected: Counter[str] = Counter()

@@ -32,6 +32,7 @@ class Verification(StrEnum):
     SESSION = "session"  # the user
     TOKEN = "token"  # noqa: S105  the user, with a token of the tenant's app
     CLIENT = "client"  # the tenant's app
+    ADMIN = "admin"  # an admin, who corrects a score
 
 
 class UserSuspended(Forbidden):
@@ -126,8 +127,9 @@ class Payment:
     rank: int | None
     event_id: UUID | None
     is_replay: bool
-    # The state of the user's rate limit; None for a replay.
+    # The state of the user's rate limit; None for a replay, and where it does not apply.
     limit: State | None = None
+    user_id: UUID | None = None
 
 
 def flag_impossible_time(tx: Tx, claim: ActionClaim, *, now: datetime) -> None:
@@ -141,6 +143,23 @@ def flag_impossible_time(tx: Tx, claim: ActionClaim, *, now: datetime) -> None:
 def normal_object(spelling: str | None) -> str:
     """An object in the form that is compared: `Docs//Home/` is `docs/home`."""
     return "/".join(part for part in (spelling or "").casefold().split("/") if part)
+
+
+def error_in_metadata(value: Mapping[str, Any]) -> str | None:
+    """Why a JSON object cannot be kept beside an action; None: it can."""
+    if len(orjson.dumps(value)) > MAX_METADATA_BYTES:
+        return f"At most {MAX_METADATA_BYTES} bytes of JSON."
+    if _has_huge_number(value):  # the database would return another number
+        return "Numbers may be at most 2^53."
+    return None
+
+
+def _has_huge_number(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_huge_number, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_huge_number, value))
+    return isinstance(value, int | float) and abs(value) > 2**53
 
 
 def midnight(now: datetime) -> datetime:
@@ -181,8 +200,8 @@ def _points(claim: ActionClaim, terms: Terms) -> int:
         if claim.wanted_points is not None and not 1 <= claim.wanted_points <= allowed:
             raise AboveCatalog.field("score_delta", f"from 1 to {allowed}")
         return int(claim.wanted_points or allowed)
-    if claim.wanted_points is not None and not 0 <= claim.wanted_points <= terms.points:
-        raise AboveCatalog.field("scoreDelta", f"at most {terms.points} for {claim.action_type}")
+    if claim.wanted_points is not None and not 1 <= claim.wanted_points <= terms.points:
+        raise AboveCatalog.field("scoreDelta", f"from 1 to {terms.points} for {claim.action_type}")
     return int(terms.points)
 
 

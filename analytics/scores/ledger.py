@@ -28,6 +28,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from analytics import outbox
 from analytics.metrics import POINTS, Metric, user_metrics
 from analytics.outbox import Kind
+from analytics.scores import sources
 from analytics.windows import hour_of
 from tenants.db import Base, DeletedWithTenant, TenantOwned, Tx
 from tenants.errors import Conflict
@@ -76,6 +77,8 @@ class LedgerEntry(DeletedWithTenant, Base):
     once_key: Mapped[str | None]
     # The entry that this one reverses.
     reverses: Mapped[int | None] = mapped_column(BigInteger)
+    # Of a correction: why. Blanked when the user is erased.
+    reason: Mapped[str | None]
 
 
 class UserPointsHour(TenantOwned, Base):
@@ -100,6 +103,8 @@ class LockedUser:
 
     id: UUID
     balance: int
+    # The entry that was just added.
+    entry_id: int | None = None
 
 
 class TooHigh(Conflict):
@@ -124,6 +129,8 @@ def add_entry(
     payload_hash: bytes,
     action_type: str | None = None,
     reverses: LedgerEntry | None = None,
+    reason: str | None = None,
+    event_id: UUID | None = None,
 ) -> LockedUser:
     """Add an entry for a locked user, unless its source has one already: the user with the balance after it.
 
@@ -148,12 +155,14 @@ def add_entry(
             "hour": hour_of(reverses.at if reverses is not None else at),
             "hash": payload_hash,
             "reverses": reverses.id if reverses is not None else None,
+            "reason": reason,
+            "event": event_id,
         },
     )
     if not added:
         return user
     outbox.mark_stale(tx, Kind.USER, [str(user.id)])
-    return LockedUser(user.id, balance)
+    return LockedUser(user.id, balance, added[0].entry_id)
 
 
 def reverse(tx: Tx, entry: LedgerEntry, *, source: str, at: datetime) -> None:
@@ -188,9 +197,10 @@ _ADD_ENTRY = {
     metric: text(f"""
         WITH entry AS (
             INSERT INTO score_ledger (tenant_id, user_id, source, account, action_type, delta, previous, score, at,
-                                      payload_hash, reverses)
-            VALUES (:tenant, :user, :source, :account, :action, :delta, :previous, :balance, :at, :hash, :reverses)
-            ON CONFLICT (tenant_id, account, source) DO NOTHING RETURNING user_id
+                                      payload_hash, reverses, reason, event_id)
+            VALUES (:tenant, :user, :source, :account, :action, :delta, :previous, :balance, :at, :hash, :reverses,
+                    :reason, :event)
+            ON CONFLICT (tenant_id, account, source) DO NOTHING RETURNING id, user_id
         ), hour AS (
             INSERT INTO user_points_hour AS h (tenant_id, user_id, account, bucket_hour, points, last_at)
             SELECT :tenant, user_id, :account, :hour, CAST(:delta AS bigint), CAST(:at AS timestamptz) FROM entry
@@ -200,7 +210,7 @@ _ADD_ENTRY = {
         )
         UPDATE users u SET {source.total} = :balance,
             {source.reached_at} = GREATEST(COALESCE({source.reached_at}, :at), :at)
-        FROM entry WHERE u.tenant_id = :tenant AND u.id = entry.user_id RETURNING u.id
+        FROM entry WHERE u.tenant_id = :tenant AND u.id = entry.user_id RETURNING entry.id AS entry_id
     """)  # noqa: S608  names from the table of metrics
     for metric, source in user_metrics().items()
 }
@@ -217,7 +227,7 @@ def of_user(tx: Tx, user_id: UUID, *, before: int | None, limit: int) -> list[Le
 def since(
     tx: Tx, user_id: UUID, moment: datetime, metric: Metric = POINTS, *, until: datetime | None = None
 ) -> Sequence[LedgerEntry]:
-    """A user's entries of an account since then (and until then) that were not reversed, oldest first."""
+    """A user's payments of an account since then (and until then) that were not reversed, oldest first."""
     wanted = _unreversed(user_id).where(LedgerEntry.account == metric.account, LedgerEntry.at >= moment)
     return tx.scalars(wanted.where(LedgerEntry.at <= until) if until is not None else wanted).all()
 
@@ -234,5 +244,9 @@ def unreversed_of(tx: Tx, user_id: UUID, paid_for: Collection[str]) -> Sequence[
 
 def _unreversed(user_id: UUID) -> Select[LedgerEntry]:
     reversed_ids = select(LedgerEntry.reverses).where(LedgerEntry.user_id == user_id, LedgerEntry.reverses.is_not(None))
-    wanted = select(LedgerEntry).where(LedgerEntry.user_id == user_id, LedgerEntry.reverses.is_(None))
+    wanted = select(LedgerEntry).where(
+        LedgerEntry.user_id == user_id,
+        LedgerEntry.reverses.is_(None),
+        ~LedgerEntry.source.startswith(sources.CORRECTION),
+    )
     return wanted.where(LedgerEntry.id.not_in(reversed_ids)).order_by(LedgerEntry.id)

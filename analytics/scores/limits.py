@@ -1,4 +1,5 @@
-"""How fast scores may grow: a rate limit for each user, and breakers against spikes of a tenant or of all tenants.
+"""How fast scores may grow: a rate limit for each user's own claims, one for what a tenant's apps claim, and breakers
+against spikes of a tenant or of all tenants.
 
 They apply to new payments only: a replay is answered before them and is not counted.
 """
@@ -7,18 +8,22 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
 
 import structlog
 from prometheus_client import Counter, Gauge
 
+from tenants import allowances
+from tenants.allowances import Taken
 from tenants.errors import Unavailable
 from tenants.shares import share_of
 from tenants.throttle import State, TooMany
 
 NAME = "scores"
+APP_ACTIONS = "app-actions"
 WINDOW_S = 60
 # For all tenants together, in one process; far above what one can pay in a minute. A tenant's own limit is a setting.
 MAX_PER_MINUTE = 3_000_000
@@ -55,6 +60,26 @@ def require_user(*, per_minute: int, updates: int, oldest_at: datetime | None, n
     if not state.is_allowed:
         raise TooMany(f"At most {per_minute} score updates a minute", state=state)
     return state
+
+
+def take_app_actions(tenant_id: str, per_minute: int, wanted: int) -> Taken:
+    """How many of the actions that a tenant's app sends may be paid now, under the tenant's own limit.
+
+    They are taken before the commit, for all processes together, and what was not needed is given back after it.
+    """
+    return allowances.take(APP_ACTIONS, per_minute, wanted, tenant_id)
+
+
+def give_back_app_actions(tenant_id: str, amount: int) -> None:
+    allowances.give_back(APP_ACTIONS, amount, tenant_id)
+
+
+def together(taken: Sequence[Taken]) -> Taken | None:
+    """What the requests of a commit may use together; None: they have no such actions."""
+    if not taken:
+        return None
+    longest = max(taken, key=lambda one: (not one.state.is_allowed, one.state.resets_in_s))
+    return replace(longest, amount=sum(one.amount for one in taken))
 
 
 class _Phase(Enum):

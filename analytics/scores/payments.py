@@ -5,20 +5,20 @@ and `record_payments` writes what is paid: ledger, audit, scores, hours, used to
 before any limit, as the first time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-import orjson
 from prometheus_client import Counter
 
 from analytics import user_changes
-from analytics.boards import reading
+from analytics.boards import ranks, reading
 from analytics.boards.names import Board
+from analytics.boards.ranks import Entry, RankQuestion
 from analytics.metrics import POINTS
-from analytics.scores import integrity, ledger, limits
+from analytics.scores import integrity, ledger, limits, new_payments, update_log
 from analytics.scores.actions import (
     ActionClaim,
     Done,
@@ -30,13 +30,14 @@ from analytics.scores.actions import (
     normal_object,
     points_for,
 )
-from analytics.scores.audit import MAX_AGENT_CHARS
 from analytics.scores.catalog import Terms, UnknownAction
 from analytics.scores.integrity import Rule
-from analytics.windows import Window, hour_of
+from analytics.scores.new_payments import Call, NewPayment
+from analytics.windows import Window
 from tenants import ceilings, users
+from tenants.allowances import Taken
 from tenants.ceilings import Ceiling, CeilingReached
-from tenants.db import Tx, array
+from tenants.db import Tx
 from tenants.errors import DomainError, Unavailable
 from tenants.settings import TenantSettings
 from tenants.throttle import State, TooMany
@@ -59,14 +60,22 @@ class Paid:
     created_users: int
 
 
-def pay_all(tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, room: int, now: datetime) -> Paid:
+def pay_all(
+    tx: Tx,
+    claims: Sequence[ActionClaim],
+    settings: TenantSettings,
+    *,
+    room: int,
+    now: datetime,
+    app_actions: Taken | None = None,
+) -> Paid:
     """Pay or refuse each by itself. `room`: how many users may be created on first sight."""
     if not claims:
         return Paid([], 0)
     for _ in range(MAX_TRIES):
-        cashier = Cashier(tx.tenant, claims, settings, now=now, tx=tx)
-        cashier.decide(tx.call(*cashier.facts(room)))
-        record = cashier.record(reading.ranks_for(tx, cashier.board, cashier.scores_to_rank))
+        cashier = Cashier(tx.tenant, claims, settings, now=now, tx=tx, app_actions=app_actions)
+        cashier.decide(*tx.call_in_one_trip(*cashier.reads(room)))
+        record = cashier.record(reading.ranks_for(tx, cashier.ranks_wanted()))
         if record is None or tx.call(*record)[0].record_payments:
             for user_id in cashier.flagged:
                 integrity.name_entries(tx, user_id, Rule.POINTS_PER_HOUR, now=now)
@@ -75,11 +84,12 @@ def pay_all(tx: Tx, claims: Sequence[ActionClaim], settings: TenantSettings, *, 
     raise Contended
 
 
-def count_payments(tenant_id: str, points: Sequence[int]) -> None:
-    """Count committed payments, for the metrics and for the breakers."""
-    if points:
-        PAID.labels(tenant_id).inc(sum(points))
-        limits.breakers.passed(tenant_id, len(points))
+def count_payments(tenant_id: str, paid: Sequence[Payment]) -> None:
+    """Count committed payments, for the metrics and for the breakers, and log them."""
+    if paid:
+        PAID.labels(tenant_id).inc(sum(payment.delta for payment in paid))
+        limits.breakers.passed(tenant_id, len(paid))
+        update_log.updates.record(tenant_id, paid)
 
 
 @dataclass
@@ -97,45 +107,25 @@ class _Account:
     refused: DomainError | None = None
 
 
-@dataclass
-class _NewPayment:
-    """A payment to be written."""
-
-    claim: ActionClaim
-    user_id: UUID
-    event_id: UUID
-    delta: int
-    score: int
-    once_key: str | None
-    limit: State
-    rank: int | None = None
-
-    def payment(self, *, is_replay: bool) -> Payment:
-        limit = None if is_replay else self.limit
-        return Payment(self.score, self.delta, self.rank, self.event_id, is_replay=is_replay, limit=limit)
-
-
 @dataclass(frozen=True)
 class _Repeated:
     """A claim whose source another claim of the same commit has."""
 
-    of: _NewPayment
+    of: NewPayment
 
 
 class _Left(Exception):
     """A claim that only a thread can decide: it would have to ask the database for more."""
 
 
-_Decision = _NewPayment | _Repeated | Payment | DomainError | _Left
-# A statement, and a value for each `%s`.
-Call = tuple[str, Sequence[Any]]
+_Decision = NewPayment | _Repeated | Payment | DomainError | _Left
 
 
 def _outcome(decided: _Decision) -> Payment | DomainError | None:
     match decided:
         case _Left():
             return None
-        case _NewPayment():
+        case NewPayment():
             return decided.payment(is_replay=False)
         case _Repeated(first):
             return first.payment(is_replay=True)
@@ -146,8 +136,9 @@ def _outcome(decided: _Decision) -> Payment | DomainError | None:
 class Cashier:
     """The claims of one tenant in one commit: what decides about them, and what was decided so far.
 
-    Whoever has the transaction asks it `facts`, has the claims decided, and executes `record`, which writes what is
-    paid. Without `tx` (on an event loop) a claim about which more would have to be asked is left undecided.
+    Whoever has the transaction executes its `reads`, has the claims decided, and executes `record`, which writes what
+    is paid, with the `ranks_wanted`. Without `tx` (on an event loop) a claim about which more would have to be asked is
+    left undecided.
     """
 
     def __init__(
@@ -158,25 +149,40 @@ class Cashier:
         *,
         now: datetime,
         tx: Tx | None = None,
+        app_actions: Taken | None = None,
     ) -> None:
+        """`app_actions`: how many claims of the tenant's apps may be paid; None: any number."""
         self._tenant_id = tenant_id
+        self._app_actions = app_actions
+        self._app_payments = 0
         self._tx = tx
         self._settings = settings
         self._now = now
         # The ledger's times are in milliseconds, as everything that is shown.
         self._at = now.replace(microsecond=now.microsecond // 1000 * 1000)
         self._claims = claims
-        self._new: list[_NewPayment] = []
+        self._new: list[NewPayment] = []
         self._accounts: dict[UUID, _Account] = {}
-        self._paid_sources: dict[str, _NewPayment] = {}
+        self._paid_sources: dict[str, NewPayment] = {}
         self._once_keys: set[str] = set()
         self._decided: list[_Decision] = []
         self.created_users = 0
         # Who got too much in an hour: when all is written, their flags name the payments.
         self.flagged: set[UUID] = set()
-        self.board = Board(tenant_id, "users", Window.ALL, POINTS)
+        # Users of claims whose ranks are shown, and those whose rows on the board are out of date, as they were before.
+        self._pending: Sequence[Any] = ()
 
-    def facts(self, room: int) -> Call:
+    def reads(self, room: int) -> list[Call]:
+        """What `decide` is given the rows of: the facts; and if ranks are to be shown, who is stale on the board."""
+        ranked = {
+            claim.user
+            for claim in self._claims
+            if isinstance(claim.user, UUID) and claim.verification is not Verification.CLIENT
+        }
+        # After the facts, whose locks it waits for; so before the board is read.
+        return [self._facts(room), *([ranks.pending_call(self._tenant_id, ranked)] if ranked else ())]
+
+    def _facts(self, room: int) -> Call:
         """For each claim everything it depends on: an earlier payment, the terms, and what the user was paid lately."""
         claims = self._claims
         return _FACTS, (
@@ -196,8 +202,9 @@ class Cashier:
             Rule.POINTS_PER_HOUR.value,
         )
 
-    def decide(self, facts: Sequence[Any]) -> None:
+    def decide(self, facts: Sequence[Any], pending: Sequence[Any] = ()) -> None:
         """Each claim in turn."""
+        self._pending = pending
         self.created_users = facts[0].created
         # With our id of their user, where there is one.
         claims = [
@@ -212,23 +219,29 @@ class Cashier:
         """What became of the claims, in their order. None: it is left undecided, and nothing of it was written."""
         return [_outcome(one) for one in self._decided]
 
-    @property
-    def scores_to_rank(self) -> list[int]:
-        """The new scores whose ranks are shown: not those of a batch."""
-        return [new.score for new in self._ranked]
+    def ranks_wanted(self) -> RankQuestion:
+        """The ranks to be shown: of the new scores, among what all users have with the payments of this commit."""
+        board = Board(self._tenant_id, "users", Window.ALL, POINTS)
+        if not any(new.shows_rank for new in self._new):
+            return RankQuestion(board)
+        reached = {row.user_id: row.reached_at for row in self._pending}
+        entries = [self._entry(new, reached.get(new.user_id)) for new in self._new]
+        paid = {str(new.user_id): entry for new, entry in zip(self._new, entries, strict=True)}
+        asked = [entry for new, entry in zip(self._new, entries, strict=True) if new.shows_rank]
+        return RankQuestion(board, asked, {**ranks.current_entries(self._pending), **paid})
 
-    @property
-    def _ranked(self) -> list[_NewPayment]:
-        return [new for new in self._new if new.claim.verification is not Verification.CLIENT]
+    def _entry(self, new: NewPayment, reached_before: datetime | None) -> Entry:
+        reached_at = max(self._at, reached_before) if reached_before is not None else self._at
+        return ranks.entry_of(new.user_id, new.score, reached_at)
 
-    def record(self, ranks: Sequence[int]) -> Call | None:
-        """What writes the payments, with the ranks of `scores_to_rank`; None: there are none.
+    def record(self, ranks: Sequence[int | None]) -> Call | None:
+        """What writes the payments, with the `ranks_wanted`; None: there are none.
 
         It returns false, and writes nothing, if one of the sources was paid to another user meanwhile.
         """
-        for new, rank in zip(self._ranked, ranks, strict=True):
+        for new, rank in zip((new for new in self._new if new.shows_rank), ranks, strict=True):
             new.rank = rank
-        return (_RECORD, self._columns()) if self._new else None
+        return new_payments.recording(self._tenant_id, self._new, now=self._now, at=self._at) if self._new else None
 
     def _open_account(self, claim: ActionClaim, row: Any) -> None:
         if row.user_id is None:
@@ -247,7 +260,7 @@ class Cashier:
             return left
         except DomainError as refused:
             account = self._accounts.get(row.user_id)
-            if account is not None and isinstance(refused, TooMany | UserSuspended | limits.TooBusy):
+            if account is not None and isinstance(refused, UserSuspended | limits.TooBusy):
                 account.refused = refused
             return refused
 
@@ -262,18 +275,13 @@ class Cashier:
             return _Repeated(first)
         return Payment(row.paid_score, row.paid_delta, row.paid_rank, row.paid_event_id, is_replay=True)
 
-    def _pay(self, claim: ActionClaim, row: Any) -> _NewPayment:
+    def _pay(self, claim: ActionClaim, row: Any) -> NewPayment:
         account = self._account_of(claim, row)
         done, was_done = account.done[claim.action_type], row.was_done or row.once_key in self._once_keys
         points, terms = points_for(claim, _terms(row), done, was_done=was_done, now=self._now)
         if account.score + points > ledger.MAX_SCORE:
             raise ledger.TooHigh
-        state = limits.require_user(
-            per_minute=self._settings.limits.score_updates_per_minute,
-            updates=account.updates,
-            oldest_at=account.oldest_update_at,
-            now=self._now,
-        )
+        state = self._limit(claim, account)
         limits.breakers.require(
             self._tenant_id, max_per_minute=self._settings.limits.score_spike_per_minute, pending=len(self._new)
         )
@@ -281,13 +289,16 @@ class Cashier:
         if is_suspicious:
             self._require_tx()  # before anything changes
         account.score += points
-        account.updates += 1
-        account.oldest_update_at = account.oldest_update_at or self._at
         account.points_in_last_hour += points
+        if claim.verification is Verification.CLIENT:
+            self._app_payments += 1
+        else:
+            account.updates += 1
+            account.oldest_update_at = account.oldest_update_at or self._at
         done.times_today, done.points_today, done.last_at = done.times_today + 1, done.points_today + points, self._at
         if terms.once_per_object:
             self._once_keys.add(row.once_key)
-        new = self._paid_sources[claim.source] = _NewPayment(
+        new = self._paid_sources[claim.source] = NewPayment(
             claim,
             account.user_id,
             uuid4(),
@@ -300,6 +311,20 @@ class Cashier:
         if is_suspicious:
             self._flag(account)
         return new
+
+    def _limit(self, claim: ActionClaim, account: _Account) -> State | None:
+        """The state of the user's own limit. What the tenant's app claims is under the tenant's limit instead."""
+        if claim.verification is not Verification.CLIENT:
+            return limits.require_user(
+                per_minute=self._settings.limits.score_updates_per_minute,
+                updates=account.updates,
+                oldest_at=account.oldest_update_at,
+                now=self._now,
+            )
+        taken = self._app_actions
+        if taken is not None and self._app_payments >= taken.amount:
+            raise TooMany(f"At most {taken.state.limit} actions of the tenant's apps a minute", state=taken.state)
+        return None
 
     def _account_of(self, claim: ActionClaim, row: Any) -> _Account:
         """The account that the claim is paid to; or why there is none."""
@@ -334,36 +359,6 @@ class Cashier:
             raise _Left
         return self._tx
 
-    def _columns(self) -> tuple[Any, ...]:
-        """The parameters of `record_payments`, in its order."""
-        claims = [new.claim for new in self._new]
-        tokens = [claim.token for claim in claims if claim.token is not None]
-        return (
-            self._tenant_id,
-            POINTS.account,
-            self._now,
-            self._at,
-            hour_of(self._at),
-            array(new.user_id for new in self._new),
-            [claim.source for claim in claims],
-            [claim.action_type for claim in claims],
-            array(new.delta for new in self._new),
-            array(new.score for new in self._new),
-            array("NULL" if new.rank is None else new.rank for new in self._new),
-            array(new.event_id for new in self._new),
-            [claim.payload_hash for claim in claims],
-            [new.once_key for new in self._new],
-            array(claim.verification.value for claim in claims),
-            [claim.client_time for claim in claims],
-            [claim.object for claim in claims],
-            [claim.ip for claim in claims],
-            [(claim.agent or "")[:MAX_AGENT_CHARS] or None for claim in claims],
-            [_json(claim.client_info) for claim in claims],
-            [_json(claim.metadata) for claim in claims],
-            [token.id for token in tokens],
-            [token.expires_at for token in tokens],
-        )
-
 
 def _terms(row: Any) -> Terms | None:
     """The catalog's terms; None: it does not know the action."""
@@ -380,19 +375,9 @@ def _terms(row: Any) -> Terms | None:
     )
 
 
-def _json(value: Mapping[str, Any] | None) -> str | None:
-    return orjson.dumps(value).decode() if value else None
-
-
-# Functions, because their plans are cached; called without SQLAlchemy's compilation, which cost as much as they do.
+# A function, because its plans are cached; called without SQLAlchemy's compilation, which costs as much as it does.
 _FACTS = """
     SELECT * FROM read_claim_facts(
         %s, %s, %s::uuid[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint, %s::timestamptz,
         %s::timestamptz, %s::timestamptz, %s::timestamptz, %s)
-"""
-_RECORD = """
-    SELECT record_payments(
-        %s, %s, %s::timestamptz, %s::timestamptz, %s::timestamptz, %s::uuid[], %s::text[], %s::text[], %s::bigint[],
-        %s::bigint[], %s::bigint[], %s::uuid[], %s::bytea[], %s::text[], %s::text[], %s::timestamptz[], %s::text[],
-        %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])
 """

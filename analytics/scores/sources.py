@@ -27,6 +27,14 @@ def of_quest(quest_id: UUID, user_id: UUID, reward: str) -> str:
     return f"quest:{quest_id}:{user_id}:{reward.lower()}"
 
 
+CORRECTION = "correction:"
+
+
+def of_correction(correction_id: UUID) -> str:
+    """What an admin corrected."""
+    return f"{CORRECTION}{correction_id}"
+
+
 def of_reversal(flag_id: UUID, entry_id: int) -> str:
     """An entry taken back because of a flag."""
     return f"reversal:{flag_id}:{entry_id}"

@@ -33,7 +33,7 @@ from tenants.errors import Invalid
 
 blueprint = Blueprint("events", __name__, url_prefix="", description="Views and events")
 
-TALLY = {"description": "accepted, duplicates, and rejected: [{index, code, detail}]"}
+TALLY = {"description": "accepted, duplicates, and rejected: [{index, code, detail, retry_after_s?}]"}
 
 
 class BadView(Invalid):
@@ -154,4 +154,5 @@ def record(tenant_id: str, reason: Reason, *, token: ClientToken | None = None, 
 
 
 def answer(tally: Tally) -> Response:
-    return Response(orjson.dumps(tally.as_json()), status=202, content_type="application/json")
+    headers = {} if tally.retry_after_s is None else {"Retry-After": str(tally.retry_after_s)}
+    return Response(orjson.dumps(tally.as_json()), status=202, content_type="application/json", headers=headers)

@@ -19,7 +19,8 @@ blueprint = Blueprint("settings", __name__, url_prefix="/api/v1", description="S
 
 
 class LimitsOut(Schema):
-    score_updates_per_minute = ma.fields.Integer()
+    score_updates_per_minute = ma.fields.Integer(metadata={"description": "of each user's own claims"})
+    app_actions_per_minute = ma.fields.Integer(metadata={"description": "actions in batches, of all apps together"})
     beacons_per_minute = ma.fields.Integer(metadata={"description": "accepted ones of one address"})
     visitor_beacons_per_minute = ma.fields.Integer(metadata={"description": "accepted ones of one visitor"})
     visitor_views_per_day = ma.fields.Integer(metadata={"description": "of one visitor and page (UTC)"})

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from analytics.boards import redis_reads
-from analytics.boards.names import Board
+from analytics.boards.ranks import RankQuestion
 from analytics.ingest.loop_commit import LoopCommit
 from analytics.ingest.loop_writes import commit_claims_on_loop, commit_on_loop
 from app.http import edge
@@ -158,11 +158,9 @@ class Front:
         request.answer(head, answer.body)
         self._lane.record(call, answer.code, time.perf_counter() - started, request_id, request.environ)
 
-    def _read_ranks(
-        self, asked: Sequence[tuple[Board, Sequence[int]]]
-    ) -> "asyncio.Future[Sequence[Sequence[int] | None]]":
+    def _read_ranks(self, questions: Sequence[RankQuestion]) -> "asyncio.Future[Sequence[Sequence[int | None] | None]]":
         """By a thread, which may wait for Redis."""
-        return self._loop.run_in_executor(self._ranks, redis_reads.ranks_together, asked)
+        return self._loop.run_in_executor(self._ranks, redis_reads.ranks_together, questions)
 
     def _resolve(self, call: Callable[[Any], None], result: Any) -> None:
         """From another thread. The loop is woken once for all that are answered together."""

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from tenants.db import tenant_tx
 from tenants.errors import Unavailable
 from tests.analytics.conftest import make_page, views_of
-from tests.analytics.scores.conftest import at_once, send_until_admitted
+from tests.analytics.scores.conftest import UPDATE, at_once, claim_of, send_until_admitted
 from tests.people import Caller, client_of
 
 
@@ -33,13 +33,57 @@ def test_actions_in_a_batch_are_paid_once_each(admin: Caller, tenant: str) -> No
     told = admin("POST", "/api/v1/events", json={"events": twice}).get_json()
     assert (told["accepted"], told["duplicates"]) == (1, 1)
     assert admin("GET", "/api/v1/users/ext:zed").get_json()["score"] == 10, "the first in the batch counts"
-    many = [{"type": "action", "action_type": "post", "user": "ada"} for _ in range(12)]
-    limited = admin("POST", "/api/v1/events", json={"events": many}).get_json()
-    assert limited["accepted"] == 9
-    assert {r["code"] for r in limited["rejected"]} == {"limited"}
-    reasons = admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"]
-    assert reasons["limited"] == 3
-    assert reasons["unknown_action"] == 2
+    assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"]["unknown_action"] == 2
+
+
+@pytest.mark.parametrize("redis", ["up", "away"])
+def test_an_apps_actions_are_under_the_tenants_limit_and_not_under_the_users(
+    admin: Caller, player: Caller, redis: str, request: pytest.FixtureRequest
+) -> None:
+    if redis == "away":
+        request.getfixturevalue("no_redis")
+    admin("PATCH", f"/api/v1/users/{player.id}", json={"external_id": "ada"})
+    admin("PATCH", "/api/v1/settings", json={"limits": {"app_actions_per_minute": 40}})
+    action = {"type": "action", "action_type": "post", "user": "ada"}
+    first = [{**action, "id": str(number)} for number in range(30)]
+    whole = admin("POST", "/api/v1/events", json={"events": first})
+    assert (whole.get_json()["accepted"], whole.headers.get("Retry-After")) == (30, None)
+    more = admin("POST", "/api/v1/events", json={"events": [*first, *[action] * 15]})
+    told = more.get_json()
+    assert (told["accepted"], told["duplicates"]) == (10, 30), "what was paid before uses up nothing"
+    assert {(r["code"], r["retry_after_s"]) for r in told["rejected"]} == {
+        ("limited", int(more.headers["Retry-After"]))
+    }
+    assert 1 <= int(more.headers["Retry-After"]) <= 120
+    assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"] == {"limited": 5}
+    assert [player("POST", UPDATE, json=claim_of()).status_code for _ in range(11)] == [200] * 10 + [429]
+
+
+def test_what_an_app_says_of_an_action_is_in_the_audit(admin: Caller) -> None:
+    action = {"type": "action", "action_type": "post", "user": "ada", "page": "p"}
+    said = {"object": "docs/Home", "metadata": {"k": [1]}, "ip": "2001:DB8::1", "user_agent": "Mozilla/5.0"}
+    wrong: list[dict[str, Any]] = [
+        {"object": "a b"},
+        {"object": ""},
+        {"metadata": {"k": "x" * 5000}},
+        {"metadata": {"k": 2**60}},
+        {"metadata": [1]},
+        {"ip": "localhost"},
+        {"ip": "fe80::1%eth0"},
+        {"user_agent": ""},
+        {"user_agent": "a\nb"},
+        {"user_agent": "a" * 513},
+    ]
+    events = [{**action, **said}, action, *({**action, **one} for one in wrong), {"type": "view", "page": "p", **said}]
+    told = admin("POST", "/api/v1/events", json={"events": events}).get_json()
+    assert (told["accepted"], {r["code"] for r in told["rejected"]}) == (2, {"invalid"})
+    assert [r["detail"].split(":")[0] for r in told["rejected"]] == [
+        next(iter(one)) if one != {"metadata": [1]} else "Expected `object | null`, got `array` - at `$.metadata`"
+        for one in [*wrong, said]
+    ]
+    lines = admin("GET", "/api/v1/users/ext:ada/actions").get_json()["items"]
+    shown = {line["object"]: (line["metadata"], line["ip"], line["agent"]) for line in lines}
+    assert shown == {"docs/Home": ({"k": [1]}, "2001:db8::1", "Mozilla/5.0"), "p": (None, None, None)}
 
 
 def test_one_event_id_for_two_users_at_once_is_paid_once(app: Flask, admin: Caller, tenant: str) -> None:

@@ -1,8 +1,10 @@
 """Claims that are paid on an event loop: as threads pay them, or left to threads with nothing written."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -10,18 +12,20 @@ from flask.testing import FlaskClient
 from sqlalchemy.exc import DBAPIError
 
 from analytics.boards import projection
-from analytics.boards.names import Board
+from analytics.boards.ranks import RankQuestion
 from analytics.ingest.loop_writes import commit_claims_on_loop
 from analytics.ingest.writes import Unwritable, WriteRequest
 from analytics.scores.actions import ActionClaim, Verification
+from tenants import pipelines
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tenants.loop_connection import LoopConnection
+from tenants.pipelines import Statement
 from tests.analytics.scores.test_payments import change_settings, claim, ledger_of, pay, put, shown
 from tests.loops import run
 from tests.people import user_of
 
-Ranks = Sequence[Sequence[int] | None]
+Ranks = Sequence[Sequence[int | None] | None]
 
 
 @pytest.fixture
@@ -41,12 +45,12 @@ def request(tenant: str, claimed: ActionClaim) -> WriteRequest:
         return WriteRequest(tenant, [], utcnow(), claims=[own], settings=tenant_settings.read(tx)[0])
 
 
-async def first_ranks(asked: Sequence[tuple[Board, Sequence[int]]]) -> Ranks:
-    return [[7] * len(scores) for _, scores in asked]
+async def first_ranks(questions: Sequence[RankQuestion]) -> Ranks:
+    return [[7] * len(question.asked) for question in questions]
 
 
-async def no_board(asked: Sequence[tuple[Board, Sequence[int]]]) -> Ranks:
-    return [None] * len(asked)
+async def no_board(questions: Sequence[RankQuestion]) -> Ranks:
+    return [None] * len(questions)
 
 
 def commit(*requests: WriteRequest, ranks: object = first_ranks) -> list[WriteRequest]:
@@ -108,9 +112,9 @@ def test_a_source_that_is_paid_to_another_user_meanwhile_is_left(tenant: str, us
     put(tenant)
     one = request(tenant, claim(user, "s:1"))
 
-    async def pay_another(asked: Sequence[tuple[Board, Sequence[int]]]) -> Ranks:
+    async def pay_another(questions: Sequence[RankQuestion]) -> Ranks:
         await asyncio.get_running_loop().run_in_executor(None, pay, tenant, claim(other, "s:1"))
-        return await first_ranks(asked)
+        return await first_ranks(questions)
 
     assert commit(one, ranks=pay_another) == [one]
     assert ledger_of(tenant) == [(0, 10, 10)]
@@ -134,6 +138,25 @@ def test_what_fails_in_between_writes_nothing_and_the_connection_is_used_again(t
 
     run(test())
     assert ledger_of(tenant) == [(0, 10, 10)]
+
+
+def test_claims_take_two_round_trips_however_many_they_are(
+    tenant: str, user: UUID, other: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tenant)
+    sent: list[tuple[Any, list[str]]] = []
+    exchange = pipelines.exchange
+
+    def record(driver: Any, statements: Sequence[Statement]) -> Any:
+        ours = re.compile(r"read_claim_facts|read_pending_users|record_payments")
+        sent.append((driver, [name for one in statements for name in ours.findall(one.sql.decode())]))
+        return exchange(driver, statements)
+
+    monkeypatch.setattr(pipelines, "exchange", record)
+    assert commit(*(request(tenant, claim(one)) for one in (user, other, user))) == []
+    connection = next(driver for driver, names in sent if "record_payments" in names)
+    trips = [names for driver, names in sent if driver is connection]
+    assert trips == [["read_claim_facts", "read_pending_users"], ["record_payments"]]
 
 
 def test_the_boards_follow(tenant: str, user: UUID) -> None:

@@ -1,6 +1,7 @@
 """Claims that are paid in one commit: each as if it came alone, after those before it."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,13 +11,15 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text, update
 
-from analytics.scores import catalog, payments
+from analytics.scores import catalog, payments, sources
 from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
 from analytics.scores.catalog import Terms
 from app.settings import Settings
 from tenants import settings as tenant_settings
+from tenants.allowances import Taken
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.errors import DomainError
+from tenants.throttle import State, TooMany
 from tenants.users import User
 from tests.people import user_of
 from tests.service import eventually
@@ -114,12 +117,32 @@ def test_a_claim_counts_for_those_after_it(
     assert pay(tenant, claim(user), claim(user), claim(other), claim(user)) == [*outcomes[:2], *of_other, outcomes[2]]
 
 
-def test_one_users_limit_stops_neither_others_nor_replays(tenant: str, user: UUID, other: UUID) -> None:
+def own(user_id: UUID) -> ActionClaim:
+    """What a user claims."""
+    return replace(claim(user_id, sources.of_action(user_id, str(uuid4()))), verification=Verification.SESSION)
+
+
+def test_one_users_limit_stops_neither_others_nor_replays_nor_the_tenants_app(
+    tenant: str, user: UUID, other: UUID
+) -> None:
     put(tenant)
     change_settings(tenant, limits={"score_updates_per_minute": 2})
-    first = claim(user, "s:1")
-    claims = [first, claim(user), claim(user), claim(other), claim(user), first]
-    assert pay(tenant, *claims) == [10, 20, "rate_limited", 10, "rate_limited", "replay"]
+    first = own(user)
+    claims = [claim(user), first, own(user), own(user), own(other), own(user), first, claim(user)]
+    assert pay(tenant, *claims) == [10, 20, 30, "rate_limited", 10, "rate_limited", "replay", 40]
+    assert pay(tenant, own(user), claim(user), own(other)) == ["rate_limited", 50, 20], "in later commits too"
+
+
+def test_an_apps_claims_above_what_the_tenant_may_have_are_refused_with_a_wait(tenant: str, user: UUID) -> None:
+    put(tenant)
+    state = State("app-actions", limit=2, window_s=60, remaining=0, resets_in_s=7, is_allowed=False)
+    claims = [claim(user, "s:1"), own(user), claim(user), claim(user), claim(user, "s:1"), own(user)]
+    with tenant_tx(tenant) as tx:
+        settings_ = tenant_settings.read(tx)[0]
+        paid = payments.pay_all(tx, claims, settings_, room=0, now=NOW, app_actions=Taken(2, state)).payments
+    assert [shown(one) for one in paid] == [10, 20, 30, "rate_limited", "replay", 40]
+    assert isinstance(paid[3], TooMany)
+    assert paid[3].retry_after_s == 7
 
 
 def test_a_user_suspended_by_a_rule_gets_nothing_more_in_the_same_commit(tenant: str, user: UUID, other: UUID) -> None:

@@ -1,0 +1,53 @@
+"""The log line of score updates: all of them, and above a rate one of many."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+from analytics.scores.actions import Payment
+from analytics.scores.update_log import MAX_LINES_PER_S, SAMPLED, UpdateLog
+from tests.analytics.scores.conftest import UPDATE, claim_of
+from tests.people import Caller
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+
+def payments(count: int, user_id: UUID | None = None) -> list[Payment]:
+    return [Payment(n, 1, None, None, is_replay=False, user_id=user_id) for n in range(count)]
+
+
+def test_an_update_is_one_line_and_a_replay_none(player: Caller, tenant: str, logged: Lines) -> None:
+    body = claim_of()
+    answer = player("POST", UPDATE, json=body).get_json()
+    player("POST", UPDATE, json=body)
+    (line,) = (line for line in logged() if line["action"] == "score_update")
+    assert (line["tenantId"], line["userId"]) == (tenant, player.id)
+    assert line["data"] == {"scoreDelta": 10, "newScore": answer["score"], "rank": answer["rank"]}
+
+
+def test_above_a_rate_lines_stand_for_many(logged: Lines) -> None:
+    clock = [1000.0]
+    updates, tenant, sizes = UpdateLog(clock=lambda: clock[0]), str(uuid4()), (1, 30, 119, 0, 64, 1000, 7)
+    for size in sizes:
+        updates.record(tenant, payments(size))
+    counts = [line["data"].get("sampled", 1) for line in logged() if line["tenantId"] == tenant]
+    assert counts[:MAX_LINES_PER_S] == [1] * MAX_LINES_PER_S
+    assert counts[MAX_LINES_PER_S:] == [SAMPLED] * ((sum(sizes) - MAX_LINES_PER_S) // SAMPLED)
+    clock[0] += 1
+    updates.record(tenant, payments(3))
+    assert [line["data"] for line in logged() if line["tenantId"] == tenant][-1] == {
+        "scoreDelta": 1,
+        "newScore": 2,
+        "rank": None,
+    }
+
+
+def test_many_updates_cost_microseconds_each() -> None:
+    updates, batch = UpdateLog(clock=lambda: 1000.0), payments(64)
+    updates.record("t1", batch)
+    began = time.process_time()
+    for _ in range(200):
+        updates.record("t1", batch)
+    each_us = (time.process_time() - began) / (200 * 64) * 1e6
+    assert each_us < 20, f"{each_us:.1f} µs"
