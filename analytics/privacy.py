@@ -35,7 +35,7 @@ PROFILE = """
     quests_created quests_completed attestations_given attestations_received
 """
 SESSION = "id ip user_agent created_at last_used_at expires_at revoked_at"
-LEDGER = "id source account action_type delta previous score at event_id reverses"
+LEDGER = "id source account action_type delta previous score at event_id reverses reason"
 ACTIONS = "id received_at action_type source verification client_time points object ip agent client_info"
 FLAG = "id rule details state created_at"
 

@@ -5,6 +5,7 @@ from flask import Flask
 from app.api import (
     actions,
     beacon,
+    corrections,
     credentials,
     docs,
     events,
@@ -48,6 +49,7 @@ MODULES = (
     overview,
     actions,
     scores,
+    corrections,
     quests,
     quest_templates,
     quest_rewards,

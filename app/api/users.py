@@ -140,6 +140,7 @@ class EntryOut(Schema):
     at = ma.fields.AwareDateTime()
     event_id = ma.fields.UUID(allow_none=True)
     reverses = ma.fields.Integer(allow_none=True, metadata={"description": "the entry that this one reverses"})
+    reason = ma.fields.String(allow_none=True, metadata={"description": "of a correction by an admin"})
 
 
 class LedgerOut(Schema):

@@ -271,6 +271,35 @@ def user_role(data_dir: Path, tenant_id: str, username: str, role: str, as_json:
     change_user(data_dir, tenant_id, username, {"role": role}, as_json=as_json)
 
 
+@user.command("correct")
+@click.argument("tenant_id", metavar="TENANT")
+@click.argument("reference", metavar="USER")
+@click.option("--account", type=click.Choice(["points", "xp", "reputation"]), default="points", show_default=True)
+@click.option("--delta", type=int, required=True, help="What is added; negative: taken.")
+@click.option("--reason", required=True, help="3 to 500 characters; the user sees it in the ledger.")
+@json_option
+@click.pass_obj
+def user_correct(
+    data_dir: Path, tenant_id: str, reference: str, account: str, delta: int, reason: str, as_json: bool
+) -> None:
+    """Correct the score of a user of TENANT. USER is a username, our id, or ext:<external id>."""
+    from analytics.metrics import user_metrics
+    from analytics.scores import corrections
+    from tenants import users
+    from tenants.db import utcnow
+
+    metric = next(metric for metric, source in user_metrics().items() if source.account == account)
+    with inside(data_dir, tenant_id) as tx:
+        target = users.by_username(tx, reference) or users.find(tx, reference)
+        corrected = corrections.correct(tx, target.id, metric, delta, reason=reason, by="command line", now=utcnow())
+    audit("score.corrected", tenant_id, user=str(target.id), reason=reason, **vars(corrected))
+    show(
+        {"user": str(target.id), **vars(corrected)},
+        as_json=as_json,
+        text=f"User {reference} has {corrected.score} {account} now.",
+    )
+
+
 def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str, Any], *, as_json: bool) -> None:
     from analytics import user_changes
     from tenants import suspensions, users

@@ -54,6 +54,7 @@ class May(Enum):
     ISSUE_ACTION_TOKENS = ("issue action tokens", {Scope.ACTIONS_WRITE}, {Role.ADMIN})
     ACT = ("claim actions for oneself", set[Scope](), {Role.MEMBER, Role.ADMIN})
     SEE_AUDIT = ("see the audit of all actions", {Scope.ADMIN}, {Role.ADMIN})
+    CORRECT_SCORES = ("correct scores", {Scope.ADMIN}, {Role.ADMIN})
     REVIEW_INTEGRITY = ("review suspicious scores", {Scope.ADMIN}, {Role.ADMIN})
     SEE_SCORES = ("see a user's ledger", {Scope.STATS_READ, Scope.USERS_WRITE, Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
     HANDLE_PERSONAL_DATA = (

@@ -57,6 +57,10 @@ CASES: dict[str, Case | None] = {
     "GET /api/v1/users/<user>/export": lambda v: {"user": v.user},
     "DELETE /api/v1/users/<user>": lambda v: {"user": v.user},
     "GET /api/v1/actions": lambda v: {"query": {"user": v.user}},
+    "POST /api/v1/users/<user>/corrections": lambda v: {
+        "user": v.user,
+        "json": {"account": "points", "delta": 5, "reason": "because"},
+    },
     "GET /api/v1/actions/catalog": None,
     "PUT /api/v1/actions/catalog/<action_type>": None,  # one's own catalog
     "DELETE /api/v1/actions/catalog/<action_type>": lambda _: {"action_type": "victim-action"},

@@ -43,6 +43,11 @@ def test_users_from_the_command_line(tenant: str, on_ours: Run) -> None:
     assert "admin" in on_ours("user", "suspend", tenant, "boss", "--lift").stdout
     assert "member" in on_ours("user", "role", tenant, "boss", "member").stdout
     assert json.loads(on_ours("user", "list", tenant, "--json").stdout)[0]["username"] == "boss"
+    correction = ("user", "correct", tenant, "boss", "--account", "xp", "--reason", "by hand")
+    corrected = on_ours(*correction, "--delta", "7", "--json")
+    assert json.loads(corrected.stdout)["score"] == 7, corrected.stderr
+    assert "audit.score.corrected" in corrected.stderr
+    assert "below 0" in on_ours(*correction, "--delta", "-8").stderr
 
 
 def test_the_signing_key_is_rotated_from_the_command_line(connected: None, on_ours: Run) -> None:
