@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 import marshmallow as ma
-import orjson
 from flask import request
 from flask.typing import ResponseReturnValue
 
@@ -31,26 +30,20 @@ class SmallObject(ma.fields.Dict):
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
         loaded = super()._deserialize(value, attr, data, **kwargs)  # type: ignore[no-untyped-call]
-        if len(orjson.dumps(loaded)) > actions.MAX_METADATA_BYTES:
-            raise ma.ValidationError(f"At most {actions.MAX_METADATA_BYTES} bytes of JSON.")
-        if _has_huge_number(loaded):  # the database would return another number
-            raise ma.ValidationError("Numbers may be at most 2^53.")
+        error = actions.error_in_metadata(loaded)
+        if error is not None:
+            raise ma.ValidationError(error)
         return loaded
-
-
-def _has_huge_number(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_huge_number, value.values()))
-    if isinstance(value, list):
-        return any(map(_has_huge_number, value))
-    return isinstance(value, int | float) and abs(value) > 2**53
 
 
 class UpdateIn(Schema):
     action_id = ma.fields.UUID(required=True, data_key="actionId")
     action_type = ma.fields.String(required=True, data_key="actionType", validate=ma.validate.Length(1, 64))
     wanted = ma.fields.Integer(
-        strict=True, data_key="scoreDelta", metadata={"description": "at most the catalog's points; more is refused"}
+        strict=True,
+        data_key="scoreDelta",
+        validate=ma.validate.Range(min=1),
+        metadata={"description": "at most the catalog's points; more is refused"},
     )
     timestamp = ma.fields.AwareDateTime(
         required=True, metadata={"description": "when the action was done, by the sender's clock"}

@@ -81,7 +81,7 @@ class FastWrites:
         update = msgspec.json.decode(sent, type=Update)
         wanted = None if update.wanted is msgspec.UNSET else update.wanted
         is_plain = TIMESTAMP.fullmatch(update.timestamp) and ACTION_TYPE.fullmatch(update.action_type)
-        if not is_plain or (wanted is not None and abs(wanted) > MAX_POINTS):
+        if not is_plain or (wanted is not None and not 1 <= wanted <= MAX_POINTS):
             return None
         claimed = {
             "action_id": update.action_id,

@@ -25,7 +25,8 @@ def test_an_action_is_worth_what_the_catalog_says(player: Caller, tenant: str) -
     ("change", "code"),
     [
         ({"scoreDelta": 11}, "score_above_catalog"),
-        ({"scoreDelta": -1}, "score_above_catalog"),
+        ({"scoreDelta": 0}, "invalid"),
+        ({"scoreDelta": -1}, "invalid"),
         ({"actionType": "nonsense"}, "unknown_action"),
         ({"actionId": "nonsense"}, "invalid"),
         ({"timestamp": "2026-01-01"}, "invalid"),
@@ -47,3 +48,8 @@ def test_what_is_wrong_is_refused_with_its_reason(
     assert entries(tenant, player.id) == []
     flags = admin("GET", "/api/v1/integrity/flags").get_json()["items"]
     assert [flag["rule"] for flag in flags] == (["impossible_clock"] if "9999" in str(change) else [])
+
+
+def test_a_refused_delta_says_from_where_on_it_is_accepted(player: Caller) -> None:
+    answer = player("POST", UPDATE, json=claim_of(scoreDelta=0)).get_json()
+    assert answer["errors"] == {"scoreDelta": ["Must be greater than or equal to 1."]}

@@ -65,6 +65,8 @@ def test_both_lanes_answer_likes_alike(
         {},
         {"scoreDelta": 3},
         {"scoreDelta": 11},
+        {"scoreDelta": 0},
+        {"scoreDelta": -1},
         {"scoreDelta": None},
         {"actionType": "a\u0000b"},
         {"scoreDelta": 1.5},
