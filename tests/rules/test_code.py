@@ -25,7 +25,7 @@ SUBJECTS = {
     "tests/analytics/boards/test_model.py": "random histories: ingest, projection and every way to read a board",
     "tests/analytics/boards/test_sharing.py": "a setting that outbox, progress, projection and rebuilding carry out",
     "tests/analytics/scores/test_daily_caps.py": "two terms of the catalog that actions and payments enforce",
-    "tests/analytics/scores/test_answered_ranks.py": "the rank of a payment against the board: payments, ranks, both readers",
+    "tests/analytics/scores/test_answered_ranks.py": "the rank of a payment, from payments to both sides of the boards",
     "tests/app/cli/test_commands.py": "app/cli/__init__.py: help, start and --data-dir of all commands",
     "tests/tenants/test_isolation.py": "the roles and policies of the database, behind every module",
     "tests/tenants/test_row_level_security.py": "the policies of every table, whichever module owns it",
