@@ -17,7 +17,7 @@ from analytics.boards.names import Board
 from analytics.boards.user_numbers import member_of
 
 # Rows of the outbox. With more, under load, ranks are those of the board as it is.
-MAX_PENDING = 200
+MAX_PENDING = 100
 
 
 class Entry(NamedTuple):
