@@ -48,6 +48,7 @@ def test_an_apps_actions_are_under_the_tenants_limit_and_not_under_the_users(
     first = [{**action, "id": str(number)} for number in range(30)]
     whole = admin("POST", "/api/v1/events", json={"events": first})
     assert (whole.get_json()["accepted"], whole.headers.get("Retry-After")) == (30, None)
+    assert admin("POST", "/api/v1/events", json={"events": first}).get_json()["duplicates"] == 30
     more = admin("POST", "/api/v1/events", json={"events": [*first, *[action] * 15]})
     told = more.get_json()
     assert (told["accepted"], told["duplicates"]) == (10, 30), "what was paid before uses up nothing"
