@@ -26,7 +26,7 @@ from analytics.ingest.reasons import Result, reason_of
 from analytics.ingest.unknown_addresses import Unknown
 from analytics.ingest.visitors import Visit
 from analytics.scores import limits as score_limits
-from analytics.scores import payments
+from analytics.scores import payments, update_log
 from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
 from analytics.scores.payments import Cashier
 from tenants import ceilings, users
@@ -108,6 +108,8 @@ class WriteRequest:
     room: int | None = None
     # How many claims of the tenant's app may be paid; None: it has none.
     app_actions: Taken | None = None
+    # Whether its payments are in the log; not those of the demo's traffic.
+    is_logged: bool = True
     outcomes: list[Outcome] = field(default_factory=list)
     payments: list[Payment | DomainError] = field(default_factory=list)
     error: BaseException | None = None
@@ -234,6 +236,7 @@ class TenantWrite:
         self._pages = {page: place for place, page in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
         self._created_users = 0
         self._paid: list[Payment] = []
+        self._logged: list[Payment] = []
 
     def write(self, tx: Tx) -> list[WriteRequest]:
         """Step by step, in an open transaction. Returns the requests that are still to be written."""
@@ -347,9 +350,9 @@ class TenantWrite:
         for request in self.requests:
             decided = [next(remaining) for _ in request.claims]
             request.payments = [outcome for outcome in decided if outcome is not None]
-            self._paid += [
-                outcome for outcome in request.payments if isinstance(outcome, Payment) and not outcome.is_replay
-            ]
+            paid = [one for one in request.payments if isinstance(one, Payment) and not one.is_replay]
+            self._paid += paid
+            self._logged += paid if request.is_logged else ()
             if len(request.payments) < len(decided):
                 left.append(request)
         return left
@@ -392,6 +395,7 @@ class TenantWrite:
         if self._created_users:
             ceilings.add(self.tenant_id, Ceiling.USERS, self._created_users)
         payments.count_payments(self.tenant_id, self._paid)
+        update_log.updates.record(self.tenant_id, self._logged)
 
 
 # Functions, because their plans are cached: planning was half of a commit's cost.

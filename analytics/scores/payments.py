@@ -18,7 +18,7 @@ from analytics.boards import ranks, reading
 from analytics.boards.names import Board
 from analytics.boards.ranks import Entry, RankQuestion
 from analytics.metrics import POINTS
-from analytics.scores import integrity, ledger, limits, new_payments, update_log
+from analytics.scores import integrity, ledger, limits, new_payments
 from analytics.scores.actions import (
     ActionClaim,
     Done,
@@ -85,11 +85,10 @@ def pay_all(
 
 
 def count_payments(tenant_id: str, paid: Sequence[Payment]) -> None:
-    """Count committed payments, for the metrics and for the breakers, and log them."""
+    """Count committed payments, for the metrics and for the breakers."""
     if paid:
         PAID.labels(tenant_id).inc(sum(payment.delta for payment in paid))
         limits.breakers.passed(tenant_id, len(paid))
-        update_log.updates.record(tenant_id, paid)
 
 
 @dataclass

@@ -29,6 +29,8 @@ class UpdateLog:
 
     def record(self, tenant_id: str, payments: Sequence[Payment]) -> None:
         """Committed payments. Called by the event loop and by threads."""
+        if not payments:
+            return
         with self._lock:
             second = int(self._clock())
             if second != self._second:

@@ -20,10 +20,11 @@ from analytics.ingest.unknown_addresses import Unknown
 from analytics.ingest.writes import WriteRequest
 from analytics.windows import SLIDING, WINDOWS, Window
 from app.api.blueprint import Blueprint, Schema
-from app.http import body, event_writes
+from app.http import body, edge, event_writes
 from app.http.auth import Actor, current_actor
 from app.http.edge import quiet
 from app.http.rights import May, requires
+from app.http.services import services
 from app.http.single_views import ages_of, count_view, view_answer, view_request
 from app.http.transactions import actor_tx, after_commit, after_refusal, idempotent
 from tenants import settings as tenant_settings
@@ -116,6 +117,8 @@ def send_events() -> ResponseReturnValue:
     if not isinstance(raw, list) or not 1 <= len(raw) <= events.MAX_ITEMS:
         raise Invalid.field("events", f"a list of 1 to {events.MAX_ITEMS} events, and no other field")
     batch = batch_of(current_actor(), raw)
+    demo_secret = services().settings.demo_secret
+    batch.request.is_logged = not edge.is_sent_by_demo(request.environ.get(edge.DEMO_HEADER), demo_secret)
     event_writes.write(batch.request)
     tally = batch.tally()
     after_commit(tally.measure)

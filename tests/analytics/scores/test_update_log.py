@@ -5,8 +5,14 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
-from analytics.scores.actions import Payment
+import pytest
+
+from analytics.ingest import writes
+from analytics.ingest.writes import WriteRequest
+from analytics.scores.actions import ActionClaim, Payment, Verification
 from analytics.scores.update_log import MAX_LINES_PER_S, SAMPLED, UpdateLog
+from tenants import settings as tenant_settings
+from tenants.db import tenant_tx, utcnow
 from tests.analytics.scores.conftest import UPDATE, claim_of
 from tests.people import Caller
 
@@ -24,6 +30,15 @@ def test_an_update_is_one_line_and_a_replay_none(player: Caller, tenant: str, lo
     (line,) = (line for line in logged() if line["action"] == "score_update")
     assert (line["tenantId"], line["userId"]) == (tenant, player.id)
     assert line["data"] == {"scoreDelta": 10, "newScore": answer["score"], "rank": answer["rank"]}
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_the_traffic_of_the_demo_is_not_logged(player: Caller, tenant: str, logged: Lines, is_logged: bool) -> None:
+    claim = ActionClaim(UUID(player.id), "post", f"test:{uuid4()}", Verification.CLIENT)
+    with tenant_tx(tenant) as tx:
+        settings = tenant_settings.read(tx)[0]
+        writes.apply(tx, WriteRequest(tenant, [], utcnow(), claims=[claim], settings=settings, is_logged=is_logged))
+    assert len([line for line in logged() if line["action"] == "score_update"]) == is_logged
 
 
 def test_above_a_rate_lines_stand_for_many(logged: Lines) -> None:
