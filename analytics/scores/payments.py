@@ -233,12 +233,12 @@ class Cashier:
         reached_at = max(self._at, reached_before) if reached_before is not None else self._at
         return ranks.entry_of(new.user_id, new.score, reached_at)
 
-    def record(self, ranks: Sequence[int | None]) -> Call | None:
+    def record(self, answered: Sequence[int | None]) -> Call | None:
         """What writes the payments, with the `ranks_wanted`; None: there are none.
 
         It returns false, and writes nothing, if one of the sources was paid to another user meanwhile.
         """
-        for new, rank in zip((new for new in self._new if new.shows_rank), ranks, strict=True):
+        for new, rank in zip((new for new in self._new if new.shows_rank), answered, strict=True):
             new.rank = rank
         return new_payments.recording(self._tenant_id, self._new, now=self._now, at=self._at) if self._new else None
 
