@@ -3,13 +3,15 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from ipaddress import ip_address
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from prometheus_client import Counter
+from sqlalchemy import Date, Index, Uuid
+from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.claimed_times import MAX_AGE, MAX_AHEAD
 from analytics.ingest.pages import EXTERNAL_ID
@@ -18,6 +20,7 @@ from analytics.ingest.visitors import visit_of
 from analytics.ingest.writes import EventKind, Item
 from analytics.scores.actions import OBJECT, error_in_metadata
 from analytics.scores.audit import MAX_AGENT_CHARS
+from tenants.db import Base, TenantOwned
 
 MAX_ITEMS = 1000
 MAX_EVENT_ID_CHARS = 128
@@ -43,6 +46,16 @@ class EventIn(msgspec.Struct, forbid_unknown_fields=True):
     metadata: dict[str, Any] | None = None
     ip: str | None = None
     user_agent: str | None = None
+
+
+class SeenEvent(TenantOwned, Base):
+    """An event id that was counted; kept until long after it was last received."""
+
+    __tablename__ = "seen_events"
+    __table_args__ = (Index("ix_seen_events_seen_on", "seen_on"),)
+
+    event_key: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
+    seen_on: Mapped[date] = mapped_column(Date)
 
 
 @dataclass(frozen=True)

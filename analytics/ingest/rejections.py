@@ -1,5 +1,6 @@
 """How many events were refused, for a tenant's admins. (The SQL function `count_rejections` counts them.)"""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from sqlalchemy import BigInteger, text
@@ -16,6 +17,18 @@ class RejectionsHour(DeletedWithTenant, Base):
     bucket_hour: Mapped[datetime] = mapped_column(primary_key=True)
     reason: Mapped[str] = mapped_column(primary_key=True)
     rejected: Mapped[int] = mapped_column(BigInteger)
+
+
+def count(tx: Tx, rejected: Mapping[str, int], *, now: datetime) -> None:
+    """Count events that were refused, by reason."""
+    if rejected:
+        reasons, counts = list(rejected), list(rejected.values())
+        tx.run(_COUNT, {"tenant": tx.tenant, "now": now, "reasons": reasons, "refused": counts})
+
+
+_COUNT = text("""
+    SELECT count_rejections(:tenant, CAST(:now AS timestamptz), CAST(:reasons AS text[]), CAST(:refused AS bigint[]))
+""")
 
 
 def by_reason(tx: Tx, *, since: datetime) -> dict[str, int]:

@@ -10,18 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import datetime
 from enum import Enum
 from typing import Any, assert_never
 from uuid import UUID
 
 import structlog
-from sqlalchemy import Date, Index, Uuid, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
-from analytics.ingest import unknown_addresses
+from analytics.ingest import rejections, unknown_addresses
 from analytics.ingest.reasons import Result, reason_of
 from analytics.ingest.unknown_addresses import Unknown
 from analytics.ingest.visitors import Visit
@@ -33,7 +31,7 @@ from tenants import ceilings, users
 from tenants.allowances import Taken
 from tenants.ceilings import Ceiling
 from tenants.credentials import ClientToken
-from tenants.db import Base, TenantOwned, Tx, array
+from tenants.db import Tx, array
 from tenants.errors import DomainError
 from tenants.group_tx import Calls, run_in_one_trip, shared_tx
 from tenants.settings import Limits, TenantSettings
@@ -147,16 +145,6 @@ class WriteRequest:
                 call()
             except Exception:  # the commit is done, and must be answered
                 log.exception("a call after a commit failed", action="commit.after", tenantId=self.tenant_id)
-
-
-class SeenEvent(TenantOwned, Base):
-    """An event id that was counted; kept until long after it was last received."""
-
-    __tablename__ = "seen_events"
-    __table_args__ = (Index("ix_seen_events_seen_on", "seen_on"),)
-
-    event_key: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
-    seen_on: Mapped[date] = mapped_column(Date)
 
 
 def apply(tx: Tx, request: WriteRequest) -> None:
@@ -373,16 +361,7 @@ class TenantWrite:
                 if isinstance(outcome, Payment | PayloadDiffers) or claim.verification is not Verification.CLIENT:
                     continue
                 rejected[reason_of(outcome).value] += 1
-        if rejected:
-            tx.run(
-                _COUNT_REJECTIONS,
-                {
-                    "tenant": self.tenant_id,
-                    "now": self.now,
-                    "reasons": list(rejected),
-                    "refused": list(rejected.values()),
-                },
-            )
+        rejections.count(tx, rejected, now=self.now)
 
     def follow_commit(self, calls: list[Callable[[], None]]) -> None:
         """Have every request with claims run these after the commit: none is answered before they are done."""
@@ -411,6 +390,3 @@ _WRITE_EVENTS_AND_UNKNOWN = _WRITE_EVENTS.replace(
     "SELECT *", f"SELECT *, CASE WHEN invalid_tokens IS NULL THEN {unknown_addresses.COUNT} END AS new_addresses"
 )
 _DEFAULT_LIMITS = Limits()
-_COUNT_REJECTIONS = text("""
-    SELECT count_rejections(:tenant, CAST(:now AS timestamptz), CAST(:reasons AS text[]), CAST(:refused AS bigint[]))
-""")

@@ -11,7 +11,7 @@ from alembic import op
 from tenants.db import SERVICE_ROLE
 
 revision = "0024"
-down_revision = "0019"
+down_revision = "0021"
 
 # As in 0017, but for what counts: for the user's rate only what users claim themselves, and for the hour no correction.
 READ_CLAIM_FACTS = """
