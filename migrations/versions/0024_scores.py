@@ -11,7 +11,7 @@ from alembic import op
 from tenants.db import SERVICE_ROLE
 
 revision = "0024"
-down_revision = "0022"
+down_revision = "0023"
 
 # In `read_claim_facts`: for the hour no correction counts, and for a user's rate only what users claim themselves.
 FACTS = {
