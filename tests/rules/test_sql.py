@@ -36,7 +36,7 @@ ACROSS_TENANTS = {
     "tenants.credential_feed._READ": "every process learns of every tenant's changes",
     "tenants.retention._owners": "finds the tenants that have expired rows",
     "tenants.suspensions._TENANTS_WITH_DUE": "finds the tenants with suspensions past their end",
-    "analytics.outbox.IDS_WAITING": "how far the boards of all tenants are behind",
+    "analytics.outbox.LAG": "how far the boards of all tenants are behind",
     "analytics.boards.projection._BEHIND": "finds the tenants whose boards are behind",
     "analytics.quests.expiring._TENANTS_WITH_DUE": "finds the tenants with quests past their time",
     "analytics.quests.rewards._TENANTS_WITH_DUE": "finds the tenants that owe rewards",
