@@ -128,18 +128,16 @@ def history(pages: list[DemoPage], *, days: int, now: datetime) -> Iterator[dict
         weights = [page.weight * page.trend**progress for page in pages]
         for page in rng.choices(pages, weights, k=round(VIEWS_A_DAY / 24 * rhythm(start) * rng.uniform(0.8, 1.2))):
             at = (start + timedelta(seconds=rng.randrange(3600))).isoformat()
-            yield {"type": "view", "page": page.external_id, "occurred_at": at, "id": f"demo-{number}"}
+            user = f"reader-{rng.randrange(READERS)}"
+            yield _event("view", page, user, at, number)
             number += 1
             if rng.random() < 0.04:
-                user = f"reader-{rng.randrange(READERS)}"
-                yield {
-                    "type": "like",
-                    "page": page.external_id,
-                    "user": user,
-                    "occurred_at": at,
-                    "id": f"demo-{number}",
-                }
+                yield _event("like", page, user, at, number)
                 number += 1
+
+
+def _event(kind: str, page: DemoPage, user: str, at: str, number: int) -> dict[str, Any]:
+    return {"type": kind, "page": page.external_id, "user": user, "occurred_at": at, "id": f"demo-{number}"}
 
 
 def rhythm(at: datetime) -> float:
