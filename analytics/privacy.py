@@ -30,8 +30,8 @@ from tenants.sessions import Session
 from tenants.users import Role, User
 
 PROFILE = """
-    id external_id username email role segment avatar_url bio wallet email_verified sees_private created_at updated_at
-    suspended_at suspended_until current_score total_actions experience_points reputation
+    id external_id username email display_name avatar_url role segment segments bio wallet email_verified sees_private
+    created_at updated_at suspended_at suspended_until current_score total_actions experience_points reputation
     quests_created quests_completed attestations_given attestations_received
 """
 SESSION = "id ip user_agent created_at last_used_at expires_at revoked_at"
@@ -102,7 +102,13 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     dismissed = {"state": State.DISMISSED.value, "resolved_at": now, "resolved_by": "erasure"}
     tx.execute(update(Flag).where(Flag.user_id == user.id, Flag.resolved_at.is_(None)).values(**dismissed))
     tx.execute(update(Flag).where(Flag.user_id == user.id).values(note=None))
-    blank = {**dict.fromkeys(PERSONAL), "email_verified": False, "role": "member", "suspended_until": None}
+    blank: dict[str, Any] = {
+        **dict.fromkeys(PERSONAL),
+        "stored_segments": [],
+        "email_verified": False,
+        "role": "member",
+        "suspended_until": None,
+    }
     tx.execute(update(User).where(User.id == user.id).values(**blank, erased_at=now, updated_at=now))
     blanked = tx.scalar(text("SELECT blank_audit(:user)"), {"user": user.id})
     outbox.mark_stale(tx, Kind.USER, [str(user.id)])

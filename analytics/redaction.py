@@ -26,8 +26,11 @@ MAX_BYTES_PER_STEP = 1024 * 1024
 # How long a request spends on it; the scheduled job does the rest.
 MAX_REQUEST_S = 0.5
 
-PERSONAL = ("external_id", "username", "email", "password_hash", "segment", "avatar_url", "bio", "wallet")
-REDACTED = frozenset({*PERSONAL, "note"})
+PERSONAL = (
+    *("external_id", "username", "email", "display_name", "avatar_url", "password_hash"),
+    *("segment", "bio", "wallet"),
+)
+REDACTED = frozenset({*PERSONAL, "segments", "note"})
 # What somebody wrote, in an object that names them.
 WORDS_OF = {
     "attester": frozenset({"attester_username", "comments", "signature"}),

@@ -1,17 +1,37 @@
 """Changing a user: rights and sessions, and the boards that follow. A suspended user is on no board."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from analytics import outbox
 from analytics.outbox import Kind
-from tenants import sessions, suspensions
+from tenants import profiles, sessions, suspensions, users
 from tenants.db import Tx, tenant_tx
 from tenants.users import User
 
-# What decides on which boards a user is.
-SHOWN_ON_BOARDS = frozenset({"segment", "suspended"})
+# What decides on which boards a user is, and what rows show of them.
+SHOWN_ON_BOARDS = frozenset({"segment", "segments", "suspended"}) | profiles.SHOWN
+
+
+@dataclass(frozen=True)
+class PutUser:
+    user: User
+    is_new: bool
+    # The names of the fields that differed.
+    changed: list[str]
+
+
+def put_external(tx: Tx, external_id: str, profile: Mapping[str, Any], *, now: datetime) -> PutUser:
+    """Create a tenant app's own user, or change what differs. The same again changes nothing."""
+    user_id, is_new = users.find_or_create(tx, external_id, now=now)
+    user = users.get(tx, user_id)
+    trimmed = {name: value.strip() if name == "display_name" and value else value for name, value in profile.items()}
+    differing = {name: value for name, value in trimmed.items() if getattr(user, name) != value}
+    if differing:
+        change_user(tx, user, differing, now=now)
+    return PutUser(user, is_new, sorted(differing))
 
 
 def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> User:

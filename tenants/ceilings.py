@@ -11,7 +11,7 @@ created while they used cached counts; and for as long, deleted rows make no roo
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -173,21 +173,29 @@ def _fresh_count(key: tuple[str, Ceiling]) -> _CachedCount | None:
     return cached if cached is not None and cached.until >= time.monotonic() else None
 
 
-def count_values(table: str, column: str, *, scope: str) -> TextClause:
-    """Count a tenant's values in an indexed column, also former ones that have boards of the scope; at most `:limit`.
+def count_values(table: str, columns: Sequence[str], *, scope: str) -> TextClause:
+    """Count a tenant's values in indexed columns, also former ones that have boards of the scope; at most `:limit`.
 
-    It goes through the index from one value to the next, so it takes as many steps as there are values.
+    It goes through each index from one value to the next, so it takes as many steps as there are values.
     """
-    return text(f"""
-        WITH RECURSIVE found(value) AS (
+    walks = ", ".join(
+        f"""found_{n}(value) AS (
             (SELECT {column} FROM {table} WHERE tenant_id = :tenant AND {column} IS NOT NULL ORDER BY {column} LIMIT 1)
             UNION ALL
-            SELECT (SELECT t.{column} FROM {table} t WHERE t.tenant_id = :tenant AND t.{column} > found.value
+            SELECT (SELECT t.{column} FROM {table} t WHERE t.tenant_id = :tenant AND t.{column} > found_{n}.value
                     ORDER BY t.{column} LIMIT 1)
-            FROM found WHERE found.value IS NOT NULL
-        )
+            FROM found_{n} WHERE found_{n}.value IS NOT NULL
+        )"""  # noqa: S608  our own names
+        for n, column in enumerate(columns)
+    )
+    found = " UNION ".join(
+        f"(SELECT value FROM found_{n} WHERE value IS NOT NULL LIMIT :limit)"  # noqa: S608  our own names
+        for n in range(len(columns))
+    )
+    return text(f"""
+        WITH RECURSIVE {walks}
         SELECT count(*) FROM (
-            (SELECT value FROM found WHERE value IS NOT NULL LIMIT :limit)
+            {found}
             UNION SELECT substr(scope, {len(scope) + 1}) FROM boards
                   WHERE tenant_id = :tenant AND starts_with(scope, '{scope}')
             LIMIT :limit) every

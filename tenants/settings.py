@@ -99,6 +99,8 @@ class TenantSettings:
     signup_sees: VisiblePages = VisiblePages.PUBLIC
     share_public_pages: bool = False
     public_scoreboard: bool = False
+    # Whether strangers see the names and pictures of users.
+    public_names: bool = False
     # Origins from which every publishable key of the tenant is valid, besides the key's own.
     allowed_origins: tuple[str, ...] = ()
     # Whether the first view of an unknown address makes its page, with any key; and the spaces of such pages. The first

@@ -7,12 +7,12 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import BigInteger, CheckConstraint, Index, Uuid, func, or_, select, text, update
+from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Index, Text, Uuid, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import ceilings, passwords, suspensions, wallets
+from tenants import ceilings, passwords, profiles, segments, suspensions, wallets
 from tenants.ceilings import Ceiling
 from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Conflict, Invalid, NotFound
@@ -22,7 +22,6 @@ EMAIL = re.compile(
     r"[^@\s\x00-\x1f\x7f]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)+"
 )
 EXTERNAL_ID = re.compile(r"[A-Za-z0-9._~:@-]{1,128}")
-SEGMENT = re.compile(r"[A-Za-z0-9._~-]{1,64}")
 MAX_EMAIL_CHARS = 255
 # What quests count and pay, as columns.
 COUNTS = (
@@ -48,6 +47,7 @@ class User(DeletedWithTenant, Base):
         Index("ix_users_newest", "tenant_id", "created_at", "id"),
         Index("ix_users_suspended_until", "suspended_until", postgresql_where=text("suspended_until IS NOT NULL")),
         Index("ix_users_segment", "tenant_id", "segment", postgresql_where=text("segment IS NOT NULL")),
+        *segments.indexes("users"),
     )
 
     id: Mapped[UUID] = mapped_column(Uuid, primary_key=True, default=uuid4)
@@ -60,7 +60,12 @@ class User(DeletedWithTenant, Base):
     suspended_at: Mapped[datetime | None]
     suspended_until: Mapped[datetime | None]
     segment: Mapped[str | None]
+    # The first included; but read `segments`, since the release before writes only `segment`.
+    stored_segments: Mapped[list[str]] = mapped_column("segments", ARRAY(Text), server_default=text("'{}'::text[]"))
+    display_name: Mapped[str | None]
     avatar_url: Mapped[str | None]
+    # When what others see last changed: boards follow it.
+    profile_changed_at: Mapped[datetime | None]
     bio: Mapped[str | None]
     wallet: Mapped[str | None]
     email_verified: Mapped[bool] = mapped_column(server_default=text("false"))
@@ -82,6 +87,10 @@ class User(DeletedWithTenant, Base):
     erased_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+
+    @property
+    def segments(self) -> list[str]:
+        return segments.of_user(self.segment, self.stored_segments)
 
 
 class UserNotFound(NotFound):
@@ -132,10 +141,15 @@ def register(
 
 def ensure_external(tx: Tx, external_id: str, *, now: datetime) -> UUID:
     """The id of a tenant app's own user, created if it does not exist."""
+    return find_or_create(tx, external_id, now=now)[0]
+
+
+def find_or_create(tx: Tx, external_id: str, *, now: datetime) -> tuple[UUID, bool]:
+    """The same, and whether it was created."""
     check_external_id(external_id)
     user_id = tx.scalar(select(User.id).where(User.external_id == external_id))
     if user_id is not None:
-        return user_id
+        return user_id, False
     ceilings.require(tx, Ceiling.USERS, count)
     created = tx.scalar(
         insert(User)
@@ -143,18 +157,15 @@ def ensure_external(tx: Tx, external_id: str, *, now: datetime) -> UUID:
         .on_conflict_do_nothing()
         .returning(User.id)
     )
-    return created or tx.scalars(select(User.id).where(User.external_id == external_id)).one()
+    if created is not None:
+        return created, True
+    return tx.scalars(select(User.id).where(User.external_id == external_id)).one(), False
 
 
 def count(tx: Tx, limit: int) -> int:
     """The number of users, including erased ones, counted up to `limit`."""
     counted = text("SELECT count(*) FROM (SELECT FROM users WHERE tenant_id = :tenant LIMIT :limit) u")
     return int(tx.scalar(counted, {"tenant": tx.tenant, "limit": limit}) or 0)
-
-
-def count_segments(tx: Tx, limit: int) -> int:
-    """The number of segments, including former ones that still have boards, counted up to `limit`."""
-    return int(tx.scalar(_SEGMENTS, {"tenant": tx.tenant, "limit": limit}) or 0)
 
 
 def get(tx: Tx, user_id: UUID) -> User:
@@ -212,12 +223,14 @@ def search(tx: Tx, *, q: str | None, after: tuple[datetime, UUID] | None, limit:
 
 
 def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> User:
-    """Set some of role, segment, suspended (with suspended_until), sees_private, the names and the profile fields.
+    """Set some of role, segments (or the first), suspended (with suspended_until), sees_private, names and profile.
 
     A new e-mail address is not verified. `suspended` without `suspended_until` is a suspension without an end.
     """
     values = dict(changes)
-    checked = ("username", "email", "segment", "avatar_url", "wallet")
+    if values.get("display_name") is not None:
+        values["display_name"] = values["display_name"].strip()
+    checked = ("username", "email", "display_name", "avatar_url", "wallet")
     _check(**{name: values[name] for name in checked if name in values})
     if values.get("wallet") is not None:
         values["wallet"] = wallets.checksummed(values["wallet"])
@@ -225,8 +238,9 @@ def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> 
         values.setdefault("email_verified", False)
     if values.get("external_id") is not None:
         check_external_id(values["external_id"])
-    if values.get("segment") is not None and not _is_segment(tx, values["segment"]):
-        ceilings.require(tx, Ceiling.SEGMENTS, count_segments)
+    values |= segments.to_store(tx, values)
+    if any(values[name] != getattr(user, name) for name in profiles.SHOWN & values.keys()):
+        values["profile_changed_at"] = now
     if {"suspended", "suspended_until"} & values.keys():
         suspended, until = values.pop("suspended", None), values.pop("suspended_until", None)
         values |= suspensions.columns(tx, user, suspended, until, now=now)
@@ -264,22 +278,11 @@ def check_external_id(external_id: str) -> None:
         raise Invalid.field("user", "1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
 
 
-def _is_segment(tx: Tx, segment: str) -> bool:
-    known = text("""
-        SELECT EXISTS (SELECT FROM users WHERE tenant_id = :tenant AND segment = :segment)
-            OR EXISTS (SELECT FROM boards WHERE tenant_id = :tenant AND scope = 'users:' || :segment)
-    """)
-    return bool(tx.scalar(known, {"tenant": tx.tenant, "segment": segment}))
-
-
-_SEGMENTS = ceilings.count_values("users", "segment", scope="users:")
-
-
 def _check(
     *,
     username: str | None = None,
     email: str | None = None,
-    segment: str | None = None,
+    display_name: str | None = None,
     avatar_url: str | None = None,
     wallet: str | None = None,
 ) -> None:
@@ -288,10 +291,10 @@ def _check(
         errors["username"] = "3 to 50 of A-Z, a-z, 0-9 and _"
     if email is not None and (len(email) > MAX_EMAIL_CHARS or EMAIL.fullmatch(email) is None):
         errors["email"] = f"a valid address of at most {MAX_EMAIL_CHARS} characters"
-    if segment is not None and SEGMENT.fullmatch(segment) is None:
-        errors["segment"] = "1 to 64 of A-Z, a-z, 0-9 and . _ ~ -"
-    if avatar_url is not None and re.fullmatch(r"https?://[\x21-\x7e]+", avatar_url) is None:
-        errors["avatar_url"] = "an address that starts with https:// or http://"
+    if display_name is not None and not profiles.is_display_name(display_name):
+        errors["display_name"] = profiles.DISPLAY_NAME
+    if avatar_url is not None and not profiles.is_picture_url(avatar_url):
+        errors["avatar_url"] = profiles.PICTURE_URL
     if wallet is not None and wallets.checksummed(wallet) is None:
         errors["wallet"] = "0x and 40 hex digits, in one case or with the right checksum (EIP-55)"
     if errors:

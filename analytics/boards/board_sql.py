@@ -9,7 +9,10 @@ from typing import Any
 
 from analytics.boards.names import Board
 from analytics.metrics import column
+from tenants import segments
 from tenants.db import Tx, platform_tx, tenant_tx
+
+_IN_SEGMENT = f"({' OR '.join(f's.{column} = :scope_key' for column in segments.COLUMNS)})"
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def rows_of(board: Board) -> BoardRows:
 def in_scope(board: Board) -> str:
     """Which rows `s` of page_stats or user_stats are in the board's scope, whatever their value."""
     if board.is_users:
-        return _all_of(_of_tenant(board, "s"), "s.metric = :metric", board.scope_key and "s.segment = :scope_key")
+        return _all_of(_of_tenant(board, "s"), "s.metric = :metric", board.scope_key and _IN_SEGMENT)
     return _all_of(_of_tenant(board, "s"), board.scope_key and "s.space_key = :scope_key", _public_numbers(board))
 
 

@@ -20,7 +20,7 @@ class BoardWrites:
 
     values: dict[Board, dict[str, Value]] = field(default_factory=dict)
     removed: dict[Board, list[str]] = field(default_factory=dict)
-    # Boards whose rows show something new although no value changed: a page was renamed.
+    # Boards whose rows show something new although no value changed: a page or user was renamed.
     touched: set[Board] = field(default_factory=set)
     # On user boards: user id → member and value; None: not on the board.
     users: dict[Board, dict[str, tuple[str, Value] | None]] = field(default_factory=dict)
@@ -62,6 +62,8 @@ def for_users(tenant_id: str, changes: Sequence[UserChange], unsure: Unsure) -> 
             for board, old, new in zip(boards, before, now, strict=True):
                 if is_unsure or old != new:
                     writes.users.setdefault(board, {})[change.user_id] = new
+                elif new is not None and _shows_another_name(change):
+                    writes.touched.add(board)
     return writes
 
 
@@ -140,6 +142,12 @@ def _changed(before: Sequence[Value], now: Sequence[Value]) -> dict[int, Value]:
 def _was_renamed(change: PageChange) -> bool:
     """Whether the page was edited since its numbers were saved."""
     return change.before is not None and change.now is not None and change.before.updated_at != change.now.updated_at
+
+
+def _shows_another_name(change: UserChange) -> bool:
+    """Whether the user's name or picture has changed since their numbers were saved."""
+    before, now = change.before, change.now
+    return before is not None and now is not None and before.profile_changed_at != now.profile_changed_at
 
 
 def _scopes(numbers: PageNumbers | UserNumbers | None) -> Sequence[str]:

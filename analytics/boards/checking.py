@@ -149,7 +149,7 @@ def _user_boards(
     )
     rows = tx.execute(
         text(f"""
-            SELECT u.id::text AS id, u.segment, l.* FROM users u JOIN (
+            SELECT u.id::text AS id, u.segment, u.segments[2:] AS others, l.* FROM users u JOIN (
                 SELECT user_id, {sums}, sum(delta) AS sum_all, max(at) AS at_all
                 FROM (SELECT e.user_id, e.delta, e.at, COALESCE(o.at, e.at) AS dated FROM score_ledger e
                       LEFT JOIN score_ledger o ON o.tenant_id = e.tenant_id AND o.id = e.reverses
@@ -164,7 +164,7 @@ def _user_boards(
         placed = [row for row in rows if (getattr(row, f"sum_{window}") or 0) > 0 and row.id not in late]
         placed.sort(key=lambda row: (-getattr(row, f"sum_{window}"), getattr(row, f"at_{window}"), row.id))
         for row in placed:
-            for scope in ("users", *([f"users:{row.segment}"] if row.segment else [])):
+            for scope in ("users", *(f"users:{one}" for one in ({row.segment, *row.others} if row.segment else ()))):
                 boards.setdefault(f"{scope}:{window}:{metric}", []).append((row.id, int(getattr(row, f"sum_{window}"))))
     return boards
 

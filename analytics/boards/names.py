@@ -4,6 +4,7 @@ Scopes of page boards: `tenant`, `space:<key>`, `public`, `public:<key>` and `gl
 tenants). Scopes of user boards: `users` and `users:<segment>`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -115,9 +116,9 @@ def page_scopes(space: str, *, is_public: bool, is_shared: bool) -> list[str]:
     return scopes
 
 
-def user_scopes(segment: str | None) -> list[str]:
+def user_scopes(segments: Iterable[str]) -> list[str]:
     """The scopes that a user is in."""
-    return ["users", f"users:{segment}"] if segment else ["users"]
+    return ["users", *(f"users:{segment}" for segment in segments)]
 
 
 @dataclass(frozen=True)

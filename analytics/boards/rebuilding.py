@@ -89,6 +89,8 @@ def all_boards(tx: Tx) -> list[Board]:
     scopes += tx.scalars(
         text("""
             SELECT 'users:' || segment FROM user_stats WHERE tenant_id = :tenant AND segment IS NOT NULL
+            UNION SELECT 'users:' || s.segment FROM user_stats u CROSS JOIN unnest(u.segments[2:]) AS s(segment)
+                WHERE u.tenant_id = :tenant AND u.segments[2] IS NOT NULL
             UNION SELECT scope FROM boards WHERE tenant_id = :tenant AND scope LIKE 'users:%' ORDER BY 1
         """),
         {"tenant": tx.tenant},

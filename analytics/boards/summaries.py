@@ -59,13 +59,20 @@ def _users(board: Board, user_ids: Sequence[str]) -> dict[str, Mapping[str, Any]
     with transaction_for(board) as tx:
         rows = tx.execute(
             text("""
-                SELECT id, username, external_id FROM users
+                SELECT id, username, external_id, display_name, avatar_url FROM users
                 WHERE tenant_id = :tenant AND id = ANY(CAST(:users AS uuid[])) AND erased_at IS NULL
             """),
             {"tenant": board.tenant_id, "users": array(user_ids)},
         )
         return {
-            str(row.id): {"id": str(row.id), "username": row.username, "external_id": row.external_id} for row in rows
+            str(row.id): {
+                "id": str(row.id),
+                "username": row.username,
+                "external_id": row.external_id,
+                "display_name": row.display_name,
+                "avatar_url": row.avatar_url,
+            }
+            for row in rows
         }
 
 

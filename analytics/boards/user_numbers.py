@@ -12,12 +12,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Text, TextClause, Uuid, text
+from sqlalchemy import ARRAY, BigInteger, ForeignKeyConstraint, Index, Text, TextClause, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.boards.names import user_scopes
 from analytics.metrics import Ledger, Metric, Value, user_metrics
 from analytics.windows import SLIDING, Window, bounds
+from tenants import segments
 from tenants.db import Base, TenantOwned, Tx, array
 
 _LAST_MS = 9_999_999_999_999
@@ -31,12 +32,17 @@ class UserStats(TenantOwned, Base):
     __table_args__ = (
         ForeignKeyConstraint(["tenant_id", "user_id"], ["users.tenant_id", "users.id"], ondelete="CASCADE"),
         Index("ix_user_stats_segment", "tenant_id", "segment"),
+        *segments.indexes("user_stats"),
         Index("ix_user_stats_all", "tenant_id", "metric", "value_all"),
     )
 
     user_id: Mapped[UUID] = mapped_column(Uuid, primary_key=True)
     metric: Mapped[str] = mapped_column(primary_key=True)
+    # The first segment; and all of them. Of a row that the release before has written since, the first is in `segment`.
     segment: Mapped[str | None]
+    segments: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default=text("'{}'::text[]"))
+    # The user's own, as boards last showed it.
+    profile_changed_at: Mapped[datetime | None]
     computed_at: Mapped[datetime]
     value_all: Mapped[int] = mapped_column(BigInteger)
     member_all: Mapped[str]
@@ -51,13 +57,14 @@ for _window in SLIDING:
 class UserNumbers:
     """A user on the boards of one metric: in which scopes, and for each window with which value and member."""
 
-    segment: str | None
+    segments: tuple[str, ...]
     values: tuple[Value, ...]
     members: tuple[str, ...]
+    profile_changed_at: datetime | None = None
 
     @property
     def scopes(self) -> list[str]:
-        return user_scopes(self.segment)
+        return user_scopes(self.segments)
 
     @property
     def entries(self) -> tuple[tuple[str, Value] | None, ...]:
@@ -106,12 +113,18 @@ def compute(tx: Tx, user_ids: Collection[str], *, now: datetime) -> list[UserCha
 def _change(metric: Metric, row: Any) -> UserChange:
     before = now = None
     if row.is_saved:
-        before = UserNumbers(row.saved_segment, _by_window(row, "saved_value"), _by_window(row, "saved_member"))
+        values, members = _by_window(row, "saved_value"), _by_window(row, "saved_member")
+        before = UserNumbers(_saved_segments(row), values, members, row.saved_profile_changed_at)
     values = _by_window(row, "value")
     if row.is_shown and any(value > 0 for value in values):
         members = tuple(member_of(row.user_id, reached_at) for reached_at in _by_window(row, "reached_at"))
-        now = UserNumbers(row.segment, values, members)
+        now = UserNumbers(tuple(segments.of_user(row.segment, row.segments)), values, members, row.profile_changed_at)
     return UserChange(str(row.user_id), metric, before, now)
+
+
+def _saved_segments(row: Any) -> tuple[str, ...]:
+    """On whose boards the user is: the first by whoever saved last, the others by this release or a later one."""
+    return tuple(dict.fromkeys(one for one in (row.saved_segment, *row.saved_segments[1:]) if one is not None))
 
 
 def _by_window(row: Any, name: str) -> tuple[Any, ...]:
@@ -134,7 +147,8 @@ def save(tx: Tx, changes: Sequence[UserChange], *, now: datetime) -> None:
                     **named,
                     "now": now,
                     "users": array(user_id for user_id, _ in kept),
-                    "segments": [user.segment for _, user in kept],
+                    "segments": [" ".join(user.segments) for _, user in kept],
+                    "profiles_changed_at": [user.profile_changed_at for _, user in kept],
                     **{f"value_{w}": array(user.values[place] for _, user in kept) for place, w in enumerate(Window)},
                     **{f"member_{w}": [user.members[place] for _, user in kept] for place, w in enumerate(Window)},
                 },
@@ -150,10 +164,11 @@ def _compute_sql(source: Ledger) -> TextClause:
     saved_columns = [f"{name}_{window}" for name in ("value", "member") for window in Window]
     saved = ", ".join(f"s.{name} AS saved_{name}" for name in saved_columns)
     return text(f"""
-        SELECT w.user_id, u.segment,
+        SELECT w.user_id, u.segment, u.segments, u.profile_changed_at,
                COALESCE(u.{source.total}, 0) AS value_all, u.{source.reached_at} AS reached_at_all,
                u.id IS NOT NULL AND u.suspended_at IS NULL AND u.erased_at IS NULL AS is_shown,
-               h.*, s.user_id IS NOT NULL AS is_saved, s.segment AS saved_segment, {saved}
+               h.*, s.user_id IS NOT NULL AS is_saved, s.segment AS saved_segment, s.segments AS saved_segments,
+               s.profile_changed_at AS saved_profile_changed_at, {saved}
         FROM unnest(CAST(:users AS uuid[])) AS w(user_id)
         LEFT JOIN users u ON u.tenant_id = :tenant AND u.id = w.user_id
         LEFT JOIN user_stats s ON s.tenant_id = :tenant AND s.user_id = w.user_id AND s.metric = :metric
@@ -174,15 +189,18 @@ _DELETE = text("""
 _VALUES = ", ".join(f"value_{window}" for window in Window)
 _MEMBERS = ", ".join(f"member_{window}" for window in Window)
 _SAVE = text(f"""
-    INSERT INTO user_stats (tenant_id, user_id, metric, segment, computed_at, {_VALUES}, {_MEMBERS})
-    SELECT t.id, w.user_id, CAST(:metric AS text), w.segment, CAST(:now AS timestamptz), {_VALUES}, {_MEMBERS}
+    INSERT INTO user_stats
+        (tenant_id, user_id, metric, segment, segments, profile_changed_at, computed_at, {_VALUES}, {_MEMBERS})
+    SELECT t.id, w.user_id, CAST(:metric AS text), NULLIF(split_part(w.segments, ' ', 1), ''),
+           string_to_array(w.segments, ' '), w.profile_changed_at, CAST(:now AS timestamptz), {_VALUES}, {_MEMBERS}
     FROM tenants t CROSS JOIN
-         unnest(CAST(:users AS uuid[]), CAST(:segments AS text[]),
+         unnest(CAST(:users AS uuid[]), CAST(:segments AS text[]), CAST(:profiles_changed_at AS timestamptz[]),
                 {", ".join(f"CAST(:value_{window} AS bigint[])" for window in Window)},
                 {", ".join(f"CAST(:member_{window} AS text[])" for window in Window)})
-         AS w(user_id, segment, {_VALUES}, {_MEMBERS})
+         AS w(user_id, segments, profile_changed_at, {_VALUES}, {_MEMBERS})
     WHERE t.id = :tenant
     ON CONFLICT (tenant_id, user_id, metric) DO UPDATE SET segment = EXCLUDED.segment,
+        segments = EXCLUDED.segments, profile_changed_at = EXCLUDED.profile_changed_at,
         computed_at = EXCLUDED.computed_at,
         {", ".join(f"{name} = EXCLUDED.{name}" for name in f"{_VALUES}, {_MEMBERS}".split(", "))}
 """)  # noqa: S608  names from the table of windows

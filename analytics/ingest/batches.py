@@ -11,6 +11,7 @@ from typing import Any, assert_never
 
 from analytics.ingest import events
 from analytics.ingest.events import Action, Ages
+from analytics.ingest.profiles import Profile
 from analytics.ingest.reasons import Reason, Refused, Result, reason_of
 from analytics.ingest.writes import Item, WriteRequest
 from analytics.scores import sources
@@ -109,6 +110,8 @@ class Batch:
             rejected=codes,
             claims=[_claim(action, is_vouched=is_vouched) for action in claimed.values()],
             settings=settings,
+            profiles_of_items=_profiles(items),
+            profiles_of_claims=_profiles(claimed),
         )
 
     def tally(self, *, unpaid: Refused | None = None) -> Tally:
@@ -154,6 +157,11 @@ def _first_of_each_id(actions: Mapping[int, Action]) -> dict[int, Action]:
             seen.add(action.event_key)
             first[index] = action
     return first
+
+
+def _profiles(checked: Mapping[int, Item | Action]) -> dict[int, Profile]:
+    """What events say of their users, by their places among the items or the claims."""
+    return {place: one.profile for place, one in enumerate(checked.values()) if one.profile is not None}
 
 
 def _claim(action: Action, *, is_vouched: bool) -> ActionClaim:

@@ -14,7 +14,9 @@ from sqlalchemy import Date, Index, Uuid
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.claimed_times import MAX_AGE, MAX_AHEAD
+from analytics.ingest import profiles
 from analytics.ingest.pages import EXTERNAL_ID
+from analytics.ingest.profiles import Profile
 from analytics.ingest.reasons import Reason, Refused
 from analytics.ingest.visitors import visit_of
 from analytics.ingest.writes import EventKind, Item
@@ -32,12 +34,20 @@ DUPLICATES = Counter("plaudit_events_duplicate_total", "Events that were counted
 REJECTED = Counter("plaudit_events_rejected_total", "Events rejected, by reason.", ["tenant", "reason"])
 
 
+class UserIn(msgspec.Struct, forbid_unknown_fields=True):
+    """A user with what others see of them. What is missing or null stays as it is."""
+
+    id: str
+    name: str | None = None
+    avatar_url: str | None = None
+
+
 class EventIn(msgspec.Struct, forbid_unknown_fields=True):
     """One event of `POST /api/v1/events`."""
 
     type: str
     page: str | None = None
-    user: str | None = None
+    user: str | UserIn | None = None
     id: str | None = None
     occurred_at: datetime | None = None
     action_type: str | None = None
@@ -78,6 +88,7 @@ class Action:
     # Of the user, not of the tenant's app.
     ip: str | None = None
     agent: str | None = None
+    profile: Profile | None = None
 
 
 @dataclass(frozen=True)
@@ -108,8 +119,14 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
         event = msgspec.convert(raw, EventIn)
     except msgspec.ValidationError as error:
         raise Refused(Reason.INVALID, str(error)) from None
+    named, profile = event.user, None
+    if isinstance(named, UserIn):
+        profile = profiles.check(named.id, named.name, named.avatar_url)
+        user: str | None = named.id
+    else:
+        user = named
     if event.type == "action":
-        return _action(event, now=now, ages=ages)
+        return _action(event, user, profile, now=now, ages=ages)
     kind = _KINDS.get(event.type)
     if kind is None:
         raise Refused(Reason.UNKNOWN_TYPE, f"there is no event type {event.type[:40]!r}")
@@ -118,9 +135,9 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
         raise Refused(Reason.INVALID, "page: missing")
     if EXTERNAL_ID.fullmatch(event.page) is None:
         raise Refused(Reason.INVALID, "page: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
-    if event.user is not None and EXTERNAL_ID.fullmatch(event.user) is None:
+    if user is not None and EXTERNAL_ID.fullmatch(user) is None:
         raise Refused(Reason.INVALID, "user: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
-    if event.user is None and kind is not EventKind.VIEW:
+    if user is None and kind is not EventKind.VIEW:
         raise Refused(Reason.INVALID, "user: missing, and a like needs one")
     at = ages.check(_moment(event.occurred_at)) if event.occurred_at is not None else now
     return Item(
@@ -128,9 +145,10 @@ def check(raw: Any, *, now: datetime, ages: Ages) -> "Item | Action":
         page=event.page,
         at=at,
         event_key=event_key(event.id) if event.id is not None else None,
-        user=event.user,
+        user=user,
         is_dated=event.occurred_at is not None,
-        visit=visit_of(event.user, at, now=now) if kind is EventKind.VIEW else None,
+        visit=visit_of(user, at, now=now) if kind is EventKind.VIEW else None,
+        profile=profile,
     )
 
 
@@ -140,22 +158,23 @@ def _refuse_fields_of_actions(event: EventIn) -> None:
             raise Refused(Reason.INVALID, f"{name}: for actions only")
 
 
-def _action(event: EventIn, *, now: datetime, ages: Ages) -> Action:
+def _action(event: EventIn, user: str | None, profile: Profile | None, *, now: datetime, ages: Ages) -> Action:
     if event.action_type is None:
         raise Refused(Reason.INVALID, "action_type: missing")
-    if event.user is None or EXTERNAL_ID.fullmatch(event.user) is None:
+    if user is None or EXTERNAL_ID.fullmatch(user) is None:
         raise Refused(Reason.INVALID, "user: an action needs one, 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
     if event.page is not None and EXTERNAL_ID.fullmatch(event.page) is None:
         raise Refused(Reason.INVALID, "page: 1 to 128 of A-Z, a-z, 0-9 and . _ ~ : @ -")
     return Action(
         type=event.action_type,
-        user=event.user,
+        user=user,
         object=_object(event),
         at=ages.check(_moment(event.occurred_at)) if event.occurred_at is not None else now,
         event_key=event_key(event.id) if event.id is not None else None,
         metadata=_metadata(event.metadata) if event.metadata is not None else None,
         ip=_address(event.ip) if event.ip is not None else None,
         agent=_agent(event.user_agent) if event.user_agent is not None else None,
+        profile=profile,
     )
 
 

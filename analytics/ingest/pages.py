@@ -86,7 +86,7 @@ def count_spaces(tx: Tx, limit: int) -> int:
     return int(tx.scalar(_SPACES, {"tenant": tx.tenant, "limit": limit}) or 0)
 
 
-_SPACES = ceilings.count_values("pages", "space_key", scope="space:")
+_SPACES = ceilings.count_values("pages", ("space_key",), scope="space:")
 
 
 def get(tx: Tx, external_id: str, *, public_only: bool = False) -> Page:

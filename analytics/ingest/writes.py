@@ -19,13 +19,14 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from analytics import outbox
-from analytics.ingest import rejections, unknown_addresses
-from analytics.ingest.reasons import Result, reason_of
+from analytics.ingest import profiles, rejections, unknown_addresses
+from analytics.ingest.profiles import Profile
+from analytics.ingest.reasons import Result
 from analytics.ingest.unknown_addresses import Unknown
 from analytics.ingest.visitors import Visit
 from analytics.scores import limits as score_limits
 from analytics.scores import payments, update_log
-from analytics.scores.actions import ActionClaim, PayloadDiffers, Payment, Verification
+from analytics.scores.actions import ActionClaim, Payment, Verification
 from analytics.scores.payments import Cashier
 from tenants import ceilings, users
 from tenants.allowances import Taken
@@ -79,6 +80,7 @@ class Item:
     is_dated: bool = True
     # Of a view: its visitor, if somebody is known.
     visit: Visit | None = None
+    profile: Profile | None = None
 
 
 @dataclass(slots=True)
@@ -108,6 +110,9 @@ class WriteRequest:
     app_actions: Taken | None = None
     # Whether its payments are in the log; not those of the demo's traffic.
     is_logged: bool = True
+    # What is said of users, by the places of the items and claims that say it.
+    profiles_of_items: Mapping[int, Profile] = field(default_factory=dict)
+    profiles_of_claims: Mapping[int, Profile] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     payments: list[Payment | DomainError] = field(default_factory=list)
     error: BaseException | None = None
@@ -164,7 +169,7 @@ def commit_together(requests: Sequence[WriteRequest], shared: bool) -> list[Writ
     that tenant was written, and its other requests belong in the next transaction. All others have their outcomes.
     """
     writes = by_tenant(requests)
-    if not any(write.claims for write in writes):
+    if not any(write.has_steps for write in writes):
         return assign_outcomes(writes, run_in_one_trip(event_calls(writes), shared=shared))
     left: list[WriteRequest] = []
     with shared_tx(writes[0].tenant_id, shared=shared) as enter, rolled_back_on_error():
@@ -233,8 +238,10 @@ class TenantWrite:
             left = self.assign_outcomes(row)
             if row.invalid_tokens:
                 return left
-        if self.claims:
+        if self.has_steps:
             self._pay(tx)
+            profiles.apply(tx, self.requests, now=self.now)
+            rejections.count(tx, rejections.of_requests(self.requests), now=self.now)
         if self.unknown:
             listed = unknown_addresses.values(self.tenant_id, self.unknown, now=self.now)
             tx.call(f"SELECT {unknown_addresses.COUNT}", listed)
@@ -280,7 +287,7 @@ class TenantWrite:
             self.room,
             list(rejected),
             array(rejected.values()),
-            not self.claims,
+            not self.has_steps,
         )
 
     def assign_outcomes(self, row: Any) -> list[WriteRequest]:
@@ -290,8 +297,7 @@ class TenantWrite:
                 if request.token is not None and request.token.jti in row.invalid_tokens:
                     request.error = BadToken()
             return [request for request in self.requests if request.error is None]
-        self._created_users += row.created_users
-        self.room -= row.created_users
+        self.count_created(row.created_users)
         known = {page for page, page_id in zip(self._pages, row.page_ids or (), strict=True) if page_id is not None}
         accepted, likes = frozenset(row.accepted or ()), self._likes_after(row)
         limited, erased = frozenset(row.limited or ()), frozenset(row.erased or ())
@@ -321,11 +327,17 @@ class TenantWrite:
         return after
 
     @property
+    def has_steps(self) -> bool:
+        """Whether more is written than `write_page_events` does: claims, or profiles of users."""
+        return bool(self.claims) or any(request.profiles_of_items for request in self.requests)
+
+    @property
     def _settings(self) -> TenantSettings:
         return next(request.settings for request in self.requests if request.settings is not None)
 
     def count_created(self, users: int) -> None:
         self._created_users += users
+        self.room -= users
 
     def cashier(self) -> Cashier:
         """For the claims, on an event loop."""
@@ -346,22 +358,16 @@ class TenantWrite:
         return left
 
     def _pay(self, tx: Tx) -> None:
-        """Pay or refuse the claims, and count all rejections: refused claims of a tenant's app are rejected events."""
+        """Pay or refuse the claims. Users whose profile may change are locked together with those who are paid."""
+        if not self.claims:
+            return
+        self.count_created(profiles.lock_with_claims(tx, self.requests, room=self.room, now=self.now))
         app_actions = score_limits.together([one.app_actions for one in self.requests if one.app_actions is not None])
         outcomes = payments.pay_all(
             tx, self.claims, self._settings, room=self.room, now=self.now, app_actions=app_actions
         )
         self.assign_payments(outcomes.payments)
         self.count_created(outcomes.created_users)
-        rejected: Counter[str] = Counter()
-        for request in self.requests:
-            rejected.update(request.rejected or {})
-            rejected.update(outcome.result.reason for outcome in request.outcomes if outcome.result.reason)
-            for claim, outcome in zip(request.claims, request.payments, strict=True):
-                if isinstance(outcome, Payment | PayloadDiffers) or claim.verification is not Verification.CLIENT:
-                    continue
-                rejected[reason_of(outcome).value] += 1
-        rejections.count(tx, rejected, now=self.now)
 
     def follow_commit(self, calls: list[Callable[[], None]]) -> None:
         """Have every request with claims run these after the commit: none is answered before they are done."""

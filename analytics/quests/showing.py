@@ -25,10 +25,11 @@ BRIEF = """
 
 @dataclass(frozen=True)
 class Viewer:
-    """Who looks: a person, and whether they see the tenant's own ids for users."""
+    """Who looks: a person, and whether they see the tenant's own ids for users, and users' names and pictures."""
 
     person: Person
     sees_external_ids: bool
+    sees_names: bool = True
     # Whether they are, or act for, somebody who may attest.
     may_attest: bool = True
 
@@ -111,6 +112,8 @@ def _names(tx: Tx, user_ids: Iterable[UUID | None], viewer: Viewer) -> dict[UUID
         row.id: {
             "id": str(row.id),
             "username": row.username,
+            "display_name": row.display_name if viewer.sees_names else None,
+            "avatar_url": row.avatar_url if viewer.sees_names else None,
             "external_id": row.external_id if viewer.sees_external_ids else None,
         }
         for row in rows
@@ -118,6 +121,6 @@ def _names(tx: Tx, user_ids: Iterable[UUID | None], viewer: Viewer) -> dict[UUID
 
 
 _NAMES = text("""
-    SELECT id, username, external_id FROM users
+    SELECT id, username, external_id, display_name, avatar_url FROM users
     WHERE tenant_id = :tenant AND id = ANY(CAST(:users AS uuid[])) AND erased_at IS NULL
 """)

@@ -55,13 +55,22 @@ class RejectionsOut(Schema):
     reasons = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), required=True)
 
 
+def _event_schema() -> dict[str, Any]:
+    """An event's own schema, with its user's inside it."""
+    schemas = msgspec.json.schema_components([EventIn])[1]
+    event: dict[str, Any] = schemas["EventIn"]
+    event["properties"]["user"] = {"anyOf": [{"type": "string"}, schemas["UserIn"], {"type": "null"}], "default": None}
+    return event
+
+
 @blueprint.post("/api/v1/pages/<external_id>/views")
 @quiet
 @requires(May.SEND_EVENTS)
 @idempotent
 @blueprint.doc(
     summary="Send one view of a page",
-    description="All fields of the body are optional: user, id (the same id counts once), occurred_at.",
+    description="All fields of the body are optional: user (an id, or an object as in events), id (the same id counts"
+    " once), occurred_at.",
     requestBody={"content": {"application/json": {"schema": {"type": "object"}}}},
     responses={"202": TALLY},
 )
@@ -102,7 +111,7 @@ def send_view(external_id: str) -> ResponseReturnValue:
                             "type": "array",
                             "minItems": 1,
                             "maxItems": events.MAX_ITEMS,
-                            "items": msgspec.json.schema_components([EventIn])[1]["EventIn"],
+                            "items": _event_schema(),
                         }
                     },
                 }

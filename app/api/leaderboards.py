@@ -32,6 +32,7 @@ from app.http.boards import (
     limit_reader,
     rows_as_json,
     stranger,
+    user_fields,
 )
 from app.http.conditional import if_changed
 from app.http.edge import quiet
@@ -98,7 +99,11 @@ class ShownPageOut(Schema):
 class ShownUserOut(Schema):
     id = ma.fields.String()
     username = ma.fields.String(allow_none=True)
-    external_id = ma.fields.String(allow_none=True)
+    display_name = ma.fields.String(
+        allow_none=True, metadata={"description": "not for strangers, unless the tenant's public_names is set"}
+    )
+    avatar_url = ma.fields.String(allow_none=True, metadata={"description": "as display_name"})
+    external_id = ma.fields.String(allow_none=True, metadata={"description": "not for strangers"})
 
 
 class RowOut(Schema):
@@ -232,7 +237,7 @@ def _past(reader: Reader, board: Board, day: date, *, limit: int, after: Positio
     if day >= utcnow().date():
         raise Invalid.field("as_of", "a day before today (UTC)")
     shown = reading.read(board, AsOf(day, limit, after), now=utcnow())
-    return render(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
+    return render(shown, rows_as_json(shown, user_fields(board, reader)))
 
 
 def _subset(reader: Reader, board: Board, members: str) -> Answer:
@@ -241,7 +246,7 @@ def _subset(reader: Reader, board: Board, members: str) -> Answer:
         raise Invalid.field("members", f"1 to {MAX_MEMBERS} pages, separated by commas")
     subjects = _subjects(reader, board, names)
     shown = reading.read(board, Only(list(subjects.values())), now=utcnow())
-    return render(shown, rows_as_json(shown, external_ids=reader.sees_external_ids))
+    return render(shown, rows_as_json(shown, user_fields(board, reader)))
 
 
 def _subjects(reader: Reader, board: Board, names: Sequence[str]) -> dict[str, str]:
@@ -280,7 +285,7 @@ def _export_chunk(board: Board, *, after: Position | None) -> ShownBoard:
 def _csv(reader: Reader, board: Board, chunk: ShownBoard) -> Iterator[str]:
     columns = ["rank", "value", "external_id", "title", "url", "space", "page_id"]
     if board.is_users:
-        columns = ["rank", "value", "user_id", "username", *(["external_id"] if reader.sees_external_ids else [])]
+        columns = ["rank", "value", "user_id", *user_fields(board, reader)[1:]]
     if board.is_global:
         columns.append("tenant")
     yield _csv_line(columns)

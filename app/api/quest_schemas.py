@@ -102,6 +102,8 @@ class ResolutionIn(ForUserIn):
 class PersonOut(Schema):
     id = ma.fields.UUID()
     username = ma.fields.String(allow_none=True)
+    display_name = ma.fields.String(allow_none=True)
+    avatar_url = ma.fields.String(allow_none=True)
     external_id = ma.fields.String(allow_none=True)
 
 

@@ -35,6 +35,7 @@ from app.api.quest_schemas import (
 from app.api.users import resolve
 from app.http import cursors
 from app.http.auth import Actor, current_actor
+from app.http.boards import sees_names
 from app.http.conditional import expected_version
 from app.http.rights import May, is_allowed, requires
 from app.http.transactions import actor_tx, after_refusal, audit, idempotent
@@ -337,7 +338,7 @@ def _limit_rate() -> None:
 
 def _viewer(actor: Actor, person: Person) -> Viewer:
     external_ids, may_attest = actor.reader.sees_external_ids, is_allowed(actor, May.QUEST)
-    return Viewer(person, sees_external_ids=external_ids, may_attest=may_attest)
+    return Viewer(person, external_ids, sees_names=sees_names(actor.reader), may_attest=may_attest)
 
 
 def _answer(tx: Tx, quest: Quest, person: Person, *, now: datetime) -> tuple[dict[str, Any], int, dict[str, str]]:

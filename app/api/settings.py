@@ -70,6 +70,9 @@ class SettingsOut(Schema):
     )
     share_public_pages = ma.fields.Boolean()
     public_scoreboard = ma.fields.Boolean()
+    public_names = ma.fields.Boolean(
+        metadata={"description": "whether public boards show the names and pictures of users"}
+    )
     allowed_origins = ma.fields.List(ma.fields.String())
     auto_pages = ma.fields.Boolean(
         metadata={"description": "whether the first view of an unknown address makes its page, with any key"}
@@ -95,6 +98,7 @@ class SettingsIn(Schema):
     signup_sees = ma.fields.Raw(metadata={"type": "string", "enum": [choice.value for choice in VisiblePages]})
     share_public_pages = ma.fields.Raw(metadata={"type": "boolean"})
     public_scoreboard = ma.fields.Raw(metadata={"type": "boolean"})
+    public_names = ma.fields.Raw(metadata={"type": "boolean"})
     allowed_origins = ma.fields.Raw(metadata={"type": "array"})
     auto_pages = ma.fields.Raw(metadata={"type": "boolean"})
     space_rules = ma.fields.Raw(metadata={"type": "array"})

@@ -17,12 +17,14 @@ from analytics.scores import ledger
 from app.api.blueprint import Blueprint, Schema, SliceIn, StrictBoolean
 from app.http import paging
 from app.http.auth import Actor, current_actor
+from app.http.boards import sees_names
 from app.http.rights import InsufficientScope, May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
-from tenants import logs, registry, resets, suspensions, users
+from tenants import logs, profiles, registry, resets, suspensions, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
+from tenants.segments import MAX_SEGMENTS
 from tenants.settings import VisiblePages
 from tenants.users import Role, User
 
@@ -44,7 +46,9 @@ class UserOut(Schema):
     role = ma.fields.String(metadata={"enum": [role.value for role in Role]})
     suspended = ma.fields.Function(lambda user: suspensions.is_suspended(user, now=utcnow()))
     suspended_until = SuspensionEnd(allow_none=True)
-    segment = ma.fields.String(allow_none=True)
+    segment = ma.fields.String(allow_none=True, metadata={"description": "the first of segments"})
+    segments = ma.fields.List(ma.fields.String())
+    display_name = ma.fields.String(allow_none=True)
     avatar_url = ma.fields.String(allow_none=True)
     bio = ma.fields.String(allow_none=True)
     wallet = ma.fields.String(allow_none=True)
@@ -73,6 +77,7 @@ class NamedUserOut(Schema):
     id = ma.fields.UUID(required=True)
     external_id = ma.fields.String(allow_none=True)
     username = ma.fields.String(allow_none=True)
+    display_name = ma.fields.String(allow_none=True)
     avatar_url = ma.fields.String(allow_none=True)
 
 
@@ -88,17 +93,30 @@ class UsersOut(Schema):
     next_cursor = ma.fields.String(allow_none=True)
 
 
-class UserChangeIn(Schema):
+class ProfileIn(Schema):
+    display_name = ma.fields.String(
+        allow_none=True, metadata={"description": profiles.DISPLAY_NAME, "maxLength": profiles.MAX_NAME_CHARS}
+    )
+    avatar_url = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=profiles.MAX_URL_CHARS))
+    segments = ma.fields.List(
+        ma.fields.String(),
+        validate=ma.validate.Length(max=MAX_SEGMENTS),
+        metadata={"description": "each has a board of its own, users:<segment>"},
+    )
+
+
+class UserChangeIn(ProfileIn):
     role = ma.fields.String(validate=ma.validate.OneOf([role.value for role in Role]))
     suspended = StrictBoolean()
     suspended_until = ma.fields.AwareDateTime(
         allow_none=True, metadata={"description": "when a suspension ends by itself; null: when it is lifted"}
     )
-    segment = ma.fields.String(allow_none=True)
+    segment = ma.fields.String(
+        allow_none=True, metadata={"description": "replaces the first of segments; null removes them all"}
+    )
     external_id = ma.fields.String(
         allow_none=True, metadata={"description": "your own id for a user who logs in here; events refer to them by it"}
     )
-    avatar_url = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=2048))
     bio = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=1000))
     wallet = ma.fields.String(
         allow_none=True,
@@ -180,9 +198,9 @@ class ErasedOut(Schema):
 
 
 # Fields whose new value is in the audit line; of other changed fields only the name.
-RIGHTS = frozenset({"role", "suspended", "segment", "sees_private"})
+RIGHTS = frozenset({"role", "suspended", "segment", "segments", "sees_private"})
 # What members may change of themselves.
-OWN_PROFILE = frozenset({"avatar_url", "bio", "wallet", "email"})
+OWN_PROFILE = frozenset({"display_name", "avatar_url", "bio", "wallet", "email"})
 
 
 class OwnRights(Conflict):
@@ -229,7 +247,8 @@ def list_users(query: dict[str, Any]) -> Any:
 def get_user(user: str) -> Any:
     """One user: our id, `ext:<external_id>`, or `me`.
 
-    Only the user and admins see the e-mail address and `sees_private`.
+    Only the user and admins see the e-mail address and `sees_private`; strangers see a name and a picture only if the
+    tenant's setting `public_names` is on.
     """
     actor = current_actor()
     with actor_tx() as tx:
@@ -239,6 +258,8 @@ def get_user(user: str) -> Any:
         if user.startswith("ext:"):
             raise users.UserNotFound
         target.external_id = None
+        if not sees_names(actor.reader):
+            target.display_name = target.avatar_url = None
     if not actor.is_admin and not is_own:
         for name in ("email", "sees_private"):
             setattr(target, name, None)  # in this answer only: the transaction has ended

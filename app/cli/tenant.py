@@ -81,7 +81,7 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **given: int | None
     from sqlalchemy import text
 
     from analytics.ingest import pages
-    from tenants import ceilings, registry, users
+    from tenants import ceilings, registry, segments, users
     from tenants.ceilings import Ceiling
     from tenants.db import owner_tx, tenant_tx
 
@@ -90,7 +90,7 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **given: int | None
         Ceiling.PAGES: pages.count,
         Ceiling.USERS: users.count,
         Ceiling.SPACES: pages.count_spaces,
-        Ceiling.SEGMENTS: users.count_segments,
+        Ceiling.SEGMENTS: segments.count,
     }
     with migrated_database(data_dir):
         with owner_tx() as tx:

@@ -17,7 +17,7 @@ from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
 from app.http import cursors
 from app.http.answer_cache import Answer
 from app.http.auth import Reader
-from app.http.boards import rows_as_json, subject_as_json
+from app.http.boards import rows_as_json, subject_as_json, user_fields
 from tenants.db import tenant_tx, utcnow
 
 MAX_TARGET_CHARS = 256
@@ -42,7 +42,7 @@ def top_answer(
 
 
 def render_top(reader: Reader, shown: ShownBoard, *, explain: bool = False) -> Answer:
-    items = rows_as_json(shown, external_ids=reader.sees_external_ids)
+    items = rows_as_json(shown, user_fields(shown.board, reader))
     if explain:
         _explain(shown, items)
     return render(shown, items)
@@ -114,7 +114,7 @@ def is_on(shown: ShownBoard, subject: str) -> bool:
 
 def render_rank(reader: Reader, shown: ShownBoard, subject: str, around: int) -> Answer:
     own = next((row for row in shown.rows if row.subject == subject), None)
-    external_ids = reader.sees_external_ids
+    fields = user_fields(shown.board, reader)
     body: dict[str, Any] = {
         "rank": own.rank if own is not None else None,
         "value": own.value if own is not None else 0,
@@ -124,9 +124,9 @@ def render_rank(reader: Reader, shown: ShownBoard, subject: str, around: int) ->
         "source": shown.source.value,
     }
     if own is not None:
-        body |= subject_as_json(shown.board, own, external_ids=external_ids)
+        body |= subject_as_json(shown.board, own, fields)
     if around:
-        body["around"] = rows_as_json(shown, external_ids=external_ids)
+        body["around"] = rows_as_json(shown, fields)
     return Answer.of(orjson.dumps(body, option=orjson.OPT_UTC_Z), version=shown.version)
 
 

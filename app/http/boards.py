@@ -1,5 +1,6 @@
 """Boards over HTTP: which a reader may read and how often, and how rows are written as JSON."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from flask import g
@@ -30,7 +31,26 @@ def board_for(reader: Reader, query: dict[str, Any]) -> Board:
     return board
 
 
-def rows_as_json(shown: ShownBoard, *, external_ids: bool) -> list[dict[str, Any]]:
+def user_fields(board: Board, reader: Reader) -> tuple[str, ...]:
+    """What this reader sees of the users on the board; nothing on boards of pages.
+
+    Strangers see no external id, since one may be an e-mail address, and names and pictures only if the tenant shows
+    them in public.
+    """
+    if not board.is_users:
+        return ()
+    if reader.sees_external_ids:
+        return ("id", "username", "display_name", "avatar_url", "external_id")
+    return ("id", "username", *(("display_name", "avatar_url") if sees_names(reader) else ()))
+
+
+def sees_names(reader: Reader) -> bool:
+    """Whether the reader sees the names and pictures of other users."""
+    return not reader.public_only or tenant_settings.recent(reader.tenant_id).public_names
+
+
+def rows_as_json(shown: ShownBoard, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """`fields`: of users, those that the reader may see (`user_fields`)."""
     board = shown.board
     kind = "user" if board.is_users else "page"
     return [
@@ -39,16 +59,16 @@ def rows_as_json(shown: ShownBoard, *, external_ids: bool) -> list[dict[str, Any
             "value": row.value,
             "rank_change": row.rank_change,
             "is_new": row.is_new,
-            kind: _user(row, external_ids=external_ids) if board.is_users else _page(row, of_global=board.is_global),
+            kind: _user(row, fields) if board.is_users else _page(row, of_global=board.is_global),
         }
         for row in shown.rows
     ]
 
 
-def subject_as_json(board: Board, row: ShownRow, *, external_ids: bool) -> dict[str, Any]:
-    """The page or user of a row. `external_ids` only for readers who may see them: one may be an e-mail address."""
+def subject_as_json(board: Board, row: ShownRow, fields: Sequence[str]) -> dict[str, Any]:
+    """The page or user of a row; of users those fields."""
     if board.is_users:
-        return {"user": _user(row, external_ids=external_ids)}
+        return {"user": _user(row, fields)}
     return {"page": _page(row, of_global=board.is_global)}
 
 
@@ -68,11 +88,8 @@ def _page(row: ShownRow, *, of_global: bool) -> dict[str, Any] | None:
     return page
 
 
-def _user(row: ShownRow, *, external_ids: bool) -> dict[str, Any] | None:
-    if row.shown is None:
-        return None
-    names = ("id", "username", *(["external_id"] if external_ids else []))
-    return {name: row.shown[name] for name in names}
+def _user(row: ShownRow, fields: Sequence[str]) -> dict[str, Any] | None:
+    return {name: row.shown[name] for name in fields} if row.shown is not None else None
 
 
 def limit_reader(reader: Reader, name: str, per_minute: int) -> None:

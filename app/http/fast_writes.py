@@ -110,7 +110,8 @@ def _view(actor: Actor, environ: Environ) -> WriteRequest | None:
         try:
             plain = msgspec.json.decode(body.read_bytes(environ), type=PlainView)
         except msgspec.MsgspecError:
-            return view_request(actor, page, environ)
+            view = view_request(actor, page, environ)
+            return None if view.profiles_of_items else view
         if environ.get("CONTENT_TYPE") != "application/json" or EXTERNAL_ID.fullmatch(page) is None:
             return None
         return plain_view_request(actor, page, plain.id)

@@ -42,6 +42,11 @@ class May(Enum):
     MANAGE_SETTINGS = ("read and change the tenant's settings", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_USERS = ("list users, set roles, suspend", {Scope.ADMIN}, {Role.ADMIN})
     CHANGE_PROFILES = ("change users, or as a member one's own profile", {Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
+    WRITE_PROFILES = (
+        "create its own users, set their names, pictures and segments",
+        {Scope.USERS_WRITE, Scope.ADMIN},
+        {Role.ADMIN},
+    )
     RESET_PASSWORDS = ("get a reset token for a user", {Scope.USERS_WRITE, Scope.ADMIN}, {Role.ADMIN})
     WRITE_PAGES = ("create, change and delete pages", {Scope.PAGES_WRITE}, {Role.ADMIN})
     READ_PAGES = ("read pages", {Scope.STATS_READ, Scope.PAGES_WRITE}, {Role.MEMBER, Role.ADMIN})

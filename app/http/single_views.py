@@ -34,7 +34,8 @@ def view_request(actor: Actor, external_id: str, environ: dict[str, Any]) -> Wri
         raise PageNotFound(external_id)
     item = events.check({**sent, "type": "view", "page": external_id}, now=now, ages=ages_of(actor, now))
     assert isinstance(item, Item)  # noqa: S101  an event of the type "view"
-    return WriteRequest(actor.tenant_id, [item], now, token=actor.client_token)
+    said = {0: item.profile} if item.profile is not None else {}
+    return WriteRequest(actor.tenant_id, [item], now, token=actor.client_token, profiles_of_items=said)
 
 
 def plain_view_request(actor: Actor, external_id: str, event_id: str) -> WriteRequest:

@@ -13,6 +13,7 @@ from prometheus_client import Counter
 from analytics.boards.names import Board
 from analytics.quests.topics import QuestTopic
 from app.http.auth import Reader
+from app.http.boards import user_fields
 from app.live.tops import Top
 from tenants.errors import Forbidden, Unavailable
 from tenants.tickets import Holder
@@ -137,7 +138,7 @@ class Follower:
         if followed.top is None or isinstance(board, QuestTopic):
             return
         try:
-            top = self.hub.tops.get(board, followed.top, version, external_ids=self.reader.sees_external_ids)
+            top = self.hub.tops.get(board, followed.top, version, user_fields(board, self.reader))
         except Unavailable:
             followed.sent_version = -1
             self._retry(followed, version)

@@ -30,7 +30,7 @@ class Top:
 
 @dataclass
 class _Entry:
-    """The rows of a board, so many, with or without external ids."""
+    """The rows of a board, so many, with these fields of users."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     top: Top | None = None
@@ -41,31 +41,34 @@ class _Entry:
 class Tops:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[tuple[Board, int, bool], _Entry] = {}
+        self._entries: dict[tuple[Board, int, tuple[str, ...]], _Entry] = {}
 
-    def get(self, board: Board, limit: int, version: int, *, external_ids: bool) -> Top:
-        """The rows at this version or a newer one; at an older one if no newer can be read yet."""
+    def get(self, board: Board, limit: int, version: int, fields: tuple[str, ...]) -> Top:
+        """The rows at this version or a newer one; at an older one if no newer can be read yet.
+
+        `fields`: of users, those that the follower may see.
+        """
         with self._lock:
             if len(self._entries) >= MAX_ENTRIES:
                 self._entries.clear()
-            entry = self._entries.setdefault((board, limit, external_ids), _Entry())
+            entry = self._entries.setdefault((board, limit, fields), _Entry())
         with entry.lock:
             is_new_enough = entry.top is not None and entry.top.version >= version
             was_just_tried = version <= entry.wanted and time.monotonic() - entry.read_at < READ_AGAIN_AFTER_S
             if not is_new_enough and not was_just_tried:
-                entry.top = _read(board, limit, external_ids=external_ids)
+                entry.top = _read(board, limit, fields)
                 entry.wanted, entry.read_at = version, time.monotonic()
             if entry.top is None:
                 raise Unavailable
             return entry.top
 
 
-def _read(board: Board, limit: int, *, external_ids: bool) -> Top | None:
+def _read(board: Board, limit: int, fields: tuple[str, ...]) -> Top | None:
     """None: it cannot be read at the moment."""
     try:
         shown = reading.read(board, reading.Top(limit), now=utcnow())
     except Exception as error:  # noqa: BLE001  an outage of any kind
         log.warning("cannot read a board", action="live.top", data={"error": type(error).__name__})
         return None
-    items = rows_as_json(shown, external_ids=external_ids)
+    items = rows_as_json(shown, fields)
     return Top(shown.version, items, orjson.Fragment(orjson.dumps(items, option=orjson.OPT_UTC_Z)))

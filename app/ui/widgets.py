@@ -131,7 +131,7 @@ def refuse(error: DomainError) -> Response:
 
 
 def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
-    rows = rows_as_json(reading.read(board, reading.Top(query["limit"]), now=utcnow()), external_ids=False)
+    rows = rows_as_json(reading.read(board, reading.Top(query["limit"]), now=utcnow()), fields=())
     shown = [
         {
             "title": row["page"]["title"] or row["page"]["external_id"],

@@ -19,7 +19,10 @@ def test_erasing_a_user_forgets_who_they_were_everywhere(
 ) -> None:
     name = "forgetful_fred"
     fred = user_of(client, tenant, username=name)
-    admin("PATCH", f"/api/v1/users/{fred.id}", json={"bio": name, "segment": "north"}, headers={"Idempotency-Key": "k"})
+    picture = f"https://pictures.example/{name}.png"
+    known = {"bio": name, "display_name": name, "avatar_url": picture, "segments": ["north", "pro"]}
+    changed = admin("PATCH", f"/api/v1/users/{fred.id}", json=known, headers={"Idempotency-Key": "k"})
+    assert changed.status_code == 200, changed.text
     for page in ("a", "b"):
         make_page(admin, page)
         assert fred("PUT", f"/api/v1/pages/{page}/like").get_json()["likes"] == 1
@@ -38,6 +41,7 @@ def test_erasing_a_user_forgets_who_they_were_everywhere(
     exported = fred("GET", "/api/v1/users/me/export").get_json()
     assert exported["profile"]["username"] == name
     assert exported["profile"]["suspended_until"] is None
+    assert {field: exported["profile"][field] for field in known} == known
     assert sorted(like["page"] for like in exported["likes"]) == ["a", "b"]
     assert exported["actions"][0]["agent"] == name
     assert exported["ledger"][0]["delta"] == 10
@@ -52,7 +56,11 @@ def test_erasing_a_user_forgets_who_they_were_everywhere(
     projection.project_all(tenant, now=utcnow)
     assert admin("GET", f"{board}&limit=50").get_json()["items"] == []
     assert admin("GET", "/api/v1/leaderboards?scope=users&window=all").get_json()["items"] == []
+    replayed = admin("PATCH", f"/api/v1/users/{fred.id}", json=known, headers={"Idempotency-Key": "k"}).get_json()
+    assert [replayed[field] for field in known] == [None] * 4
     with tenant_tx(tenant) as tx:
+        stored = text("SELECT display_name, avatar_url, segment, segments FROM users WHERE id = :u")
+        assert tx.execute(stored, {"u": fred.id}).one() == (None, None, None, [])
         assert tx.scalar(text("SELECT sum(delta) FROM score_ledger WHERE user_id = :u"), {"u": fred.id}) == 10
     report = checking.check(tenant, now=utcnow())
     assert report.differences == []

@@ -20,7 +20,15 @@ from workers import jobs
 
 @pytest.mark.parametrize(
     ("changes", "is_stale"),
-    [({"segment": "north"}, True), ({"suspended": True}, True), ({"bio": "new"}, False), ({"role": "admin"}, False)],
+    [
+        ({"segment": "north"}, True),
+        ({"segments": ["north", "pro"]}, True),
+        ({"suspended": True}, True),
+        ({"display_name": "Ada"}, True),
+        ({"avatar_url": "https://pictures.example/ada.png"}, True),
+        ({"bio": "new"}, False),
+        ({"role": "admin"}, False),
+    ],
 )
 def test_only_what_boards_show_makes_a_user_stale(tenant: str, changes: dict[str, Any], is_stale: bool) -> None:
     with tenant_tx(tenant) as tx:

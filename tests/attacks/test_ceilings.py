@@ -154,6 +154,8 @@ def test_a_tenant_has_so_many_segments(admin: Caller, client: FlaskClient, tenan
     for path, segment in zip(paths, ("north", "south"), strict=False):
         assert admin("PATCH", path, json={"segment": segment}).status_code == 200
     assert refusal(admin("PATCH", paths[2], json={"segment": "west"})) == REFUSED
+    assert refusal(admin("PATCH", paths[2], json={"segments": ["north", "west"]})) == REFUSED
+    assert admin("PATCH", paths[2], json={"segments": ["north", "south"]}).status_code == 200
     assert admin("PATCH", paths[2], json={"segment": "north", "bio": "b"}).status_code == 200
     assert admin("PATCH", paths[2], json={"segment": None}).status_code == 200
 

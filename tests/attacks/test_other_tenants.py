@@ -49,6 +49,7 @@ CASES: dict[str, Case | None] = {
     "POST /api/v1/auth/password": None,  # one's own
     "GET /api/v1/users": None,
     "GET /api/v1/users/<user>": lambda v: {"user": v.user},
+    "PUT /api/v1/users/<user>": None,  # makes or changes the caller's own user of that name
     "PATCH /api/v1/users/<user>": lambda v: {"user": v.user, "json": {"suspended": True}},
     "POST /api/v1/users/<user>/password-reset": lambda v: {"user": v.user},
     "GET /api/v1/users/<user>/ledger": lambda v: {"user": v.user},

@@ -44,7 +44,7 @@ def write_numbers(tx: Connection, model: type[Base], **subject: Any) -> None:
     """As the release before does: its models have no column of the new metric or window."""
     table = model.__table__
     assert isinstance(table, Table)
-    by_type = {str: "", int: 0, float: 0.0, bool: False, datetime: utcnow()}
+    by_type = {str: "", int: 0, float: 0.0, bool: False, datetime: utcnow(), list: []}
     numbers = {column.name: by_type.get(column.type.python_type) for column in table.columns}
     tx.execute(insert(table).values({**numbers, "tenant_id": "acme", **subject}))
 

@@ -5,7 +5,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
-from tenants import ceilings, users
+from tenants import ceilings, segments, users
 from tenants.ceilings import DEFAULTS, Ceiling, CeilingReached
 from tenants.db import Tx, owner_tx, tenant_tx, utcnow
 from tenants.registry import TenantNotFound
@@ -78,4 +78,4 @@ def test_values_of_a_column_are_counted_with_former_ones_that_have_boards(tenant
             """),
             {"tenant": tenant},
         )
-        assert [users.count_segments(tx, limit) for limit in (10, 2)] == [3, 2]
+        assert [segments.count(tx, limit) for limit in (10, 2)] == [3, 2]

@@ -32,16 +32,23 @@ def names(tenant: str, other_tenant: str) -> dict[str, str]:
     save_page_numbers(other_tenant, page_id, shared=True, views_7d=1)
     ids[str(page_id)] = "other"
     with tenant_tx(tenant) as tx:
-        for name, segment in (("ada", "north"), ("bob", None)):
+        for name, segment, every in (("ada", "north", []), ("bob", None, []), ("cat", "south", ["south", "north"])):
             user_id = users.ensure_external(tx, name, now=utcnow())
             ids[str(user_id)] = name
             tx.execute(
                 text("""
-                    INSERT INTO user_stats (tenant_id, user_id, metric, segment, computed_at, value_1d, member_1d,
-                                            value_7d, member_7d, value_30d, member_30d, value_all, member_all)
-                    VALUES (:tenant, :user, 'points', :segment, now(), 0, '', 5, :member, 5, :member, 5, :member)
+                    INSERT INTO user_stats (tenant_id, user_id, metric, segment, segments, computed_at, value_1d,
+                        member_1d, value_7d, member_7d, value_30d, member_30d, value_all, member_all)
+                    VALUES (:tenant, :user, 'points', :segment, :segments, now(), 0,
+                            '', 5, :member, 5, :member, 5, :member)
                 """),
-                {"tenant": tenant, "user": user_id, "segment": segment, "member": member_of(user_id, utcnow())},
+                {
+                    "tenant": tenant,
+                    "user": user_id,
+                    "member": member_of(user_id, utcnow()),
+                    "segment": segment,
+                    "segments": every,
+                },
             )
     return ids
 
@@ -56,8 +63,9 @@ def names(tenant: str, other_tenant: str) -> dict[str, str]:
         ("public", "views", "7d", {"public", "elsewhere"}),
         ("public:eng", "views", "7d", {"public"}),
         ("global", "views", "7d", {"elsewhere", "other"}),
-        ("users", "points", "7d", {"ada", "bob"}),
-        ("users:north", "points", "7d", {"ada"}),
+        ("users", "points", "7d", {"ada", "bob", "cat"}),
+        ("users:north", "points", "7d", {"ada", "cat"}),
+        ("users:south", "points", "7d", {"cat"}),
         ("users", "points", "1d", set()),
     ],
 )

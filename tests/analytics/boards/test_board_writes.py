@@ -77,8 +77,8 @@ def test_of_an_unsure_page_everything_is_written_in_every_scope_that_redis_may_h
     assert writes.summaries == {summary_key("demo", "7"): SUMMARY.fields(), summary_key(ALL_TENANTS, "7"): None}
 
 
-def user(segment: str | None, *values: Value) -> UserNumbers:
-    return UserNumbers(segment, values, tuple(f"{value}:ada" for value in values))
+def user(segments: str, *values: Value, renamed_at: datetime | None = None) -> UserNumbers:
+    return UserNumbers(tuple(segments.split()), values, tuple(f"{value}:ada" for value in values), renamed_at)
 
 
 def test_of_a_user_the_new_entry_is_written_where_it_differs() -> None:
@@ -94,9 +94,26 @@ def test_of_a_user_the_new_entry_is_written_where_it_differs() -> None:
         board("users:south", Window.ALL): {"ada": ("6:ada", 6)},
     }
     assert for_users("demo", [moved], {}).users == expected
-    same = UserChange("ada", POINTS, before=user(None, 0, 0, 0, 6), now=user(None, 0, 0, 0, 6))
+    same = UserChange("ada", POINTS, before=user("", 0, 0, 0, 6), now=user("", 0, 0, 0, 6))
     assert for_users("demo", [same], {}).users == {}
     unsure = for_users("demo", [same], {"ada": ["users:west"]}).users
     assert unsure[board("users", Window.ALL)] == {"ada": ("6:ada", 6)}
     assert unsure[board("users:west", Window.ALL)] == {"ada": None}
     assert len(unsure) == 2 * len(Window)
+    left = UserChange("ada", POINTS, before=user("north pro", 0, 0, 5, 5), now=user("pro", 0, 0, 5, 5))
+    gone = {board("users:north", window): {"ada": None} for window in (Window.MONTH, Window.ALL)}
+    assert for_users("demo", [left], {}).users == gone, "and not from the other segment"
+
+
+def test_boards_that_show_a_renamed_user_get_another_version() -> None:
+    old, new = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+    renamed = UserChange(
+        "ada",
+        POINTS,
+        before=user("pro", 0, 0, 5, 5, renamed_at=old),
+        now=user("pro", 0, 0, 5, 6, renamed_at=new),
+    )
+    writes = for_users("demo", [renamed], {})
+    shown = {Board("demo", scope, Window.MONTH, POINTS) for scope in ("users", "users:pro")}
+    assert writes.touched == shown
+    assert writes.users.keys() == {Board("demo", scope, Window.ALL, POINTS) for scope in ("users", "users:pro")}

@@ -83,7 +83,7 @@ def test_a_page_and_a_user_are_in_these_scopes() -> None:
     assert page_scopes("eng", is_public=False, is_shared=True) == ["tenant", "space:eng"], (
         "a private page is not shared"
     )
-    assert (user_scopes(None), user_scopes("north")) == (["users"], ["users", "users:north"])
+    assert (user_scopes(()), user_scopes(["north", "pro"])) == (["users"], ["users", "users:north", "users:pro"])
 
 
 def test_a_version_survives_redis() -> None:

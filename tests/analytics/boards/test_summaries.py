@@ -81,6 +81,6 @@ def test_an_erased_user_is_not_shown(tenant: str, other_tenant: str) -> None:
         kept, erased = (str(users.ensure_external(tx, name, now=utcnow())) for name in ("ada", "bob"))
         tx.execute(text("UPDATE users SET erased_at = now() WHERE id = :user"), {"user": erased})
     assert of_subjects(board(tenant, "users"), [kept, erased]) == {
-        kept: {"id": kept, "username": None, "external_id": "ada"}
+        kept: {"id": kept, "username": None, "external_id": "ada", "display_name": None, "avatar_url": None}
     }
     assert of_subjects(board(other_tenant, "users"), [kept]) == {}

@@ -48,9 +48,15 @@ def test_people_are_shown_by_their_current_names_and_erased_ones_not_at_all(worl
     with world.tx() as tx:
         new = NewAttestation(4, "well done", "0xabc")
         steps.attest(tx, quest, attester, new, world.settings, now=utcnow())
-        tx.execute(text("UPDATE users SET username = 'renamed' WHERE id = :id"), {"id": attester.user_id})
+        renamed = "UPDATE users SET username = 'renamed', display_name = 'Re Named' WHERE id = :id"
+        tx.execute(text(renamed), {"id": attester.user_id})
     seen = shown(world, quest, creator)
     (attestation,) = seen["attestations"]
+    assert attestation["attester"]["display_name"] == "Re Named"
+    stranger = Viewer(creator, sees_external_ids=False, sees_names=False)
+    with world.tx() as tx:
+        unnamed = showing.in_full(tx, steps.find(tx, quest), stranger, now=utcnow())["attestations"][0]["attester"]
+    assert (unnamed["username"], unnamed["display_name"], unnamed["avatar_url"]) == ("renamed", None, None)
     assert (attestation["attester_username"], attestation["rating"], attestation["comments"]) == (
         "renamed",
         4,

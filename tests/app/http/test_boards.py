@@ -9,7 +9,7 @@ from analytics.boards.names import Board, board_of
 from analytics.boards.reading import ShownRow
 from analytics.windows import Window
 from app.http.auth import Actor, Reader
-from app.http.boards import PublicBoardsOnly, board_for, limit_reader, stranger, subject_as_json
+from app.http.boards import PublicBoardsOnly, board_for, limit_reader, stranger, subject_as_json, user_fields
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tenants.throttle import TooMany
@@ -62,7 +62,14 @@ def test_without_a_scope_it_is_the_widest_that_the_reader_may_read(tenant: str) 
 
 
 PAGE = {"external_id": "home", "title": "Home", "url": "/home", "space": "eng", "tenant": "Wiki", "public": True}
-USER = {"id": "u", "username": "ada", "external_id": "ada@example.org", "bio": "…"}
+USER = {
+    "id": "u",
+    "username": "ada",
+    "external_id": "ada@example.org",
+    "bio": "…",
+    "display_name": "Ada",
+    "avatar_url": "https://pictures.example/ada.png",
+}
 
 
 def row(subject: str, shown: dict[str, Any] | None) -> ShownRow:
@@ -73,15 +80,23 @@ def board(scope: str) -> Board:
     return board_of("wiki", scope, Window.WEEK, None)
 
 
-def test_a_row_shows_of_its_page_or_user_what_its_reader_may_see() -> None:
+def test_a_row_shows_of_its_page_or_user_what_its_reader_may_see(tenant: str) -> None:
     page = {"id": 7, "external_id": "home", "title": "Home", "url": "/home", "space": "eng"}
-    assert subject_as_json(board("tenant"), row("7", PAGE), external_ids=True) == {"page": page}
-    assert subject_as_json(board("global"), row("7", PAGE), external_ids=True) == {"page": {**page, "tenant": "Wiki"}}
-    assert subject_as_json(board("tenant"), row("7", None), external_ids=True) == {"page": None}
+    assert subject_as_json(board("tenant"), row("7", PAGE), ()) == {"page": page}
+    assert subject_as_json(board("global"), row("7", PAGE), ()) == {"page": {**page, "tenant": "Wiki"}}
+    assert subject_as_json(board("tenant"), row("7", None), ()) == {"page": None}
+
+    def seen_by(reader: Reader) -> Any:
+        return subject_as_json(board("users"), row("u", USER), user_fields(board("users"), reader))["user"]
+
     user = {"id": "u", "username": "ada"}
-    assert subject_as_json(board("users"), row("u", USER), external_ids=False) == {"user": user}
-    known = {"user": {**user, "external_id": "ada@example.org"}}
-    assert subject_as_json(board("users"), row("u", USER), external_ids=True) == known
+    names = {"display_name": "Ada", "avatar_url": "https://pictures.example/ada.png"}
+    known = {**user, **names, "external_id": "ada@example.org"}
+    strangers = (self_registered(tenant), Reader.anonymous(tenant))
+    assert [seen_by(reader) for reader in (own(tenant), *strangers)] == [known, user, user]
+    with tenant_tx(tenant) as tx:
+        tenant_settings.change(tx, {"public_names": True}, now=utcnow())
+    assert [seen_by(reader) for reader in (own(tenant), *strangers)] == [known, {**user, **names}, {**user, **names}]
 
 
 def test_a_limit_counts_a_tenants_own_callers_together_and_each_stranger_separately(app: Flask, tenant: str) -> None:

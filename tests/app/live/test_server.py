@@ -187,6 +187,11 @@ def test_the_top_ten_are_sent_at_once_and_when_they_change(live: Live, client: F
     assert [row["user"]["id"] for row in last["items"]] == [ben.id, ann.id]
     assert 1 in last["changed_positions"]
     assert {"timestamp", "version", "seq"} <= last.keys()
+    assert wiki("PATCH", f"/api/v1/users/{ann.id}", json={"display_name": "Ann"}).status_code == 200
+    projection.project_all(wiki.tenant, now=utcnow)
+    renamed = socket.read()
+    assert [row["user"]["display_name"] for row in renamed["items"]] == [None, "Ann"]
+    assert renamed["changed_positions"] == [2]
     like(wiki, "somebody")  # no user's board
     assert socket.silent_for(0.5)
     socket.close()

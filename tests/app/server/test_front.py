@@ -23,6 +23,7 @@ from analytics.ingest.loop_commit import LoopCommit
 from app.http.fast_lane import FastLane
 from app.server import bodies, connection, site, wsgi_calls
 from app.server.requests import Request
+from tenants import users
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import likes_of, make_page, views_of
 from tests.app.http.lanes import answer_of, by_the_route
@@ -217,6 +218,20 @@ def test_what_must_wait_for_something_else_goes_to_a_thread(
     in_threads.clear()
     assert remote("POST", VIEWS).status_code == 202
     assert in_threads == [VIEWS]
+
+
+def test_a_view_that_names_its_user_is_written_by_a_thread_with_the_name(
+    admin: Caller, tenant: str, url: str, in_threads: list[str]
+) -> None:
+    caller = over_http(admin, url)
+    with tenant_tx(tenant) as tx:
+        users.ensure_external(tx, "ann", now=utcnow())
+    for _ in range(2):  # the caller is known by the second
+        view = {"user": {"id": "ann", "name": "Ann"}}
+        assert answer_of(caller, "POST", VIEWS, json=view)[0] == 202
+    assert in_threads.count(VIEWS) == 2
+    with tenant_tx(tenant) as tx:
+        assert users.find(tx, "ext:ann").display_name == "Ann"
 
 
 def test_what_was_written_or_refused_is_not_tried_again_by_a_thread(

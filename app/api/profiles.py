@@ -1,0 +1,33 @@
+"""How a tenant app's own users are shown: their names, pictures and segments."""
+
+from typing import Any
+
+from analytics import user_changes
+from app.api.blueprint import Blueprint
+from app.api.users import ProfileIn, UserOut
+from app.http.rights import May, requires
+from app.http.transactions import actor_tx, audit, idempotent
+from tenants.db import utcnow
+from tenants.errors import Invalid
+
+blueprint = Blueprint("profiles", __name__, url_prefix="/api/v1", description="Users as they are shown")
+
+
+@blueprint.put("/users/<user>")
+@requires(May.WRITE_PROFILES)
+@idempotent
+@blueprint.arguments(ProfileIn)
+@blueprint.alt_response(201, schema=UserOut, success=True)
+@blueprint.response(200, UserOut)
+def put_user(profile: dict[str, Any], user: str) -> Any:
+    """Create your own user, named `ext:<external_id>` (201), or change their name, picture and segments (200).
+
+    Fields that are missing stay as they are; null removes a name or picture.
+    """
+    if not user.startswith("ext:"):
+        raise Invalid.field("user", "a user of your own, ext:<your id>; PATCH changes any user")
+    with actor_tx() as tx:
+        put = user_changes.put_external(tx, user.removeprefix("ext:"), profile, now=utcnow())
+    if put.changed:
+        audit("user.profile_changed", user=str(put.user.id), changed=put.changed)
+    return (put.user, 201) if put.is_new else (put.user, 200)
