@@ -50,6 +50,9 @@ SPACES = {
     ),
 }  # fmt: skip
 
+FIRST_NAMES = ["Ada", "Bruno", "Chiara", "Dimitri", "Elif", "Farid", "Greta", "Hana", "Ivo", "Jun", "Kofi", "Lena"]
+LAST_NAMES = ["Adler", "Banerjee", "Costa", "Dupont", "Eriksen", "Fischer", "Garcia", "Haddad", "Ito", "Jansen", "Kaya"]
+
 
 @dataclass(frozen=True)
 class DemoPage:
@@ -140,6 +143,12 @@ def _event(kind: str, page: DemoPage, user: str, at: str, number: int) -> dict[s
     return {"type": kind, "page": page.external_id, "user": user, "occurred_at": at, "id": f"demo-{number}"}
 
 
+def reader(number: int) -> dict[str, str]:
+    """A reader with a name, as events carry it."""
+    first, last = FIRST_NAMES[number % len(FIRST_NAMES)], LAST_NAMES[number // len(FIRST_NAMES) % len(LAST_NAMES)]
+    return {"id": f"reader-{number}", "name": f"{first} {last}"}
+
+
 def rhythm(at: datetime) -> float:
     """How busy this hour is, 1 on average over a working day."""
     day = 0.25 + 1.5 * max(0.0, math.sin(math.pi * (at.hour - 6) / 15)) if 6 <= at.hour <= 21 else 0.2
@@ -199,7 +208,7 @@ def send_traffic(api: Api, pages: list[DemoPage]) -> None:
                 method = "PUT" if rng.random() < 0.85 else "DELETE"
                 api.call(method, f"/api/v1/pages/{page}/likes/reader-{rng.randrange(READERS)}")
             if rng.random() < 0.12:
-                user = f"reader-{min(int(rng.paretovariate(0.7)), READERS - 1)}"  # a few do most
+                user = reader(min(int(rng.paretovariate(0.7)), READERS - 1))  # a few do most
                 action = {"type": "action", "action_type": rng.choice(list(ACTIONS)), "user": user, "page": page}
                 api.call("POST", "/api/v1/events", {"events": [action]})
             if rng.random() < 1 / 60:

@@ -79,14 +79,14 @@ def logout() -> Response:
 
 
 def policy() -> str:
-    """The content security policy: only our own files, API and sockets."""
+    """The content security policy: only our own files, API and sockets. Pictures of people may be anywhere."""
     settings = essentials().settings
     live = urlsplit(settings.live_url)
     secure = live.scheme in {"https", "wss"}
     sockets = f"{'wss' if secure else 'ws'}://{live.netloc} {'https' if secure else 'http'}://{live.netloc}"
     return (
-        f"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self' {sockets}; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' https:; "
+        f"connect-src 'self' {sockets}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
 
 

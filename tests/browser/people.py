@@ -49,6 +49,10 @@ class Wiki:
         answer = self.service.get("/api/v1/leaderboards", params=query, headers=self.headers).json()
         return [row["value"] for row in answer["items"]]
 
+    def put_user(self, user: str, **profile: Any) -> None:
+        address = f"{self.service.url}/api/v1/users/ext:{user}"
+        assert requests.put(address, json=profile, headers=self.headers, timeout=10).ok
+
     def pay(self, user: str, points: int) -> None:
         """Pay points by an action that is created for it."""
         catalog = f"{self.service.url}/api/v1/actions/catalog/pays-{points}"

@@ -18,6 +18,10 @@ NASTY = {
     "rtl": "\u202egnp.exe \u2067\u05e2\u05d1\u05e8\u05d9\u05ea\u2069",
     "long": "averylongwordwithoutanyspace" * 12,
 }
+PICTURE = """
+<svg xmlns="http://www.w3.org/2000/svg" width="64" height="64"><rect width="64" height="64" fill="#0a7"/>
+<circle cx="32" cy="25" r="11" fill="#fff"/><circle cx="32" cy="62" r="22" fill="#fff"/></svg>
+"""
 NO_LINKS = ["/\\evil.example", "//evil.example", "https://wiki.example\\@evil.example", "javascript:alert(1)", "/a", ""]
 
 
@@ -421,6 +425,39 @@ def test_the_scoreboard_moves_as_people_are_paid(watched: Watched, wiki: Wiki) -
     expect(rows.first.locator(".name")).to_have_text("ann")
     expect(page.get_by_role("link", name="ben")).to_be_focused()
     watched.all_is_well()
+
+
+def test_people_have_names_and_pictures_or_initials(watched: Watched, wiki: Wiki) -> None:
+    pictures = "https://pictures.example"
+    sent: list[dict[str, str]] = []
+
+    def answer(route: Route) -> None:
+        sent.append(route.request.all_headers())
+        if "gone" in route.request.url:
+            route.abort()
+        else:
+            route.fulfill(body=PICTURE, content_type="image/svg+xml")
+
+    watched.page.route(f"{pictures}/**", answer)
+    for name, shown in {"ada": "Ada Lovelace", "kim": "Kim Gone", "lee": "Lee Plain"}.items():
+        more = {} if name == "lee" else {"avatar_url": f"{pictures}/{'gone' if name == 'kim' else name}.svg"}
+        wiki.put_user(name, display_name=shown, segments=["named"], **more)
+        wiki.pay(name, 5)
+    page = watched.open("/dashboard/people?window=1d&segment=named")
+    rows = page.locator(".board tbody tr")
+    expect(rows.locator(".name")).to_have_text(["Ada Lovelace", "Kim Gone", "Lee Plain"])
+    picture = rows.nth(0).get_by_alt_text("Picture of Ada Lovelace")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => [image.naturalWidth > 0, image.width, image.height]") == [True, 26, 26]
+    expect(rows.nth(1).locator("[data-initials=KG]")).to_be_visible()
+    expect(rows.nth(2).locator("[data-initials=LP]")).to_be_visible()
+    assert sent
+    assert not any("referer" in headers for headers in sent)
+    watched.shoot("people-names")
+    rows.nth(0).get_by_role("link").click()
+    expect(page.get_by_role("heading", name="Ada Lovelace")).to_be_visible()
+    watched.shoot("person-name")
+    assert [error for error in watched.errors if "gone" not in error and "ERR_FAILED" not in error] == []
 
 
 def test_on_a_slow_network_a_busy_board_is_still_shown(watched: Watched, wiki: Wiki) -> None:

@@ -3,6 +3,7 @@
 import { bar, setShare } from "./components.js";
 import { append, externalLink, h, icons, isExternalUrl, replace, userText, viewLink } from "./dom.js";
 import { compact, number } from "./format.js";
+import { personName, picture } from "./person.js";
 
 const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 const GLIDE = { duration: 450, easing: "cubic-bezier(.2,.7,.2,1)" };
@@ -71,7 +72,7 @@ export class BoardTable {
     setShare(row.bar, item.value, largest);
     replace(row.movement, movement(item));
     const link = this.linkTo(item);
-    const nameState = `${nameOf(item)}\n${link}\n${item.page?.url}`;
+    const nameState = `${nameOf(item)}\n${link}\n${item.page?.url ?? item.user?.avatar_url}`;
     if (row.nameState !== nameState) {
       row.nameState = nameState;
       showName(row.name, item, link);
@@ -127,7 +128,7 @@ export class BoardTable {
 
 function showName(element, item, link) {
   const name = userText(nameOf(item));
-  replace(element, link ? viewLink(link, {}, name) : name);
+  replace(element, item.user && picture(item.user), link ? viewLink(link, {}, name) : name);
   if (!isExternalUrl(item.page?.url)) return;
   const attributes = { class: "outside", "aria-label": "Open the page itself" };
   append(element, [externalLink(item.page.url, attributes, icons.external())]);
@@ -150,7 +151,7 @@ export function movement(item, { since = "since the day before", newTitle = "Not
 }
 
 export function nameOf({ user, page }) {
-  if (user) return user.username ?? user.external_id ?? `User ${user.id.slice(0, 8)}`;
+  if (user) return personName(user);
   return page ? page.title || page.external_id : "A deleted page";
 }
 

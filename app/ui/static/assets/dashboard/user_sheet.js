@@ -6,6 +6,7 @@ import { empty, failure, loading, sheet } from "./components.js";
 import { h, replace, userText } from "./dom.js";
 import { ago, dateTime, number } from "./format.js";
 import { findMetric, names } from "./names.js";
+import { picture } from "./person.js";
 
 const LEDGER_ROWS = 20;
 
@@ -31,12 +32,13 @@ async function showUser(body, id, maySeeLedger) {
 function head(user) {
   const facts = [
     user.role,
-    user.segment && `segment ${user.segment}`,
+    user.display_name && (user.username ?? user.external_id),
+    user.segments.length && `${user.segments.length > 1 ? "segments" : "segment"} ${user.segments.join(", ")}`,
     user.suspended && (user.suspended_until ? `suspended until ${dateTime(user.suspended_until)}` : "suspended"),
     `joined ${ago(user.created_at)}`,
   ];
   return [
-    h("h2", {}, userText(nameOf({ user }))),
+    h("h2", { class: "person" }, picture(user, "large"), userText(nameOf({ user }))),
     h("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")),
     h("div", { class: "figures" }, names.person_figures.map(({ name, label }) => figure(label, user[name]))),
   ];
