@@ -155,7 +155,8 @@ def test_claims_take_two_round_trips_however_many_they_are(
     monkeypatch.setattr(pipelines, "exchange", record)
     assert commit(*(request(tenant, claim(one)) for one in (user, other, user))) == []
     connection = next(driver for driver, names in sent if "record_payments" in names)
-    trips = [names for driver, names in sent if driver is connection]
+    # Of ours only: opening the connection sends something too, in a process where nothing was open yet.
+    trips = [names for driver, names in sent if driver is connection and names]
     assert trips == [["read_claim_facts", "read_pending_users"], ["record_payments"]]
 
 
