@@ -2,6 +2,7 @@
 
 import csv
 import io
+from itertools import count
 from typing import Any
 
 import pytest
@@ -58,9 +59,11 @@ def test_names_are_shown_on_every_kind_of_board_read(
 def test_a_new_name_raises_the_version_of_the_users_boards(admin: Caller, tenant: str) -> None:
     pay(admin, "ada", "bob")
 
+    limits = count(10)  # another address for each read: answers are kept for a second
+
     def read() -> tuple[int, dict[str, str | None]]:
         projection.project_all(tenant, now=utcnow)
-        answer = admin("GET", f"{BOARD}&limit=10").get_json()
+        answer = admin("GET", f"{BOARD}&limit={next(limits)}").get_json()
         return answer["version"], {row["user"]["external_id"]: row["user"]["display_name"] for row in answer["items"]}
 
     before, names = read()
@@ -84,7 +87,7 @@ def test_strangers_see_names_only_if_the_tenant_shows_them_in_public(
     user_id = admin("GET", "/api/v1/users/ext:ada").get_json()["id"]
 
     def seen(limit: int) -> list[dict[str, Any]]:
-        path = f"{BOARD}&limit={limit}"  # another address for each read: answers are kept for a second
+        path = f"{BOARD}&limit={limit}"
         by_key = client.get(path, headers={"X-Plaudit-Key": key, "Origin": "https://wiki.example"})
         rows = [answer.get_json()["items"][0]["user"] for answer in (by_key, registered("GET", path))]
         profile = registered("GET", f"/api/v1/users/{user_id}").get_json()
