@@ -51,9 +51,10 @@ def create_app(settings: Settings) -> Flask:
     """Create the application for these settings. It connects to nothing until the first request."""
     connect(settings)
     app = new_flask(settings)
-    dashboard.install(app, api.install(app))
+    documented = api.install(app)
+    dashboard.install(app, documented)
+    documented.register_blueprint(widgets.blueprint)
     app.register_blueprint(assets.blueprint)
-    app.register_blueprint(widgets.blueprint)
     install_services(app, settings)
     return app
 

@@ -27,6 +27,7 @@ from tenants.signing import Signer
 CLIENT_TOKEN_TTL_S = 3600
 OLD_SECRET_TTL = timedelta(days=1)
 CLIENT_ID = re.compile(r"[a-z][a-z0-9-]{1,62}\.[0-9a-f]{16}")
+KEY_ID = re.compile(r"pk_([a-z][a-z0-9-]{1,62})_[A-Za-z0-9-]{8,64}")
 MAX_NAME_CHARS = 100
 MAX_ORIGINS = 50
 
@@ -263,7 +264,7 @@ class ValidKey:
 
 def find_key(key_id: str) -> ValidKey | None:
     """The publishable key, if it is valid."""
-    match = re.fullmatch(r"pk_([a-z][a-z0-9-]{1,62})_[A-Za-z0-9-]{8,64}", key_id)
+    match = KEY_ID.fullmatch(key_id)
     if match is None:
         return None
     tenant_id, name = match[1], f"key:{key_id}"

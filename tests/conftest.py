@@ -37,6 +37,7 @@ from tenants import db, logs, passwords, registry
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
 from tests import recorded_sql, secrets_seen
+from tests.contract import conformity
 from tests.secrets_seen import LOG_FOLDER, LOGS
 from tests.service import PREPARED_IN, Service, copy_prepared, running_service
 
@@ -179,6 +180,13 @@ def _statements_keep_the_rules(watched_sql: None) -> Iterator[None]:
     assert recorded_sql.take() == []
 
 
+@pytest.fixture(autouse=True)
+def _answers_keep_the_contract() -> Iterator[None]:
+    """Whatever a test is answered is what the OpenAPI document says: see tests/contract/conformity.py."""
+    yield
+    assert conformity.take() == []
+
+
 @pytest.fixture
 def logged(log_file: Path) -> Callable[[], list[dict[str, Any]]]:
     """The lines logged since the test began."""
@@ -272,6 +280,7 @@ def quick_passwords() -> Iterator[None]:
 def built_app(settings: Settings) -> Flask:
     """One application for all tests: its routes and its contract take long to build, and have no state."""
     flask = create_watched_app(settings)
+    flask.after_request(conformity.watch)
     flask.test_client().get("/health/live")  # from now on Flask refuses new routes, which would affect other tests
     return flask
 

@@ -15,6 +15,7 @@ ACTION_TYPE = re.compile(r"[A-Za-z0-9._~-]{1,64}")
 MAX_POINTS = 2**53 - 1
 MAX_ACTIONS = 1_000
 MAX_DAILY_LIMIT = 1_000_000
+MAX_COOLDOWN_S = 31_536_000
 
 
 class ActionType(DeletedWithTenant, Base):
@@ -109,7 +110,7 @@ def check(action_type: str, terms: Terms) -> None:
         errors["daily_cap"] = f"at least the action's points ({terms.points}): below, it could not be paid"
     if terms.daily_limit is not None and not 1 <= terms.daily_limit <= MAX_DAILY_LIMIT:
         errors["daily_limit"] = f"a whole number of times from 1 to {MAX_DAILY_LIMIT}, or nothing"
-    if terms.cooldown_s is not None and not 1 <= terms.cooldown_s <= 31_536_000:
+    if terms.cooldown_s is not None and not 1 <= terms.cooldown_s <= MAX_COOLDOWN_S:
         errors["cooldown_s"] = "a whole number of seconds, up to a year, or nothing"
     if errors:
         raise Invalid.fields(errors)

@@ -1,6 +1,7 @@
 """The HTTP API: one module for each noun."""
 
 from flask import Flask
+from werkzeug.routing.exceptions import WebsocketMismatch
 
 from app.api import (
     actions,
@@ -19,6 +20,7 @@ from app.api import (
     oauth,
     overview,
     pages,
+    personal_data,
     profiles,
     quest_rewards,
     quest_templates,
@@ -37,6 +39,7 @@ MODULES = (
     oauth,
     logins,
     users,
+    personal_data,
     profiles,
     credentials,
     settings,
@@ -67,5 +70,9 @@ def install(app: Flask) -> PlauditApi:
     api = PlauditApi(app)
     for module in MODULES:
         api.register_blueprint(module.blueprint)
+    app.register_error_handler(WebsocketMismatch, live.answer_upgrade)
+    for name, schema in events.event_schemas().items():
+        api.spec.components.schema(name, schema)
+    api.spec.components.schema("LiveMessage", schema=live.LiveMessage)
     docs.install(app, api)
     return api

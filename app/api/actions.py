@@ -26,6 +26,7 @@ blueprint = Blueprint("actions", __name__, url_prefix="/api/v1", description="Ac
 OBJECT = ma.validate.Regexp(actions.OBJECT)
 
 
+POINTS = {"minimum": 1, "maximum": catalog.MAX_POINTS}
 DAILY_CAP = {
     "description": "The maximum points that a user gets for this action in a day (UTC); at least `points`, unless the "
     "action needs a token. An action that would exceed it is refused whole (409 `daily_cap_reached`). Payments that an "
@@ -38,10 +39,17 @@ DAILY_LIMIT = {
 
 
 class TermsIn(Schema):
-    points = ma.fields.Integer(required=True, strict=True)
-    daily_cap = ma.fields.Integer(strict=True, allow_none=True, load_default=None, metadata=DAILY_CAP)
-    daily_limit = ma.fields.Integer(strict=True, allow_none=True, load_default=None, metadata=DAILY_LIMIT)
-    cooldown_s = ma.fields.Integer(strict=True, allow_none=True, load_default=None)
+    points = ma.fields.Integer(required=True, strict=True, metadata=POINTS)
+    daily_cap = ma.fields.Integer(strict=True, allow_none=True, load_default=None, metadata=POINTS | DAILY_CAP)
+    daily_limit = ma.fields.Integer(
+        strict=True,
+        allow_none=True,
+        load_default=None,
+        metadata={"minimum": 1, "maximum": catalog.MAX_DAILY_LIMIT, **DAILY_LIMIT},
+    )
+    cooldown_s = ma.fields.Integer(
+        strict=True, allow_none=True, load_default=None, metadata={"minimum": 1, "maximum": catalog.MAX_COOLDOWN_S}
+    )
     once_per_object = StrictBoolean(load_default=False)
     requires_token = StrictBoolean(load_default=False)
     enabled = StrictBoolean(load_default=True)
@@ -163,7 +171,12 @@ def delete_action(action_type: str) -> None:
 @blueprint.arguments(TokenIn)
 @blueprint.response(201, TokenOut)
 def issue_token(body: dict[str, Any]) -> ResponseReturnValue:
-    """A token that lets one user claim one action, once. Pass it to the user's browser or app."""
+    """A token that lets one user claim one action, once. Pass it to the user's browser or app.
+
+    `Idempotency-Key` has no effect here: a token is a credential, and answers with credentials are not stored. A
+    request that is sent again gets another token. So that both together are paid once, set `once_per_object` in the
+    catalog and name the `object`.
+    """
     now = utcnow()
     expires_at = now + timedelta(seconds=body["expires_in"])
     with actor_tx() as tx:

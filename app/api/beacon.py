@@ -15,9 +15,10 @@ from analytics.ingest.unknown_addresses import Unknown
 from analytics.ingest.visitors import MAX_AGENT_CHARS, Visit, is_bot
 from analytics.ingest.writes import EventKind, Item, WriteRequest
 from app.api.blueprint import Blueprint
-from app.api.events import TALLY, answer, record
+from app.api.events import OF_TEXT, TallyOut, answer, described, record
 from app.http import body, event_writes
 from app.http.auth import caller_network, current_key
+from app.http.conditional import conditional
 from app.http.edge import quiet
 from app.http.rights import public, publishable_key
 from app.http.services import services
@@ -32,6 +33,16 @@ from tenants.throttle import TooMany
 blueprint = Blueprint("beacon", __name__, url_prefix="", description="Views and likes from browsers")
 
 MAX_BEACON_BYTES = 4096
+BEACON = described(
+    Beacon,
+    {
+        "type": {"enum": [kind.value for kind in EventKind]},
+        "page": OF_TEXT["page"],
+        "url": {"maxLength": pages.MAX_URL_BYTES, "description": "instead of `page`"},
+        "user": OF_TEXT["user"],
+        "user_signature": {"description": "which a like needs, and a view may have"},
+    },
+)["Beacon"]
 
 
 @blueprint.post("/api/v1/beacon")
@@ -41,9 +52,17 @@ MAX_BEACON_BYTES = 4096
     summary="Send one view, like or unlike from a browser",
     description="With a publishable key. The body is JSON as text/plain (navigator.sendBeacon): page or url, and "
     "optionally type (view, like, unlike), title, canonical, referrer, user, user_signature.",
-    requestBody={"content": {"text/plain": {"schema": {"type": "string"}}}},
-    responses={"202": TALLY},
+    requestBody={
+        "required": True,
+        "content": {
+            "application/json": {"schema": BEACON},
+            "text/plain": {
+                "schema": {"type": "string", "contentMediaType": "application/json", "contentSchema": BEACON}
+            },
+        },
+    },
 )
+@blueprint.response(202, TallyOut)
 def beacon() -> ResponseReturnValue:
     key, now = current_key(), utcnow()
     sent = beacons.read(body.parse_json(body.read_bytes(request.environ)[: MAX_BEACON_BYTES + 1]))
@@ -148,6 +167,8 @@ def refused(limits: BeaconLimits, reason: Reason, detail: str) -> Tally:
 
 @blueprint.get("/plaudit.js")
 @public
-@blueprint.doc(summary="The script that sends the beacon", responses={"200": {"description": "JavaScript"}})
+@conditional("If-None-Match")
+@blueprint.doc(summary="The script that sends the beacon")
+@blueprint.response(200, {"type": "string"}, content_type="text/javascript")
 def script() -> Response:
     return plaudit_script.serve()

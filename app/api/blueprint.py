@@ -1,6 +1,7 @@
 """flask-smorest, with our own strict body parser and our own errors."""
 
 import contextlib
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from flask_smorest import Blueprint as SmorestBlueprint
 from webargs.flaskparser import FlaskParser
 
 from analytics.metrics import Metric
+from app.api import patterns
 from app.http import body
 from app.http.paging import MAX_SLICE
 from tenants.credentials import Scope
@@ -70,10 +72,30 @@ def metric_field(metrics: Iterable[Metric], **options: Any) -> ma.fields.String:
 
 
 class Schema(ma.Schema):
-    """The base of every request and response. Unknown fields are refused, so that a misspelt one is an error."""
+    """The base of every request and response. Unknown fields are refused, so that a misspelt one is an error.
+
+    In the contract every field of an answer is always there, unless its metadata have `x-sometimes`.
+    """
 
     class Meta:
         unknown = ma.RAISE
+
+
+def ref(schema: str) -> dict[str, str]:
+    """A schema of the document, by its name."""
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+SOMETIMES = {"x-sometimes": True}
+
+
+# For the contract; `tenants.settings.is_origin` decides.
+ORIGIN = {"pattern": r"^https?://(?:[a-z0-9.-]+|\[[0-9a-f:]+\])(?::[1-9][0-9]{0,4})?$"}
+
+
+def matching(regex: "re.Pattern[str]", **metadata: Any) -> dict[str, Any]:
+    """The metadata of a field whose whole text the domain compares with a regular expression."""
+    return {"pattern": patterns.whole(regex.pattern), **metadata}
 
 
 def load(schema: Schema, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,11 +138,12 @@ class ProblemSchema(Schema):
     errors = ma.fields.Dict(
         keys=ma.fields.String(),
         values=ma.fields.List(ma.fields.String()),
-        metadata={"description": "field → messages, when fields are not valid"},
+        metadata={"description": "field → messages, when fields are not valid", **SOMETIMES},
     )
-    page = ma.fields.String(metadata={"description": "of duplicate_url: the page that has the address"})
+    page = ma.fields.String(metadata={"description": "of duplicate_url: the page that has the address", **SOMETIMES})
     suspended_until = ma.fields.AwareDateTime(
-        allow_none=True, metadata={"description": "with the code `suspended`: until when; null: without an end"}
+        allow_none=True,
+        metadata={"description": "with the code `suspended`: until when; null: without an end", **SOMETIMES},
     )
 
 
@@ -131,11 +154,21 @@ SECURITY_SCHEMES: dict[str, dict[str, Any]] = {
     },
     "user": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
     "key": {"type": "apiKey", "in": "header", "name": "X-Plaudit-Key"},
+    "key_in_query": {"type": "apiKey", "in": "query", "name": "key"},
+    "client_login": {"type": "http", "scheme": "basic", "description": "client_id and client_secret"},
+    "operator": {"type": "http", "scheme": "bearer", "description": "PLAUDIT_METRICS_TOKEN; not from this machine"},
 }
+
+
+def _ecma_pattern(_converter: Any, field: ma.fields.Field[Any], **_rest: Any) -> dict[str, Any]:
+    """How apispec documents a `Regexp`."""
+    regexes = [check.regex.pattern for check in field.validators if isinstance(check, ma.validate.Regexp)]
+    return {"pattern": patterns.start(str(regexes[0]))} if regexes else {}
 
 
 class PlauditApi(Api):  # type: ignore[misc]
     ERROR_SCHEMA = ProblemSchema
+    DEFAULT_ERROR_RESPONSE_NAME = None  # app/api/openapi.py adds the errors
 
     def __init__(self, app: Flask) -> None:
         app.config.update(
@@ -150,6 +183,7 @@ class PlauditApi(Api):  # type: ignore[misc]
             },
         )
         super().__init__(app)
+        self.ma_plugin.converter.add_attribute_function(_ecma_pattern)
         for name, scheme in SECURITY_SCHEMES.items():
             self.spec.components.security_scheme(name, scheme)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import marshmallow as ma
 
-from app.api.blueprint import Blueprint, Schema, SliceIn, StrictBoolean
+from app.api.blueprint import ORIGIN, Blueprint, Schema, SliceIn, StrictBoolean
 from app.http import paging
 from app.http.rights import May, requires
 from app.http.services import services
@@ -16,17 +16,18 @@ from tenants.db import utcnow
 blueprint = Blueprint("credentials", __name__, url_prefix="/api/v1", description="Clients and keys")
 
 SCOPES = [scope.value for scope in Scope]
+NAME = {"minLength": 1, "maxLength": credentials.MAX_NAME_CHARS}
 
 
 class ClientIn(Schema):
-    name = ma.fields.String(required=True)
-    scopes = ma.fields.List(ma.fields.String(metadata={"enum": SCOPES}), required=True)
+    name = ma.fields.String(required=True, metadata=NAME)
+    scopes = ma.fields.List(ma.fields.String(metadata={"enum": SCOPES}), required=True, metadata={"minItems": 1})
 
 
 class ClientOut(Schema):
     client_id = ma.fields.String(attribute="id", required=True)
     name = ma.fields.String()
-    scopes = ma.fields.List(ma.fields.String())
+    scopes = ma.fields.List(ma.fields.String(metadata={"enum": SCOPES}))
     created_at = ma.fields.AwareDateTime()
     last_used_at = ma.fields.AwareDateTime(allow_none=True)
 
@@ -41,9 +42,11 @@ class ClientsOut(Schema):
 
 
 class KeyIn(Schema):
-    name = ma.fields.String(load_default="Browser")
+    name = ma.fields.String(load_default="Browser", metadata=NAME)
     origins = ma.fields.List(
-        ma.fields.String(), required=True, metadata={"description": "such as https://wiki.example"}
+        ma.fields.String(metadata=ORIGIN),
+        required=True,
+        metadata={"description": "such as https://wiki.example", "minItems": 1, "maxItems": credentials.MAX_ORIGINS},
     )
     auto_pages = StrictBoolean(
         load_default=False, metadata={"description": "whether the first view of an unknown address makes its page"}

@@ -1,26 +1,31 @@
 """The API documentation, generated from the schemas and routes: as OpenAPI 3.1 and as a page."""
 
-import re
 from collections import defaultdict
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
 from flask import Flask, Response, jsonify, make_response, render_template
 
+from app.api import openapi
 from app.api.blueprint import PlauditApi
-from app.http.rights import Access, May, declared, public
+from app.http.rights import public
+from app.http.services import essentials
 
 PAGE_CSP = "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 
 def install(app: Flask, api: PlauditApi) -> None:
     @cache
+    def specification_at(public_url: str) -> dict[str, Any]:
+        return openapi.complete(app, deepcopy(api.spec.to_dict()), public_url=public_url)
+
     def specification() -> dict[str, Any]:
-        return with_security(app, api.spec.to_dict())
+        return specification_at(essentials().settings.public_url)
 
     @app.get("/api/openapi.json")
     @public
-    def openapi() -> Response:
+    def document() -> Response:
         return jsonify(specification())
 
     @app.get("/api/docs")
@@ -34,26 +39,6 @@ def install(app: Flask, api: PlauditApi) -> None:
     declare_static(app)
 
 
-def with_security(app: Flask, spec: dict[str, Any]) -> dict[str, Any]:
-    """Add to every operation which credentials it accepts, as its route declares."""
-    for rule in app.url_map.iter_rules():
-        path = re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
-        for method in rule.methods or ():
-            operation = spec["paths"].get(path, {}).get(method.lower())
-            if operation is not None:
-                operation["security"] = _security(declared(app.view_functions[rule.endpoint]))
-    return spec
-
-
-def _security(access: Access | May | None) -> list[dict[str, list[str]]]:
-    if access is Access.KEY:
-        return [{"key": []}]
-    if isinstance(access, May):
-        security: list[dict[str, list[str]]] = [{"client": [scope.value]} for scope in sorted(access.scopes)]
-        return [*security, {"user": []}] if access.roles else security
-    return []
-
-
 def declare_static(app: Flask) -> None:
     app.view_functions["static"] = public(app.view_functions["static"])
 
@@ -65,12 +50,24 @@ def group_by_tag(spec: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         for method, operation in operations.items():
             if method == "parameters":
                 continue
+            parameters = [resolved(spec, one) for one in shared + operation.get("parameters", [])]
+            responses = {status: resolved(spec, one) for status, one in operation["responses"].items()}
             groups[operation.get("tags", ["other"])[0]].append(
                 {
                     **operation,
                     "path": path,
                     "method": method.upper(),
-                    "parameters": shared + operation.get("parameters", []),
+                    "parameters": parameters,
+                    "responses": responses,
                 }
             )
     return groups
+
+
+def resolved(spec: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """A parameter or response, wherever it is described."""
+    if "$ref" not in part:
+        return part
+    _, _, kind, name = part["$ref"].split("/")
+    found: dict[str, Any] = spec["components"][kind][name]
+    return found

@@ -13,13 +13,16 @@ from flask.typing import ResponseReturnValue
 from analytics.ingest import events
 from analytics.ingest.batches import Batch, Tally
 from analytics.ingest.events import EventIn
-from analytics.ingest.pages import PageNotFound
+from analytics.ingest.pages import EXTERNAL_ID, PageNotFound
 from analytics.ingest.reasons import Reason, Refused, Result
 from analytics.ingest.rejections import by_reason
 from analytics.ingest.unknown_addresses import Unknown
-from analytics.ingest.writes import WriteRequest
+from analytics.ingest.writes import EventKind, WriteRequest
+from analytics.scores.actions import OBJECT
+from analytics.scores.catalog import ACTION_TYPE
 from analytics.windows import SLIDING, WINDOWS, Window
-from app.api.blueprint import Blueprint, Schema
+from app.api import patterns
+from app.api.blueprint import SOMETIMES, Blueprint, Schema, ref
 from app.http import body, edge, event_writes
 from app.http.auth import Actor, current_actor
 from app.http.edge import quiet
@@ -34,7 +37,62 @@ from tenants.errors import Invalid
 
 blueprint = Blueprint("events", __name__, url_prefix="", description="Views and events")
 
-TALLY = {"description": "accepted, duplicates, and rejected: [{index, code, detail, retry_after_s?}]"}
+
+class RejectionOut(Schema):
+    index = ma.fields.Integer(metadata={"description": "the event's place in the batch, from 0"})
+    code = ma.fields.String(metadata={"enum": [reason.value for reason in Reason]})
+    detail = ma.fields.String()
+    retry_after_s = ma.fields.Integer(metadata={"description": "when to try again, if that may help", **SOMETIMES})
+
+
+class TallyOut(Schema):
+    accepted = ma.fields.Integer()
+    duplicates = ma.fields.Integer(metadata={"description": "events that were counted before, by their id"})
+    rejected = ma.fields.List(ma.fields.Nested(RejectionOut))
+
+
+# What msgspec does not know of an event, since it is checked later: so that a bad one does not refuse its batch.
+OF_TEXT: dict[str, dict[str, Any]] = {
+    "type": {"enum": [*(kind.value for kind in EventKind), "action"]},
+    "page": {"pattern": patterns.whole(EXTERNAL_ID.pattern)},
+    "user": {"pattern": patterns.whole(EXTERNAL_ID.pattern)},
+    "id": {"minLength": 1, "maxLength": events.MAX_EVENT_ID_CHARS},
+    "occurred_at": {"format": "date-time"},
+    "action_type": {"pattern": patterns.whole(ACTION_TYPE.pattern)},
+    "object": {"pattern": patterns.start(OBJECT.pattern)},
+}
+OF_A_VIEW = ("user", "id", "occurred_at")
+
+
+def described(parsed: type[msgspec.Struct], of_text: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The schema of what msgspec parses, and of its parts, by name; with these constraints of its texts."""
+    schemas: dict[str, dict[str, Any]] = msgspec.json.schema_components(
+        [parsed], ref_template="#/components/schemas/{name}"
+    )[1]
+    properties = schemas[parsed.__name__]["properties"]
+    for name, constraints in of_text.items():
+        for kind in properties[name].get("anyOf", [properties[name]]):
+            if kind.get("type") == "string":
+                kind.update(constraints)
+    return schemas
+
+
+def event_schemas() -> dict[str, dict[str, Any]]:
+    """The schemas of events, from the type that parses them."""
+    schemas = described(EventIn, OF_TEXT)
+    properties = schemas["EventIn"]["properties"]
+    view = {name: properties[name] for name in OF_A_VIEW}
+    batch = {"type": "array", "minItems": 1, "maxItems": events.MAX_ITEMS, "items": ref("EventIn")}
+    return {
+        **schemas,
+        "ViewIn": {"type": "object", "properties": view, "additionalProperties": False},
+        "EventsIn": {
+            "type": "object",
+            "properties": {"events": batch},
+            "required": ["events"],
+            "additionalProperties": False,
+        },
+    }
 
 
 class BadView(Invalid):
@@ -55,14 +113,6 @@ class RejectionsOut(Schema):
     reasons = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), required=True)
 
 
-def _event_schema() -> dict[str, Any]:
-    """An event's own schema, with its user's inside it."""
-    schemas = msgspec.json.schema_components([EventIn])[1]
-    event: dict[str, Any] = schemas["EventIn"]
-    event["properties"]["user"] = {"anyOf": [{"type": "string"}, schemas["UserIn"], {"type": "null"}], "default": None}
-    return event
-
-
 @blueprint.post("/api/v1/pages/<external_id>/views")
 @quiet
 @requires(May.SEND_EVENTS)
@@ -71,9 +121,9 @@ def _event_schema() -> dict[str, Any]:
     summary="Send one view of a page",
     description="All fields of the body are optional: user (an id, or an object as in events), id (the same id counts"
     " once), occurred_at.",
-    requestBody={"content": {"application/json": {"schema": {"type": "object"}}}},
-    responses={"202": TALLY},
+    requestBody={"content": {"application/json": {"schema": ref("ViewIn")}}},
 )
+@blueprint.response(202, TallyOut)
 def send_view(external_id: str) -> ResponseReturnValue:
     actor = current_actor()
     try:
@@ -99,27 +149,9 @@ def send_view(external_id: str) -> ResponseReturnValue:
     summary="Send up to 1000 events",
     description="Each is accepted, a duplicate, or rejected with a reason; rejected events do not affect others. "
     "At most 1 MiB; gzip is accepted.",
-    requestBody={
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["events"],
-                    "properties": {
-                        "events": {
-                            "type": "array",
-                            "minItems": 1,
-                            "maxItems": events.MAX_ITEMS,
-                            "items": _event_schema(),
-                        }
-                    },
-                }
-            }
-        },
-    },
-    responses={"202": TALLY},
+    requestBody={"required": True, "content": {"application/json": {"schema": ref("EventsIn")}}},
 )
+@blueprint.response(202, TallyOut)
 def send_events() -> ResponseReturnValue:
     sent = body.read_json(request.environ)
     raw = sent.get("events") if isinstance(sent, dict) and set(sent) == {"events"} else None

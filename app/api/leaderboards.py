@@ -20,7 +20,7 @@ from analytics.ingest import pages
 from analytics.ingest.pages import EXTERNAL_ID
 from analytics.metrics import METRICS, POINTS, SCORE
 from analytics.windows import Window
-from app.api.blueprint import Blueprint, Schema, metric_field
+from app.api.blueprint import SOMETIMES, Blueprint, Schema, metric_field
 from app.http import cursors
 from app.http.answer_cache import Answer
 from app.http.auth import Reader, current_actor, current_reader
@@ -34,7 +34,7 @@ from app.http.boards import (
     stranger,
     user_fields,
 )
-from app.http.conditional import if_changed
+from app.http.conditional import conditional, if_changed
 from app.http.edge import quiet
 from app.http.rights import May, requires_or_key
 from app.http.services import services
@@ -93,17 +93,33 @@ class ShownPageOut(Schema):
     title = ma.fields.String()
     url = ma.fields.String()
     space = ma.fields.String()
-    tenant = ma.fields.String(metadata={"description": "on global boards only"})
+    tenant = ma.fields.String(metadata={"description": "on global boards only", **SOMETIMES})
 
 
 class ShownUserOut(Schema):
     id = ma.fields.String()
     username = ma.fields.String(allow_none=True)
     display_name = ma.fields.String(
-        allow_none=True, metadata={"description": "not for strangers, unless the tenant's public_names is set"}
+        allow_none=True,
+        metadata={"description": "not for strangers, unless the tenant's public_names is set", **SOMETIMES},
     )
-    avatar_url = ma.fields.String(allow_none=True, metadata={"description": "as display_name"})
-    external_id = ma.fields.String(allow_none=True, metadata={"description": "not for strangers"})
+    avatar_url = ma.fields.String(allow_none=True, metadata={"description": "as display_name", **SOMETIMES})
+    external_id = ma.fields.String(allow_none=True, metadata={"description": "not for strangers", **SOMETIMES})
+
+
+class CountWeightOut(Schema):
+    count = ma.fields.Integer()
+    weight = ma.fields.Float()
+    points = ma.fields.Float()
+
+
+class ExplainOut(Schema):
+    formula = ma.fields.String()
+    weights_version = ma.fields.Integer()
+    likes = ma.fields.Nested(CountWeightOut)
+    views = ma.fields.Nested(CountWeightOut)
+    score = ma.fields.Float()
+    pending = ma.fields.Boolean(metadata={"description": "whether the row shows older numbers"})
 
 
 class RowOut(Schema):
@@ -111,8 +127,9 @@ class RowOut(Schema):
     value = ma.fields.Raw(metadata={"type": "number"})
     rank_change = ma.fields.Integer(allow_none=True, metadata={"description": "places gained since the previous day"})
     is_new = ma.fields.Boolean()
-    page = ma.fields.Nested(ShownPageOut, allow_none=True, metadata={"description": "on boards of pages"})
-    user = ma.fields.Nested(ShownUserOut, metadata={"description": "on boards of users"})
+    page = ma.fields.Nested(ShownPageOut, allow_none=True, metadata={"description": "on boards of pages", **SOMETIMES})
+    user = ma.fields.Nested(ShownUserOut, allow_none=True, metadata={"description": "on boards of users", **SOMETIMES})
+    explain = ma.fields.Nested(ExplainOut, metadata={"description": "with explain=true", **SOMETIMES})
 
 
 class ListOut(Schema):
@@ -130,17 +147,18 @@ class RankOut(Schema):
     total = ma.fields.Integer()
     version = ma.fields.Integer()
     as_of = ma.fields.AwareDateTime()
-    source = ma.fields.String()
-    page = ma.fields.Nested(ShownPageOut, allow_none=True)
-    user = ma.fields.Nested(ShownUserOut, allow_none=True)
-    around = ma.fields.List(ma.fields.Nested(RowOut))
+    source = ma.fields.String(metadata={"enum": [source.value for source in Source]})
+    page = ma.fields.Nested(ShownPageOut, allow_none=True, metadata=SOMETIMES)
+    user = ma.fields.Nested(ShownUserOut, allow_none=True, metadata=SOMETIMES)
+    around = ma.fields.List(ma.fields.Nested(RowOut), metadata=SOMETIMES)
 
 
 @blueprint.get("")
 @quiet
 @requires_or_key(May.READ_BOARDS)
+@conditional("If-None-Match")
 @blueprint.arguments(ListIn, location="query")
-@blueprint.alt_response(200, schema=ListOut, success=True)
+@blueprint.response(200, ListOut)
 def read_board(query: dict[str, Any]) -> ResponseReturnValue:
     """The top of a board, or the rows after a cursor. Supports `ETag` and 304; `source` is where it was read."""
     reader = current_reader()
@@ -165,8 +183,9 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
 @blueprint.get("/rank")
 @quiet
 @requires_or_key(May.READ_BOARDS)
+@conditional("If-None-Match")
 @blueprint.arguments(RankIn, location="query")
-@blueprint.alt_response(200, schema=RankOut, success=True)
+@blueprint.response(200, RankOut)
 def read_rank(query: dict[str, Any]) -> ResponseReturnValue:
     """The rank and value of one page or user; with `around`, also its neighbours. Supports `ETag` and 304."""
     reader, member = current_reader(), query["member"]
@@ -194,7 +213,7 @@ def _target() -> str:
 @blueprint.get("/export.csv")
 @requires_or_key(May.READ_BOARDS)
 @blueprint.arguments(BoardIn, location="query")
-@blueprint.doc(responses={"200": {"description": "text/csv: the whole board"}})
+@blueprint.response(200, {"type": "string"}, content_type="text/csv", description="The whole board")
 def export(query: dict[str, Any]) -> Response:
     """The whole board as CSV, streamed; safe to open in a spreadsheet. If it fails, it ends with `# incomplete`."""
     reader = current_reader()

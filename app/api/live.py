@@ -3,11 +3,15 @@
 from typing import Any
 
 import marshmallow as ma
-from flask import g
+from flask import Response, g, request
+from werkzeug.routing.exceptions import WebsocketMismatch
 
-from app.api.blueprint import Blueprint, Schema
+from app.api.blueprint import SOMETIMES, Blueprint, Schema
+from app.api.leaderboards import RowOut
+from app.http import errors
 from app.http.auth import Actor, caller_network, current_key, current_reader
 from app.http.edge import quiet
+from app.http.errors import UpgradeRequired
 from app.http.rights import May, public, requires_or_key
 from app.http.services import essentials
 from tenants import throttle, tickets
@@ -28,6 +32,26 @@ class TicketOut(Schema):
     ticket = ma.fields.String(required=True)
     expires_in = ma.fields.Integer(required=True)
     live_url = ma.fields.String(required=True, metadata={"description": "the address of the sockets and streams"})
+
+
+class LiveMessage(Schema):
+    """What sockets and streams send."""
+
+    type = ma.fields.String(
+        metadata={"enum": ["subscribed", "unsubscribed", "invalidated", "top", "resync", "error", "pong"]}
+    )
+    v = ma.fields.Integer(metadata={"description": "the version of this protocol: 1"})
+    seq = ma.fields.Integer(metadata={"description": "counts the messages of the connection"})
+    topic = ma.fields.String(metadata={"description": "<scope>:<window>:<metric>, or of quests", **SOMETIMES})
+    version = ma.fields.Integer(metadata={"description": "of the board", **SOMETIMES})
+    items = ma.fields.List(ma.fields.Nested(RowOut), metadata={"description": "the rows, of `top`", **SOMETIMES})
+    changed_positions = ma.fields.List(
+        ma.fields.Integer(), metadata={"description": "the ranks that differ from the rows before", **SOMETIMES}
+    )
+    timestamp = ma.fields.AwareDateTime(metadata={"description": "of `top` and `pong`", **SOMETIMES})
+    code = ma.fields.String(metadata={"description": "of an error", **SOMETIMES})
+    detail = ma.fields.String(metadata=SOMETIMES)
+    errors = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.List(ma.fields.String()), metadata=SOMETIMES)
 
 
 class ServedElsewhere(NotFound):
@@ -54,8 +78,30 @@ def issue_ticket(_query: dict[str, Any]) -> Any:
 
 
 # The live process serves these; they are documented here. A proxy may serve both under one address.
-UPGRADED = {"responses": {"101": {"description": "a WebSocket of JSON messages"}}}
-STREAMED = {"responses": {"200": {"description": "text/event-stream; the data of each event is a JSON message"}}}
+UPGRADED = {
+    "responses": {
+        "101": {"description": "a WebSocket of JSON messages (`LiveMessage`)"},
+        "426": {"$ref": "#/components/responses/UpgradeRequired"},
+        "429": {"$ref": "#/components/responses/Limited"},
+    }
+}
+STREAMED = {
+    "responses": {
+        "200": {
+            "description": "Server-Sent Events; the `data` of each is a `LiveMessage` as JSON",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        "429": {"$ref": "#/components/responses/Limited"},
+    },
+    "parameters": [
+        {
+            "in": "header",
+            "name": "Last-Event-ID",
+            "description": "the `id` of the last event that was received: resumes the stream without a ticket",
+            "schema": {"type": "string"},
+        }
+    ],
+}
 
 
 class SocketIn(Schema):
@@ -72,10 +118,15 @@ class ScoreboardIn(SocketIn):
 class StreamIn(SocketIn):
     topic = ma.fields.List(
         ma.fields.String(),
+        required=True,
         metadata={"description": "<scope>:<window>:<metric>, quests:open or quests:user:<id>; may be repeated"},
     )
     top = ma.fields.Integer(
-        metadata={"description": "how many rows to send with each change; without it, only the version"}
+        metadata={
+            "description": "how many rows to send with each change; without it, only the version",
+            "minimum": 1,
+            "maximum": 100,
+        }
     )
 
 
@@ -86,7 +137,7 @@ class StreamIn(SocketIn):
 def boards_socket(_query: dict[str, Any]) -> None:
     """WebSocket: send `{"op": "subscribe", "scope", "window", "metric", "top"?}`, or `{"op": "subscribe", "topic"}`
     with `quests:open` or `quests:user:<id>`; `unsubscribe`; or `ping`."""
-    raise _served_elsewhere()
+    raise _no_upgrade()
 
 
 @blueprint.get("/ws/scoreboard/top10")
@@ -95,7 +146,7 @@ def boards_socket(_query: dict[str, Any]) -> None:
 @blueprint.doc(**UPGRADED)
 def scoreboard_socket(_query: dict[str, Any]) -> None:
     """WebSocket: the top ten users, on connecting and after each change, with `changed_positions`."""
-    raise _served_elsewhere()
+    raise _no_upgrade()
 
 
 @blueprint.get("/api/v1/live/events")
@@ -105,6 +156,17 @@ def scoreboard_socket(_query: dict[str, Any]) -> None:
 def stream(_query: dict[str, Any]) -> None:
     """Server-Sent Events: the same messages. `Last-Event-ID` resumes an interrupted stream."""
     raise _served_elsewhere()
+
+
+def answer_upgrade(error: WebsocketMismatch) -> Response:
+    """A request that asks to become a websocket never reaches a route here, which are all of plain requests."""
+    if request.path.startswith("/ws/"):
+        return errors.answer_domain_error(_served_elsewhere())
+    return errors.answer_http_error(error)
+
+
+def _no_upgrade() -> UpgradeRequired:
+    return UpgradeRequired(f"{UpgradeRequired.title}. {_served_elsewhere().detail}")
 
 
 def _served_elsewhere() -> ServedElsewhere:

@@ -8,7 +8,7 @@ import marshmallow as ma
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from app.api.blueprint import Blueprint, Schema
+from app.api.blueprint import SOMETIMES, Blueprint, Schema, matching
 from app.api.users import UserOut
 from app.http.auth import caller_address, caller_network, current_actor
 from app.http.rights import May, public, requires
@@ -29,6 +29,9 @@ PER_ADDRESS = throttle.per_minute(100)
 blueprint = Blueprint("auth", __name__, url_prefix="/api/v1/auth", description="Logins of end users")
 
 
+NEW_PASSWORD = {"minLength": passwords.MIN_CHARS, "maxLength": passwords.MAX_CHARS, "format": "password"}
+
+
 class SignupClosed(Forbidden):
     code = "signup_closed"
     title = "This tenant does not accept registrations"
@@ -40,10 +43,10 @@ class WrongPassword(Forbidden):
 
 
 class RegisterIn(Schema):
-    tenant = ma.fields.String(required=True)
-    username = ma.fields.String(required=True, metadata={"description": "3 to 50 of A-Z, a-z, 0-9 and _"})
-    email = ma.fields.String(required=True)
-    password = ma.fields.String(required=True, metadata={"description": "at least 10 characters"})
+    tenant = ma.fields.String(required=True, metadata=matching(TENANT_ID))
+    username = ma.fields.String(required=True, metadata=matching(users.USERNAME))
+    email = ma.fields.String(required=True, metadata={"format": "email", "maxLength": users.MAX_EMAIL_CHARS})
+    password = ma.fields.String(required=True, metadata=NEW_PASSWORD)
 
 
 class LoginIn(Schema):
@@ -63,15 +66,15 @@ class RefreshIn(Schema):
 
 class ResetIn(Schema):
     reset_token = ma.fields.String(required=True)
-    password = ma.fields.String(required=True, metadata={"description": "at least 10 characters"})
+    password = ma.fields.String(required=True, metadata=NEW_PASSWORD)
 
 
 class TokensOut(Schema):
     access_token = ma.fields.String(required=True)
     refresh_token = ma.fields.String(required=True)
-    token_type = ma.fields.String(required=True)
-    expires_in = ma.fields.Integer(required=True)
-    user = ma.fields.Nested(UserOut)
+    token_type = ma.fields.String(required=True, metadata={"enum": ["Bearer"]})
+    expires_in = ma.fields.Integer(required=True, metadata={"description": "seconds"})
+    user = ma.fields.Nested(UserOut, metadata={"description": "after a login", **SOMETIMES})
 
 
 class SessionOut(Schema):

@@ -19,7 +19,7 @@ _whole_service.register(ServiceGauges())
 
 @blueprint.get("/metrics")
 @quiet
-@blueprint.doc(responses={"200": {"description": "Prometheus text format"}})
+@blueprint.response(200, {"type": "string"}, content_type="text/plain", description="Prometheus text format")
 @operator
 def metrics() -> Response:
     """Counters and timings of every process. Only from loopback, or with the metrics token."""

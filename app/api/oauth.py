@@ -7,15 +7,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import marshmallow as ma
 import orjson
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.integrations.flask_oauth2.requests import FlaskOAuth2Payload, FlaskOAuth2Request
-from authlib.oauth2.rfc6749 import ClientMixin, InvalidScopeError, OAuth2Request, grants
+from authlib.oauth2.rfc6749 import ClientMixin, InvalidRequestError, InvalidScopeError, OAuth2Request, grants
 from authlib.oauth2.rfc7009 import RevocationEndpoint
 from flask import Flask, Response, g, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from app.api.blueprint import Blueprint
+from app.api.blueprint import Blueprint, ProblemSchema, Schema
 from app.http.auth import caller_network
 from app.http.rights import public
 from app.http.services import essentials, services
@@ -28,6 +29,55 @@ from tenants.signing import ALGORITHM, BadToken
 TRIES_PER_MINUTE = throttle.per_minute(600)
 
 blueprint = Blueprint("oauth", __name__, description="Credentials of tenant apps")
+
+TEXT = {"type": "string"}
+LOGIN = {
+    "client_id": {**TEXT, "description": "in the body, or by HTTP Basic"},
+    "client_secret": {**TEXT, "format": "password"},
+}
+BY_BASIC_OR_BODY: list[dict[str, list[str]]] = [{"client_login": []}, {}]
+
+
+def form(**properties: dict[str, Any]) -> dict[str, Any]:
+    """The request body of a form in which the first of these fields is required, besides the client's login."""
+    schema = {"type": "object", "required": [next(iter(properties))], "properties": {**properties, **LOGIN}}
+    return {"required": True, "content": {"application/x-www-form-urlencoded": {"schema": schema}}}
+
+
+class AccessTokenOut(Schema):
+    access_token = ma.fields.String(metadata={"description": "a JWT, for Authorization: Bearer"})
+    token_type = ma.fields.String(metadata={"enum": ["Bearer"]})
+    expires_in = ma.fields.Integer(metadata={"description": "seconds"})
+    scope = ma.fields.String(metadata={"description": "the granted scopes, separated by spaces"})
+
+
+class OAuthErrorOut(ProblemSchema):
+    """As RFC 6749 has it, and as a problem."""
+
+    error = ma.fields.String(required=True)
+    error_description = ma.fields.String(metadata={"x-sometimes": True})
+
+
+class SigningKeyOut(Schema):
+    kty, crv, x, y, kid, alg, use = (ma.fields.String() for _ in range(7))
+
+
+class SigningKeysOut(Schema):
+    keys = ma.fields.List(ma.fields.Nested(SigningKeyOut))
+
+
+class AuthorizationServerOut(Schema):
+    issuer = ma.fields.String()
+    token_endpoint = ma.fields.String()
+    token_endpoint_auth_methods_supported = ma.fields.List(ma.fields.String())
+    revocation_endpoint = ma.fields.String()
+    revocation_endpoint_auth_methods_supported = ma.fields.List(ma.fields.String())
+    jwks_uri = ma.fields.String()
+    grant_types_supported = ma.fields.List(ma.fields.String())
+    response_types_supported = ma.fields.List(ma.fields.String())
+    scopes_supported = ma.fields.List(ma.fields.String())
+    access_token_signing_alg_values_supported = ma.fields.List(ma.fields.String())
+    service_documentation = ma.fields.String()
 
 
 class OAuthClient(ClientMixin):  # type: ignore[misc]
@@ -120,10 +170,17 @@ class PlauditAuthorizationServer(AuthorizationServer):  # type: ignore[misc]
 
     def answer(self, respond: Callable[[], Response]) -> Response:
         """authlib's answer; a header that it cannot parse (Basic that is not text) is an invalid client."""
+        if any(len(values) > 1 for _name, values in request.form.lists()):
+            return self.refuse("A parameter was sent more than once")
         try:
             return respond()
         except ValueError:
             return self.handle_response(401, {"error": "invalid_client"}, [("Content-Type", "application/json")])
+
+    def refuse(self, why: str) -> Response:
+        """A request that the client must send otherwise."""
+        error = InvalidRequestError(description=why)
+        return self.handle_response(400, dict(error.get_body()), error.get_headers())
 
     def handle_response(self, status_code: int, payload: Any, headers: Any) -> Response:
         if isinstance(payload, dict) and "error" in payload:
@@ -140,7 +197,8 @@ class PlauditAuthorizationServer(AuthorizationServer):  # type: ignore[misc]
                 "request_id": g.request_id,
             }
         body = orjson.dumps(payload) if isinstance(payload, dict) else payload
-        return Response(body, status=status_code, headers=dict(headers))
+        challenge = {"WWW-Authenticate": 'Basic realm="plaudit"'} if status_code == 401 else {}
+        return Response(body, status=status_code, headers=dict(headers) | challenge)
 
 
 def authorization_server(app: Flask) -> PlauditAuthorizationServer:
@@ -156,36 +214,30 @@ def authorization_server(app: Flask) -> PlauditAuthorizationServer:
     summary="An access token for a client",
     description="grant_type=client_credentials, with HTTP Basic or client_id and client_secret in the body; "
     "optionally scope.",
-    requestBody={
-        "content": {
-            "application/x-www-form-urlencoded": {
-                "schema": {
-                    "type": "object",
-                    "required": ["grant_type"],
-                    "properties": {
-                        "grant_type": {"type": "string", "enum": ["client_credentials"]},
-                        "scope": {"type": "string"},
-                        "client_id": {"type": "string"},
-                        "client_secret": {"type": "string"},
-                    },
-                }
-            }
-        }
-    },
-    responses={"200": {"description": "access_token, token_type, expires_in, scope"}},
+    requestBody=form(grant_type={**TEXT, "enum": ["client_credentials"]}, scope=TEXT),
+    security=BY_BASIC_OR_BODY,
 )
+@blueprint.alt_response(400, schema=OAuthErrorOut)
+@blueprint.alt_response(401, schema=OAuthErrorOut)
+@blueprint.response(200, AccessTokenOut)
 @public
 def token() -> ResponseReturnValue:
     _throttle()
     server = _server()
+    if not request.form.get("grant_type"):  # RFC 6749: what is sent without a value counts as missing
+        return server.refuse("grant_type: missing")
     return server.answer(server.create_token_response)
 
 
 @blueprint.post("/oauth/revoke")
 @blueprint.doc(
     summary="Revoke one of the client's own access tokens",
-    responses={"200": {"description": "It is no longer valid, in any process"}},
+    requestBody=form(token=TEXT, token_type_hint=TEXT),
+    security=BY_BASIC_OR_BODY,
 )
+@blueprint.alt_response(400, schema=OAuthErrorOut)
+@blueprint.alt_response(401, schema=OAuthErrorOut)
+@blueprint.response(200, {"type": "object"}, description="It is no longer valid, in any process")
 @public
 def revoke() -> ResponseReturnValue:
     _throttle()
@@ -194,7 +246,8 @@ def revoke() -> ResponseReturnValue:
 
 
 @blueprint.get("/.well-known/jwks.json")
-@blueprint.doc(summary="The keys that access tokens are signed with", responses={"200": {"description": "a JWK set"}})
+@blueprint.doc(summary="The keys that access tokens are signed with")
+@blueprint.response(200, SigningKeysOut)
 @public
 def jwks() -> ResponseReturnValue:
     answer = jsonify({"keys": essentials().signer.jwks()})
@@ -203,7 +256,8 @@ def jwks() -> ResponseReturnValue:
 
 
 @blueprint.get("/.well-known/oauth-authorization-server")
-@blueprint.doc(summary="Authorization server metadata (RFC 8414)", responses={"200": {"description": "metadata"}})
+@blueprint.doc(summary="Authorization server metadata (RFC 8414)")
+@blueprint.response(200, AuthorizationServerOut)
 @public
 def metadata() -> ResponseReturnValue:
     issuer = _settings().public_url

@@ -23,7 +23,7 @@ from app.api.pages import PointOut
 from app.http.answer_cache import Answer
 from app.http.auth import current_actor, current_reader
 from app.http.boards import board_for
-from app.http.conditional import if_changed
+from app.http.conditional import conditional, if_changed
 from app.http.edge import quiet
 from app.http.rights import May, requires
 from app.http.transactions import actor_tx
@@ -75,8 +75,9 @@ OverviewOut = OverviewFields.from_dict(
 @blueprint.get("")
 @quiet
 @requires(May.READ_BOARDS)
+@conditional("If-None-Match")
 @blueprint.arguments(OverviewIn, location="query")
-@blueprint.alt_response(200, schema=OverviewOut, success=True)
+@blueprint.response(200, OverviewOut)
 def read_overview(query: dict[str, Any]) -> Response:
     """Views and likes in a window, in the previous one, and over time (for `all`: the last 90 days). `ETag` and 304.
 

@@ -12,35 +12,44 @@ from analytics.boards import series
 from analytics.boards.series import Step
 from analytics.ingest import page_writes, pages
 from analytics.ingest.page_writes import MAX_PAGES_PER_CALL, PageWrite, Written
-from analytics.ingest.pages import Page, Visibility
+from analytics.ingest.pages import EXTERNAL_ID, Page, Visibility
 from analytics.metrics import METRICS, VIEWS, counted_metrics, page_metrics
-from app.api.blueprint import Blueprint, Schema, SliceIn, load, metric_field
+from app.api.blueprint import Blueprint, Schema, SliceIn, load, matching, metric_field
 from app.http import paging
 from app.http.auth import current_actor, current_reader
 from app.http.board_answers import answer_key, stats_answer
-from app.http.conditional import if_changed
+from app.http.conditional import conditional, if_changed
 from app.http.edge import quiet
 from app.http.rights import May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, idempotent
 from tenants.db import Tx, utcnow
 from tenants.errors import DomainError, Invalid
+from tenants.settings import SPACE_KEY
 
 blueprint = Blueprint("pages", __name__, url_prefix="/api/v1/pages", description="Pages")
 
+# For the contract; `pages.check` decides.
+ONE_LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
+ADDRESS = r"^(?:/(?!/)|https?://[A-Za-z0-9\[])[^\\\x00-\x1f\x7f]*$"
 VISIBILITIES = [visibility.value for visibility in Visibility]
 
 
 class PagePutIn(Schema):
-    space = ma.fields.String(required=True, metadata={"description": "the space's key"})
-    title = ma.fields.String(required=True)
-    url = ma.fields.String(required=True)
+    space = ma.fields.String(required=True, metadata=matching(SPACE_KEY, description="the space's key"))
+    title = ma.fields.String(
+        required=True, metadata={"minLength": 1, "maxLength": pages.MAX_TITLE_CHARS, "pattern": ONE_LINE}
+    )
+    url = ma.fields.String(
+        required=True,
+        metadata={"maxLength": pages.MAX_URL_BYTES, "pattern": ADDRESS, "description": "an http address, or a path"},
+    )
     visibility = ma.fields.String(validate=ma.validate.OneOf(VISIBILITIES))
-    owner = ma.fields.String(metadata={"description": "the tenant's own id for the user"})
+    owner = ma.fields.String(metadata=matching(EXTERNAL_ID, description="the tenant's own id for the user"))
 
 
 class PageItemIn(PagePutIn):
-    external_id = ma.fields.String(required=True, metadata={"description": "1 to 128 of A-Z a-z 0-9 . _ ~ : @ -"})
+    external_id = ma.fields.String(required=True, metadata=matching(EXTERNAL_ID))
 
 
 _ITEM = PageItemIn()
@@ -88,7 +97,9 @@ class StatsFields(Schema):
 StatsOut = StatsFields.from_dict(
     {
         metric.name: ma.fields.Dict(
-            keys=ma.fields.String(), values=ma.fields.Integer() if metric.is_whole else ma.fields.Float()
+            keys=ma.fields.String(),
+            values=ma.fields.Integer() if metric.is_whole else ma.fields.Float(),
+            metadata={"description": "by window"},
         )
         for metric in page_metrics()
     },
@@ -109,8 +120,8 @@ class PointOut(Schema):
 
 
 class SeriesOut(Schema):
-    metric = ma.fields.String()
-    step = ma.fields.String()
+    metric = metric_field(counted_metrics())
+    step = ma.fields.String(metadata={"enum": [step.value for step in Step]})
     points = ma.fields.List(ma.fields.Nested(PointOut))
 
 
@@ -219,8 +230,9 @@ def drop_answers() -> None:
 @blueprint.get("/<external_id>/stats")
 @quiet
 @requires(May.READ_BOARDS)
+@conditional("If-None-Match")
 @blueprint.arguments(Schema, location="query")
-@blueprint.alt_response(200, schema=StatsOut, success=True)
+@blueprint.response(200, StatsOut)
 def get_stats(_query: dict[str, Any], external_id: str) -> ResponseReturnValue:
     """Likes, views and score of a page over each window. Supports `ETag` and 304."""
     reader = current_reader()

@@ -36,7 +36,7 @@ from app.api.users import resolve
 from app.http import cursors
 from app.http.auth import Actor, current_actor
 from app.http.boards import sees_names
-from app.http.conditional import expected_version
+from app.http.conditional import conditional, expected_version
 from app.http.rights import May, is_allowed, requires
 from app.http.transactions import actor_tx, after_refusal, audit, idempotent
 from tenants import settings as tenant_settings
@@ -59,7 +59,7 @@ class QuestsDisabled(Forbidden):
 
 
 def _existing(view: View) -> View:
-    """Answer 404 for a quest that is not there before anything about the request is judged."""
+    """A step of a quest. Answer 404 for one that is not there before anything about the request is judged."""
 
     @wraps(view)
     def found(*args: Any, quest_id: UUID, **kwargs: Any) -> Any:
@@ -68,12 +68,13 @@ def _existing(view: View) -> View:
             steps.find(tx, quest_id)
         return view(*args, quest_id=quest_id, **kwargs)
 
-    return found  # type: ignore[return-value]
+    return conditional("If-Match")(found)  # type: ignore[return-value]
 
 
 @blueprint.post("/quests")
 @requires(May.QUEST)
 @idempotent
+@conditional()
 @blueprint.arguments(QuestIn)
 @blueprint.response(201, QuestOut)
 def create_quest(body: dict[str, Any]) -> ResponseReturnValue:
@@ -136,6 +137,7 @@ def list_users_quests(query: dict[str, Any], user: str) -> Any:
 
 @blueprint.get("/quests/<uuid:quest_id>")
 @requires(May.READ_QUESTS)
+@conditional()
 @blueprint.response(200, QuestOut)
 def get_quest(quest_id: UUID) -> ResponseReturnValue:
     """One quest. `ETag` is its version."""

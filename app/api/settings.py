@@ -1,24 +1,45 @@
 """The settings of a tenant."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 import marshmallow as ma
 
 from analytics import outbox
 from analytics.ingest.pages import Visibility
-from app.api.blueprint import Blueprint, Schema
-from app.http.conditional import expected_version
+from app.api.blueprint import ORIGIN, Blueprint, Schema, matching
+from app.http.conditional import conditional, expected_version
 from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
-from tenants.settings import TenantSettings, VisiblePages
+from tenants.settings import (
+    MAX_ORIGINS,
+    MAX_PREFIX_CHARS,
+    MAX_SPACE_RULES,
+    RANGES,
+    SPACE_KEY,
+    TenantSettings,
+    VisiblePages,
+)
 
 blueprint = Blueprint("settings", __name__, url_prefix="/api/v1", description="Settings of the tenant")
 
 
-class LimitsOut(Schema):
+class NumbersOut(Schema):
+    """Settings whose ranges are those of `tenants.settings`."""
+
+    path: ClassVar[str]
+
+    def on_bind_field(self, field_name: str, field_obj: ma.fields.Field[Any]) -> None:
+        bounds = RANGES.get(f"{self.path}.{field_name}")
+        if bounds is not None:
+            field_obj.metadata = {**field_obj.metadata, "minimum": bounds[0], "maximum": bounds[1]}
+
+
+class LimitsOut(NumbersOut):
+    path = "limits"
+
     score_updates_per_minute = ma.fields.Integer(metadata={"description": "of each user's own claims"})
     app_actions_per_minute = ma.fields.Integer(metadata={"description": "actions in batches, of all apps together"})
     beacons_per_minute = ma.fields.Integer(metadata={"description": "accepted ones of one address"})
@@ -30,19 +51,25 @@ class LimitsOut(Schema):
     auto_pages_per_day = ma.fields.Integer(metadata={"description": "pages that make themselves (UTC)"})
 
 
-class IntegrityOut(Schema):
+class IntegrityOut(NumbersOut):
+    path = "integrity"
+
     points_per_hour = ma.fields.Integer()
     suspend_automatically = ma.fields.Boolean()
 
 
-class RetentionOut(Schema):
+class RetentionOut(NumbersOut):
+    path = "retention"
+
     action_events_days = ma.fields.Integer()
     hourly_buckets_days = ma.fields.Integer()
     event_ids_days = ma.fields.Integer()
     snapshots_days = ma.fields.Integer()
 
 
-class QuestSettingsOut(Schema):
+class QuestSettingsOut(NumbersOut):
+    path = "quests"
+
     members_create = ma.fields.Boolean(metadata={"description": "whether members may create quests, or admins only"})
     quests_per_day = ma.fields.Integer(metadata={"description": "what one user may offer in a day (UTC)"})
     xp_per_day = ma.fields.Integer(metadata={"description": "what one user may offer in a day (UTC)"})
@@ -73,13 +100,16 @@ class SettingsOut(Schema):
     public_names = ma.fields.Boolean(
         metadata={"description": "whether public boards show the names and pictures of users"}
     )
-    allowed_origins = ma.fields.List(ma.fields.String())
+    allowed_origins = ma.fields.List(ma.fields.String(metadata=ORIGIN), metadata={"maxItems": MAX_ORIGINS})
     auto_pages = ma.fields.Boolean(
         metadata={"description": "whether the first view of an unknown address makes its page, with any key"}
     )
     space_rules = ma.fields.List(
         ma.fields.Nested(SpaceRuleOut),
-        metadata={"description": "the space of pages that make themselves; the first rule that matches decides"},
+        metadata={
+            "description": "the space of pages that make themselves; the first rule that matches decides",
+            "maxItems": MAX_SPACE_RULES,
+        },
     )
     limits = ma.fields.Nested(LimitsOut)
     integrity = ma.fields.Nested(IntegrityOut)
@@ -88,29 +118,43 @@ class SettingsOut(Schema):
     quests = ma.fields.Nested(QuestSettingsOut)
 
 
-class SettingsIn(Schema):
+class LimitsIn(LimitsOut):
+    """Any of them."""
+
+
+class IntegrityIn(IntegrityOut):
+    """Any of them."""
+
+
+class RetentionIn(RetentionOut):
+    """Any of them."""
+
+
+class QuestSettingsIn(QuestSettingsOut):
+    """Any of them."""
+
+
+class SpaceRuleIn(SpaceRuleOut):
+    prefix = ma.fields.String(required=True, metadata={"pattern": "^/", "maxLength": MAX_PREFIX_CHARS})
+    space = ma.fields.String(required=True, metadata=matching(SPACE_KEY))
+
+
+class SettingsIn(SettingsOut):
     """Any part of the settings. `tenants.settings` validates them, since it defines the ranges."""
 
-    class Meta:
-        unknown = ma.INCLUDE
+    space_rules = ma.fields.List(ma.fields.Nested(SpaceRuleIn), metadata={"maxItems": MAX_SPACE_RULES})
+    limits = ma.fields.Nested(LimitsIn)
+    integrity = ma.fields.Nested(IntegrityIn)
+    retention = ma.fields.Nested(RetentionIn)
+    quests = ma.fields.Nested(QuestSettingsIn)
 
-    signup_open = ma.fields.Raw(metadata={"type": "boolean"})
-    signup_sees = ma.fields.Raw(metadata={"type": "string", "enum": [choice.value for choice in VisiblePages]})
-    share_public_pages = ma.fields.Raw(metadata={"type": "boolean"})
-    public_scoreboard = ma.fields.Raw(metadata={"type": "boolean"})
-    public_names = ma.fields.Raw(metadata={"type": "boolean"})
-    allowed_origins = ma.fields.Raw(metadata={"type": "array"})
-    auto_pages = ma.fields.Raw(metadata={"type": "boolean"})
-    space_rules = ma.fields.Raw(metadata={"type": "array"})
-    limits = ma.fields.Raw(metadata={"type": "object"})
-    integrity = ma.fields.Raw(metadata={"type": "object"})
-    retention = ma.fields.Raw(metadata={"type": "object"})
-    quests_enabled = ma.fields.Raw(metadata={"type": "boolean"})
-    quests = ma.fields.Raw(metadata={"type": "object"})
+    def load(self, data: Any, **_options: Any) -> Any:
+        return data
 
 
 @blueprint.get("/settings")
 @requires(May.MANAGE_SETTINGS)
+@conditional()
 @blueprint.response(200, SettingsOut)
 def read_settings() -> Any:
     """All settings, with their defaults. `ETag` is their version."""
@@ -121,6 +165,7 @@ def read_settings() -> Any:
 @blueprint.patch("/settings")
 @requires(May.MANAGE_SETTINGS)
 @idempotent
+@conditional("If-Match")
 @blueprint.arguments(SettingsIn)
 @blueprint.response(200, SettingsOut)
 def change_settings(changes: dict[str, Any]) -> Any:

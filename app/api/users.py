@@ -1,30 +1,26 @@
 """The users of a tenant, for its admins and for themselves."""
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import marshmallow as ma
-import orjson
-from flask import Response
 from flask.typing import ResponseReturnValue
 
-from analytics import privacy, redaction, user_changes
+from analytics import user_changes
 from analytics.metrics import user_metrics
 from analytics.scores import audit as action_audit
 from analytics.scores import ledger
-from app.api.blueprint import Blueprint, Schema, SliceIn, StrictBoolean
+from app.api.blueprint import SOMETIMES, Blueprint, Schema, SliceIn, StrictBoolean, matching
 from app.http import paging
 from app.http.auth import Actor, current_actor
 from app.http.boards import sees_names
 from app.http.rights import InsufficientScope, May, requires
-from app.http.services import services
-from app.http.transactions import actor_tx, after_commit, audit, idempotent
+from app.http.transactions import actor_tx, audit, idempotent
 from tenants import logs, profiles, registry, resets, suspensions, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
-from tenants.segments import MAX_SEGMENTS
+from tenants.segments import MAX_SEGMENTS, SEGMENT
 from tenants.settings import VisiblePages
 from tenants.users import Role, User
 
@@ -44,7 +40,9 @@ class UserOut(Schema):
     username = ma.fields.String(allow_none=True)
     email = ma.fields.String(allow_none=True)
     role = ma.fields.String(metadata={"enum": [role.value for role in Role]})
-    suspended = ma.fields.Function(lambda user: suspensions.is_suspended(user, now=utcnow()))
+    suspended = ma.fields.Function(
+        lambda user: suspensions.is_suspended(user, now=utcnow()), metadata={"type": "boolean"}
+    )
     suspended_until = SuspensionEnd(allow_none=True)
     segment = ma.fields.String(allow_none=True, metadata={"description": "the first of segments"})
     segments = ma.fields.List(ma.fields.String())
@@ -112,10 +110,14 @@ class UserChangeIn(ProfileIn):
         allow_none=True, metadata={"description": "when a suspension ends by itself; null: when it is lifted"}
     )
     segment = ma.fields.String(
-        allow_none=True, metadata={"description": "replaces the first of segments; null removes them all"}
+        allow_none=True,
+        metadata=matching(SEGMENT, description="replaces the first of segments; null removes them all"),
     )
     external_id = ma.fields.String(
-        allow_none=True, metadata={"description": "your own id for a user who logs in here; events refer to them by it"}
+        allow_none=True,
+        metadata=matching(
+            users.EXTERNAL_ID, description="your own id for a user who logs in here; events refer to them by it"
+        ),
     )
     bio = ma.fields.String(allow_none=True, validate=ma.validate.Length(max=1000))
     wallet = ma.fields.String(
@@ -139,12 +141,12 @@ class ResetTokenOut(Schema):
 class MeOut(Schema):
     kind = ma.fields.String(required=True, metadata={"enum": ["client", "user"]})
     tenant = ma.fields.String(required=True)
-    tenant_name = ma.fields.String()
+    tenant_name = ma.fields.String(metadata=SOMETIMES)
     id = ma.fields.String(required=True)
-    scopes = ma.fields.List(ma.fields.String())
-    roles = ma.fields.List(ma.fields.String())
+    scopes = ma.fields.List(ma.fields.String(), metadata={"description": "of a client", **SOMETIMES})
+    roles = ma.fields.List(ma.fields.String(), metadata={"description": "of a user", **SOMETIMES})
     sees = ma.fields.Enum(VisiblePages, by_value=True, metadata={"description": "which pages the caller may see"})
-    user = ma.fields.Nested(UserOut)
+    user = ma.fields.Nested(UserOut, metadata=SOMETIMES)
 
 
 class EntryOut(Schema):
@@ -183,18 +185,6 @@ class ActionEventOut(Schema):
 class ActionsOut(Schema):
     items = ma.fields.List(ma.fields.Nested(ActionEventOut))
     next_cursor = ma.fields.String(allow_none=True)
-
-
-class ErasedOut(Schema):
-    """What was erased."""
-
-    id = ma.fields.UUID()
-    erased_at = ma.fields.AwareDateTime()
-    likes = ma.fields.Integer()
-    sessions = ma.fields.Integer()
-    pages_owned = ma.fields.Integer()
-    quests = ma.fields.Integer()
-    audit_rows = ma.fields.Integer()
 
 
 # Fields whose new value is in the audit line; of other changed fields only the name.
@@ -329,50 +319,6 @@ def read_actions(query: dict[str, Any], user: str) -> Any:
         target = resolve_permitted(tx, user)
         rows = action_audit.of_user(tx, target.id, before=asked.after, limit=asked.fetch)
     return asked.answer(rows)
-
-
-@blueprint.get("/users/<user>/export")
-@requires(May.HANDLE_PERSONAL_DATA)
-@blueprint.doc(responses={"200": {"description": "all data about the user, as JSON"}})
-def export_user(user: str) -> Response:
-    """All data about a user."""
-    actor = current_actor()
-
-    def start() -> Iterator[bytes]:
-        with actor_tx() as tx:
-            target = resolve_permitted(tx, user)
-            if target.role == Role.ADMIN and not actor.is_admin:
-                raise Forbidden("Only an admin may see all data about an admin")
-            data = privacy.export(tx, target)
-        return iter([orjson.dumps(data, option=orjson.OPT_UTC_Z, default=str)])
-
-    return Response(
-        services().exports.begin(actor.tenant_id, start, stranger=str(actor.id) if actor.public_only else None),
-        content_type="application/json",
-        headers={"Content-Disposition": 'attachment; filename="plaudit-user.json"'},
-    )
-
-
-@blueprint.delete("/users/<user>")
-@requires(May.HANDLE_PERSONAL_DATA)
-@idempotent
-@blueprint.response(200, ErasedOut)
-def erase_user(user: str) -> Any:
-    """Erase a user's personal data and likes. The ledger stays, under an id that identifies nobody."""
-    actor = current_actor()
-    with actor_tx() as tx:
-        erased = privacy.erase(tx, resolve_permitted(tx, user), by_admin=actor.is_admin, now=utcnow())
-    after_commit(lambda: redaction.begin(actor.tenant_id, erased.user_id))
-    audit("user.erased", user=str(erased.user_id))
-    return {
-        "id": erased.user_id,
-        "erased_at": erased.at,
-        "likes": erased.likes,
-        "sessions": erased.sessions,
-        "pages_owned": erased.pages_owned,
-        "quests": erased.quests,
-        "audit_rows": erased.audit_rows,
-    }
 
 
 def _require_own_profile(reference: str, changes: dict[str, Any], actor: Actor) -> None:

@@ -12,7 +12,7 @@ from analytics.scoring import FORMULA, Weights
 from analytics.windows import Window
 from app.api.blueprint import Blueprint, Schema
 from app.http.auth import current_actor
-from app.http.conditional import expected_version
+from app.http.conditional import conditional, expected_version
 from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import Tx, utcnow
@@ -82,6 +82,7 @@ class PreviewOut(Schema):
 
 @blueprint.get("")
 @requires(May.MANAGE_SETTINGS)
+@conditional()
 @blueprint.response(200, WeightsOut)
 def read_weights() -> Any:
     """The current weights, how far they have been applied, and every version. `ETag` is the newest version."""
@@ -92,6 +93,7 @@ def read_weights() -> Any:
 @blueprint.put("")
 @requires(May.MANAGE_SETTINGS)
 @idempotent
+@conditional("If-Match")
 @blueprint.arguments(WeightsIn)
 @blueprint.response(200, WeightsOut)
 def change_weights(body: dict[str, Any]) -> Any:

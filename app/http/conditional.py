@@ -1,11 +1,25 @@
 """Conditional requests: `If-None-Match`, to get only what is new; `If-Match`, to change only what was read."""
 
 import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from flask import Response, request
 
 from app.http.answer_cache import CONDITIONAL_HEADERS, Answer
 from tenants.errors import Stale
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+def conditional(*headers: str) -> Callable[[View], View]:
+    """Declare for OpenAPI that a route answers with an `ETag`, and which of `If-None-Match` and `If-Match` it reads."""
+
+    def declare(view: View) -> View:
+        view.plaudit_conditional = frozenset({"ETag", *headers})  # type: ignore[attr-defined]
+        return view
+
+    return declare
 
 
 def if_changed(answer: Answer) -> Response:

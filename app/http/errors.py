@@ -23,6 +23,15 @@ MAX_FIELDS = 20
 MAX_FIELD_NAME_CHARS = 100
 MAX_MESSAGE_CHARS = 400
 
+
+class UpgradeRequired(domain.DomainError):
+    """A websocket's address, opened without asking for one."""
+
+    code = "upgrade_required"
+    title = "This is a websocket: open it with Upgrade: websocket"
+    headers = {"Upgrade": "websocket", "Connection": "Upgrade"}  # noqa: RUF012
+
+
 STATUS_OF: dict[type[domain.DomainError], HTTPStatus] = {
     domain.Malformed: HTTPStatus.BAD_REQUEST,
     domain.Unauthenticated: HTTPStatus.UNAUTHORIZED,
@@ -30,6 +39,7 @@ STATUS_OF: dict[type[domain.DomainError], HTTPStatus] = {
     domain.NotFound: HTTPStatus.NOT_FOUND,
     domain.Conflict: HTTPStatus.CONFLICT,
     domain.Stale: HTTPStatus.PRECONDITION_FAILED,
+    UpgradeRequired: HTTPStatus.UPGRADE_REQUIRED,
     domain.PreconditionRequired: HTTPStatus.PRECONDITION_REQUIRED,
     domain.TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     domain.WrongType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -53,11 +63,15 @@ CODE_OF_STATUS = {
     414: "too_large",
     415: "unsupported_media_type",
     422: "invalid",
+    426: "upgrade_required",
     428: "precondition_required",
     429: "rate_limited",
     431: "too_large",
     503: "unavailable",
 }
+
+# RFC 9110: every 401 says how to authenticate.
+CHALLENGE = 'Bearer realm="plaudit"'
 
 DETAIL_OF_STATUS = {
     404: "There is nothing at this address",
@@ -123,6 +137,8 @@ def answer_domain_error(error: domain.DomainError) -> Response:
     elif status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = "1"
     headers |= getattr(error, "headers", {})
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers.setdefault("WWW-Authenticate", CHALLENGE)
     return problem(
         status,
         code=error.code,

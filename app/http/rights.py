@@ -153,6 +153,7 @@ def requires_or_key(may: May) -> Callable[[View], View]:
             has_key = "X-Plaudit-Key" in request.headers or "key" in request.args
             return (by_key if has_key and "Authorization" not in request.headers else by_token)(*args, **kwargs)
 
+        guarded.plaudit_takes_key = True  # type: ignore[attr-defined]
         return _declare(guarded, may)  # type: ignore[return-value]
 
     return decorate
@@ -180,6 +181,11 @@ def requires(may: May) -> Callable[[View], View]:
 
 def declared(view: Callable[..., Any]) -> Access | May | None:
     return getattr(view, "plaudit_access", None)
+
+
+def takes_key(view: Callable[..., Any]) -> bool:
+    """Whether a publishable key is enough."""
+    return declared(view) is Access.KEY or getattr(view, "plaudit_takes_key", False)
 
 
 def _check_origin(key: ValidKey) -> None:

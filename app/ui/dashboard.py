@@ -38,10 +38,11 @@ def home() -> Any:
     return redirect("/dashboard", 302)
 
 
-@pages.get("/dashboard")
 @pages.get("/dashboard/<path:_view>")
+@blueprint.get("")
 @quiet
 @public
+@blueprint.response(200, {"type": "string"}, content_type="text/html")
 def page(_view: str = "") -> Response:
     """One page for every view: its scripts read from the address which one to show."""
     scripts = [name for name in assets().scripts("dashboard") if not name.startswith(NOT_PRELOADED)]

@@ -5,10 +5,11 @@ only the key's origins may show. Errors are shown in the widget itself, where th
 """
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import marshmallow as ma
-from flask import Blueprint, Response, render_template, request
+from flask import Response, render_template, request
 
 from analytics.boards import page_numbers, reading
 from analytics.boards.names import Board
@@ -16,12 +17,12 @@ from analytics.ingest import pages
 from analytics.ingest.pages import PageNotFound
 from analytics.metrics import SCORE, VIEWS, page_metrics
 from analytics.windows import Window
-from app.api.blueprint import Schema, load, metric_field
+from app.api.blueprint import Blueprint, Schema, load, metric_field
 from app.http import errors
 from app.http.answer_cache import OF_ANY_VERSION, Answer
 from app.http.auth import current_key, current_reader
 from app.http.boards import READS_PER_MINUTE, board_for, limit_reader, rows_as_json
-from app.http.conditional import if_changed
+from app.http.conditional import conditional, if_changed
 from app.http.edge import quiet
 from app.http.rights import public, publishable_key
 from app.http.services import services
@@ -29,7 +30,9 @@ from app.ui.assets import assets, serve
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import DomainError, Invalid
 
-blueprint = Blueprint("widgets", __name__, url_prefix="/embed")
+blueprint = Blueprint("widgets", __name__, url_prefix="/embed", description="Widgets for a tenant's own pages")
+
+View = TypeVar("View", bound=Callable[..., Any])
 
 FOR_A_MINUTE = "public, max-age=60, stale-while-revalidate=600"
 FOR_AN_HOUR = "public, max-age=3600"
@@ -56,6 +59,18 @@ class BadgeIn(Schema):
     label = ma.fields.String(validate=ma.validate.Length(1, 40))
 
 
+def widget(query: type[Schema], content_type: str) -> Callable[[View], View]:
+    """Document a widget: `load` reads its query, and whatever it refuses it shows in its own form."""
+    shown = {content_type: {"schema": {"type": "string"}}}
+    doc = blueprint.doc(
+        parameters=[{"in": "query", "schema": query}],
+        security=[{"key_in_query": []}],
+        responses={"4XX": {"description": "Why it is not shown", "content": shown}},
+    )
+    answer = blueprint.response(200, {"type": "string"}, content_type=content_type)
+    return lambda view: doc(answer(view))
+
+
 @blueprint.before_request
 def ignore_key_header() -> None:
     """The key must be in the address: caches store answers by their address."""
@@ -65,6 +80,8 @@ def ignore_key_header() -> None:
 @blueprint.get("/popular")
 @quiet
 @publishable_key
+@conditional("If-None-Match")
+@widget(PopularIn, "text/html")
 def popular() -> Response:
     """A list of the most popular public pages, to be shown in a frame."""
     query, reader = load(PopularIn(), request.args), current_reader()
@@ -87,6 +104,7 @@ def popular() -> Response:
 @blueprint.get("/popular.js")
 @quiet
 @public
+@blueprint.response(200, {"type": "string"}, content_type="text/javascript")
 def popular_script() -> Response:
     """The script that puts the list after its own tag."""
     return serve("embed/popular.js", cache_control=FOR_AN_HOUR)
@@ -95,6 +113,7 @@ def popular_script() -> Response:
 @blueprint.get("/badge/<external_id>.svg")
 @quiet
 @publishable_key
+@widget(BadgeIn, "image/svg+xml")
 def badge(external_id: str) -> Response:
     """How often a public page was viewed or liked, as a small image."""
     query, now = load(BadgeIn(), request.args), utcnow()

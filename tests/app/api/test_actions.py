@@ -5,9 +5,10 @@ from uuid import uuid4
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from tenants.db import utcnow
+from tenants.db import tenant_tx, utcnow
 from tests.people import Caller, client_of, user_of
 
 
@@ -99,3 +100,21 @@ def test_admins_list_the_actions_of_all_users(admin: Caller, player: Caller, cli
         assert admin("GET", f"/api/v1/actions?{query}").status_code == status, query
     assert player("GET", "/api/v1/actions").status_code == 403
     assert client_of(client, tenant, "stats:read", "users:write")("GET", "/api/v1/actions").status_code == 403
+
+
+def test_an_action_token_is_never_stored_and_so_never_sent_again(client: FlaskClient, tenant: str) -> None:
+    app, user = client_of(client, tenant), user_of(client, tenant)
+    app("PUT", "/api/v1/actions/catalog/post", json={"points": 5, "once_per_object": True, "requires_token": True})
+    wanted = {"user": user.id, "action_type": "post", "object": "doc-1"}
+    answers = [app("POST", "/api/v1/action-tokens", json=wanted, headers={"Idempotency-Key": "k-1"}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert all("Idempotent-Replay" not in answer.headers for answer in answers)
+    tokens = [answer.get_json()["action_token"] for answer in answers]
+    assert tokens[0] != tokens[1]
+    with tenant_tx(tenant) as tx:
+        assert tx.scalar(text("SELECT count(*) FROM idempotency_keys WHERE tenant_id = :t"), {"t": tenant}) == 0
+    paid = [user("PATCH", "/api/v1/scores", json={"action_token": token}) for token in tokens]
+    assert [answer.status_code for answer in paid] == [200, 409], "both together are paid once, with once_per_object"
+    documented = client.get("/api/openapi.json").get_json()["paths"]["/api/v1/action-tokens"]["post"]
+    assert "#/components/parameters/Idempotency-Key" not in str(documented)
+    assert "Idempotency-Key" in documented["description"]

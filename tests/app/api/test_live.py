@@ -17,9 +17,18 @@ TICKETS = "/api/v1/live/tickets"
 
 def test_the_api_says_where_the_sockets_are(client: FlaskClient, app_client: Caller, settings: Settings) -> None:
     assert app_client("POST", "/api/v1/live/tickets").get_json()["live_url"] == settings.live_url
-    answer = client.get("/ws/leaderboards?ticket=x")
+    answer = client.get("/ws/leaderboards?ticket=x", headers={"Connection": "Upgrade", "Upgrade": "websocket"})
     assert answer.status_code == 404
     assert settings.live_url in answer.get_json()["detail"]
+
+
+def test_a_websockets_address_without_an_upgrade_is_426(client: FlaskClient, settings: Settings) -> None:
+    for path in ("/ws/leaderboards", "/ws/scoreboard/top10?tenant=demo"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["Upgrade"]) == (426, "websocket")
+        problem = answer.get_json()
+        assert (answer.mimetype, problem["code"]) == ("application/problem+json", "upgrade_required")
+        assert settings.live_url in problem["detail"]
 
 
 def holder_of(answer: TestResponse) -> Holder:

@@ -58,11 +58,19 @@ def test_authlibs_client_works_with_basic_and_body(service: Service) -> None:
         ({"grant_type": "client_credentials", "scope": "everything"}, ("{id}", "{secret}"), 400, "invalid_scope"),
         ({"grant_type": "client_credentials", "scope": "admin"}, ("{id}", "{secret}"), 400, "invalid_scope"),
         ({"grant_type": "password"}, ("{id}", "{secret}"), 400, "unsupported_grant_type"),
-        ({}, ("{id}", "{secret}"), 400, "unsupported_grant_type"),
+        ({}, ("{id}", "{secret}"), 400, "invalid_request"),
+        ({"grant_type": ""}, ("{id}", "{secret}"), 400, "invalid_request"),
+        ({"grant_type": ["client_credentials"] * 2}, ("{id}", "{secret}"), 400, "invalid_request"),
+        ({"grant_type": "client_credentials", "scope": ["a", "a"]}, ("{id}", "{secret}"), 400, "invalid_request"),
     ],
 )
 def test_a_bad_token_request_is_refused_as_the_rfc_says(
-    client: FlaskClient, tenant: str, data: dict[str, str], auth: tuple[str, str] | None, status: int, error: str
+    client: FlaskClient,
+    tenant: str,
+    data: dict[str, str | list[str]],
+    auth: tuple[str, str] | None,
+    status: int,
+    error: str,
 ) -> None:
     app = client_of(client, tenant, "stats:read")
     filled = tuple(part.format(id=app.id, secret=app.secret) for part in auth) if auth else None
@@ -71,6 +79,7 @@ def test_a_bad_token_request_is_refused_as_the_rfc_says(
     body = answer.get_json()
     assert body["error"] == body["code"] == error
     assert body["request_id"]
+    assert answer.headers.get("WWW-Authenticate") == ('Basic realm="plaudit"' if status == 401 else None)
 
 
 def test_the_token_route_works_at_any_address_and_whatever_the_header(client: FlaskClient, tenant: str) -> None:
