@@ -15,6 +15,7 @@ from analytics.quests.topics import QuestTopic
 from app.http.auth import Reader
 from app.http.boards import user_fields
 from app.live.tops import Top
+from tenants.db import utcnow
 from tenants.errors import Forbidden, Unavailable
 from tenants.tickets import Holder
 
@@ -158,4 +159,6 @@ class Follower:
         followed.retry_in_s = min(2 * followed.retry_in_s, MAX_RETRY_S)
 
     def top_frames(self, followed: Followed, top: Top) -> Iterable[bytes]:
-        yield self.frame("top", topic=followed.board.topic, version=top.version, items=top.body)
+        """The rows, and which positions differ from what was sent before."""
+        fields = {"items": top.body, "changed_positions": top.changed_positions(followed.sent_rows)}
+        yield self.frame("top", topic=followed.board.topic, version=top.version, **fields, timestamp=utcnow())

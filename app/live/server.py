@@ -20,6 +20,7 @@ from flask_sock import Sock
 from simple_websocket import Server
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from werkzeug.routing.exceptions import WebsocketMismatch
 from wsproto.utilities import RemoteProtocolError
 
 from analytics.boards.names import Board
@@ -71,6 +72,7 @@ def create_live_app(settings: Settings | None = None) -> Flask:
     services.install(app, LiveServices(settings, signer, hub=Hub()))
     liveness.name_process("live")
     app.register_error_handler(RemoteProtocolError, _answer_bad_handshake)
+    app.register_error_handler(WebsocketMismatch, _answer_mismatch)
     # One connection may send many requests at once: other greenlets run between them.
     app.before_request(lambda: time.sleep(0))
     api = PlauditApi(app)
@@ -177,14 +179,15 @@ def stream() -> Response:
 
 def _events(follower: Follower, token: str) -> Iterator[bytes]:
     sent_at = time.monotonic()
-    yield b"retry: 2000\n\n"
+    retry = b"retry: 2000\n"  # with the first event: alone it would be none
     while True:
         follower.wake.clear()
         if follower.close_code is not None:
             break
         for frame in follower.frames():
             follower.sending_since = sent_at = time.monotonic()
-            yield b"id: %d.%s\ndata: %s\n\n" % (follower.seq, token.encode(), frame)
+            yield b"%bid: %d.%b\ndata: %b\n\n" % (retry, follower.seq, token.encode(), frame)
+            retry = b""
             follower.sending_since = None
         if time.monotonic() - sent_at >= COMMENT_EVERY_S:
             follower.sending_since = sent_at = time.monotonic()
@@ -245,17 +248,13 @@ class _Messages:
 
 @dataclass(eq=False)
 class _Scoreboard(Follower):
-    """Sends only the rows, and only when they changed; and which positions did."""
+    """Sends only the rows, and only when they changed."""
 
     confirms: bool = False
 
     def top_frames(self, followed: Followed, top: Top) -> Iterable[bytes]:
-        before = {row["rank"]: row for row in followed.sent_rows or []}
-        now = {row["rank"]: row for row in top.items}
-        changed = sorted(rank for rank in before.keys() | now.keys() if before.get(rank) != now.get(rank))
-        if changed or followed.sent_rows is None:
-            fields = {"items": top.body, "changed_positions": changed, "timestamp": utcnow()}
-            yield self.frame("top", topic=followed.board.topic, version=top.version, **fields)
+        if followed.sent_rows is None or top.changed_positions(followed.sent_rows):
+            yield from super().top_frames(followed, top)
 
 
 def _follower(kind: str, *, seq: int = 0) -> Follower:
@@ -340,6 +339,13 @@ def _parse(message: str | bytes) -> dict[str, Any]:
     return parsed
 
 
+def _answer_mismatch(error: WebsocketMismatch) -> Response:
+    """A socket's address in a plain request, which leaves its ticket unused; or an upgrade at another address."""
+    if "Upgrade" in request.headers:
+        return errors.answer_http_error(error)
+    return errors.answer_domain_error(errors.UpgradeRequired())
+
+
 def _answer_bad_handshake(_error: RemoteProtocolError) -> Response:
     if request.headers.get("Sec-WebSocket-Version") != "13":
         return errors.problem(
@@ -347,6 +353,6 @@ def _answer_bad_handshake(_error: RemoteProtocolError) -> Response:
             code="upgrade_required",
             title="The websocket protocol's version is not supported",
             detail="This server supports version 13",
-            headers={"Sec-WebSocket-Version": "13"},
+            headers={**errors.UpgradeRequired.headers, "Sec-WebSocket-Version": "13"},
         )
     return errors.answer_domain_error(Malformed("This is not a valid websocket handshake"))

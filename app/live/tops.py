@@ -21,11 +21,25 @@ MAX_ENTRIES = 200
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+Rows = list[dict[str, Any]]
+
+
+@dataclass(slots=True)
 class Top:
     version: int
-    items: list[dict[str, Any]]
+    items: Rows
     body: orjson.Fragment
+    # The rows that most followers were sent before, and which positions differ: computed once for all of them.
+    _compared: tuple[Rows | None, list[int]] | None = None
+
+    def changed_positions(self, before: Rows | None) -> list[int]:
+        """The positions whose rows differ from those that were sent before (None: nothing was)."""
+        compared = self._compared
+        if compared is None or compared[0] is not before:
+            old, new = ({row["rank"]: row for row in rows} for rows in (before or [], self.items))
+            changed = sorted(rank for rank in old.keys() | new.keys() if old.get(rank) != new.get(rank))
+            compared = self._compared = before, changed
+        return compared[1]
 
 
 @dataclass

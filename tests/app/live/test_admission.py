@@ -107,8 +107,10 @@ def test_a_key_follows_public_boards_from_its_origins(live: Live, client: FlaskC
 
 def test_a_malformed_handshake_is_a_problem_and_not_an_error_of_ours(live: Live, wiki: Caller) -> None:
     address = f"{live.url}/ws/leaderboards?ticket={ticket_for(wiki)}"
-    plain = requests.get(address, timeout=5)
-    assert plain.status_code == 400
+    plain = requests.get(address, timeout=5)  # leaves the ticket unused
+    assert (plain.status_code, plain.json()["code"]) == (426, "upgrade_required")
+    assert (plain.headers["Upgrade"], plain.headers["Connection"].lower()) == ("websocket", "upgrade")
+    assert plain.headers["Content-Type"] == "application/problem+json"
     half = requests.get(address, headers={"Connection": "Upgrade", "Upgrade": "websocket"}, timeout=5)
     assert (half.status_code, half.json()["code"]) == (426, "upgrade_required")
     address = f"{live.url}/ws/leaderboards?ticket={ticket_for(wiki)}"

@@ -1,6 +1,7 @@
 """Sockets and streams, on a real live process: what they are sent, and how they end."""
 
 import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -211,6 +212,24 @@ def test_a_stream_has_the_frames_of_a_socket(live: Live, wiki: Caller) -> None:
     like(wiki, "ann")
     frame = next(said)[1]
     assert (frame["type"], frame["topic"], frame["version"], frame["seq"]) == ("invalidated", TOPIC, 1, 3)
+    answer.close()
+
+
+def test_a_stream_of_the_best_users_has_what_the_scoreboard_has(live: Live, client: FlaskClient, wiki: Caller) -> None:
+    wiki("PUT", "/api/v1/actions/catalog/post", json={"points": 5})
+    ann, ben = user_of(client, wiki.tenant), user_of(client, wiki.tenant)
+    award(wiki, ann)
+    answer = opened(live, f"topic=users:all:points&top=10&ticket={ticket_for(ann)}")
+    lines = answer.iter_lines(chunk_size=1, decode_unicode=True)
+    first = [next(lines), next(lines), next(lines), next(lines)]
+    assert [line.partition(":")[0] for line in first] == ["retry", "id", "data", ""], "retry is of the first event"
+    said = events(answer)
+    top = next(message for _, message in said if message["type"] == "top")
+    assert ([row["user"]["id"] for row in top["items"]], top["changed_positions"]) == ([ann.id], [1])
+    award(wiki, ben)
+    top = next(message for _, message in said if message["type"] == "top")
+    assert top["changed_positions"] == [2], "ann's position stays as it was"
+    assert datetime.fromisoformat(top["timestamp"]).tzinfo is not None
     answer.close()
 
 
