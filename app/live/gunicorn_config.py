@@ -5,6 +5,7 @@ import logging
 import sys
 import threading
 import time
+from http import HTTPStatus
 from typing import Any
 
 from app.run.launcher import die_with_parent
@@ -15,10 +16,13 @@ from tenants.quick_exit import run_and_exit
 
 def post_worker_init(worker: Any) -> None:
     """Start the hub; and when the worker is stopped, close every connection cleanly while there is time."""
+    from gunicorn import util
+
     from app.live.hub import RESTARTING
     from app.live.services import live_services_of
 
     gc.enable()
+    util.write_error = write_problem  # instead of a page of HTML
     hub = live_services_of(worker.wsgi).hub
     hub.start()
 
@@ -28,6 +32,18 @@ def post_worker_init(worker: Any) -> None:
         hub.end_all(RESTARTING)
 
     threading.Thread(target=watch, name="close-connections", daemon=True).start()
+
+
+def write_problem(sock: Any, status: int, _reason: str, _message: str) -> None:
+    """Refuse what gunicorn cannot read, in the form of every other refusal."""
+    from gunicorn import util
+
+    from app.http.errors import DETAIL_OF_STATUS
+    from app.server.answers import refusal
+
+    detail = DETAIL_OF_STATUS.get(status, "This request cannot be read")
+    head, body = refusal(HTTPStatus(status), detail)
+    util.write_nonblock(sock, head + b"Connection: close\r\n\r\n" + body)
 
 
 def post_fork(server: Any, _worker: Any) -> None:

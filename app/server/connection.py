@@ -3,7 +3,7 @@
 llhttp parses (by httptools); everything here runs on the event loop, in the connection's own callbacks. A request is
 handled once its body was received, or at once if that is long: then the body waits in the client's socket until
 somebody reads it (`app.server.bodies`). What a client sends beyond what is being handled waits in its socket too, and
-so does the next request of one who does not read its answers. So a connection never has more in memory than its bounds.
+so does the next request of one who does not read its answers: a connection never has more in memory than its bounds.
 
 Why not one of the usual servers: granian hands each request from its own thread to the loop's, and those two take turns
 at the interpreter; half of what a kept read or a single view cost was that (docs/performance.md). Those that parse on
@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from app.http import request_counts
+from app.http import edge, request_counts
 from app.server.answers import refusal
 from app.server.bodies import MAX_RECEIVE_S, Body
 from app.server.requests import ENVIRON, VERSIONS, Environ, Request, key_of, same_framing
@@ -334,11 +334,11 @@ class Connection(asyncio.Protocol):
                 self._body.break_off()
             self._end_requests()
             return
+        status, detail = HTTPStatus.BAD_REQUEST, f"This is not a request of HTTP/1.1: {str(error)[:100]}"
         if isinstance(error, _HeadTooLarge) or isinstance(error.__context__, _HeadTooLarge):
-            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            is_address = len(self._url) > edge.MAX_TARGET_CHARS
+            status = HTTPStatus.REQUEST_URI_TOO_LONG if is_address else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             detail = f"A request may have {MAX_HEADERS} headers, and with its address {MAX_HEAD_BYTES} bytes of them"
-        else:
-            status, detail = HTTPStatus.BAD_REQUEST, f"This is not a request of HTTP/1.1: {str(error)[:100]}"
         head, body = refusal(status, detail)
         self._transport.write(b"".join((head, self.site.date, b"Connection: close\r\n\r\n", body)))
         request_counts.add("(any)", "(none)", status.value, 0.0)
