@@ -21,24 +21,37 @@ LOCK_TIMEOUT = "10s"
 
 
 def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "head") -> tuple[str | None, str]:
-    """Upgrade as the owner, in one transaction. Returns the old and new revisions. Safe to run twice, or at once."""
-    with engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
-        # A migration waits this long for a locked table, then fails: while it waits, all other queries wait behind it.
-        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"))
-        before = current_revision(connection)
-        if before is not None and before > head_revision():
-            raise Conflict(
-                f"The database is at schema {before}, newer than this release's {head_revision()}: upgrade Plaudit"
-            )
-        if before != head_revision():
-            _upgrade(connection, revision)
-        connection.execute(text(f"GRANT SELECT ON alembic_version TO {SERVICE_ROLE}, {PLATFORM_ROLE}"))
-        if connection.scalar(text("SELECT to_regproc('make_month_of_actions') IS NOT NULL")):
-            connection.execute(_CREATE_NEXT_MONTHS)  # an old backup has no partition for today
-        if service_url:
-            _grant_roles(connection, make_url(service_url).username)
-        return before, current_revision(connection) or head_revision()
+    """Upgrade as the owner. Returns the old and new revisions. Safe to run twice, or at once.
+
+    Each migration of an existing database is a transaction of its own, so that no table is locked for longer than its
+    own migration takes; one that fails leaves the database at the revision before it, which every release can use. A
+    new database is created in one.
+    """
+    wanted = head_revision() if revision == "head" else revision
+    revisions: list[str | None] = []
+    while not revisions or (revisions[-1] or "") < wanted:
+        with engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
+            # A migration waits this long for a locked table, then fails: all other queries wait behind it meanwhile.
+            connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"))
+            before = current_revision(connection)
+            if before is not None and before > head_revision():
+                raise Conflict(
+                    f"The database is at schema {before}, newer than this release's {head_revision()}: upgrade Plaudit"
+                )
+            if before is None or before < wanted:
+                _upgrade(connection, wanted if before is None else "+1")
+            revisions += [before, current_revision(connection)]
+            _finish(connection, service_url)
+    return revisions[0], revisions[-1] or wanted
+
+
+def _finish(connection: Connection, service_url: str | None) -> None:
+    connection.execute(text(f"GRANT SELECT ON alembic_version TO {SERVICE_ROLE}, {PLATFORM_ROLE}"))
+    if connection.scalar(text("SELECT to_regproc('make_month_of_actions') IS NOT NULL")):
+        connection.execute(_CREATE_NEXT_MONTHS)  # an old backup has no partition for today
+    if service_url:
+        _grant_roles(connection, make_url(service_url).username)
 
 
 def _upgrade(connection: Connection, revision: str) -> None:

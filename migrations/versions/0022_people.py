@@ -1,7 +1,7 @@
 """Suspensions that end by themselves; who likes a page and what a user likes, and the audit of all users, by an index.
 
-The indexes of likes and of the audit are built anew with the columns by which their lists are ordered. Meanwhile likes
-and actions wait; reads do not, but for a moment at the end.
+The indexes of likes and of the audit are built anew with the columns by which their lists are ordered: first, since
+likes and actions wait meanwhile; reads do not, but for a moment at the end.
 """
 
 import sqlalchemy as sa
@@ -14,17 +14,17 @@ IS_SUSPENDED = "u.suspended_at IS NOT NULL"
 
 
 def upgrade() -> None:
+    is_liked = sa.text("liked_at IS NOT NULL")
+    build_anew("ix_page_likes_page_time", "page_likes", ["page_id", "liked_at", "user_id"], where=is_liked)
+    build_anew("ix_page_likes_user", "page_likes", ["user_id", "liked_at", "page_id"])
+    build_anew("ix_action_events_user", "action_events", ["user_id", "received_at", "id"])
+    op.create_index("ix_action_events_type", "action_events", ["tenant_id", "action_type", "received_at", "id"])
     op.add_column("users", sa.Column("suspended_until", sa.DateTime(timezone=True)))
     is_ending = sa.text("suspended_until IS NOT NULL")
     op.create_index("ix_users_suspended_until", "users", ["suspended_until"], postgresql_where=is_ending)
     # As in 0017, but for a suspension that has ended.
     in_effect = f"({IS_SUSPENDED} AND (u.suspended_until IS NULL OR u.suspended_until > _now))"
     change_function("read_claim_facts", IS_SUSPENDED, in_effect)
-    is_liked = sa.text("liked_at IS NOT NULL")
-    build_anew("ix_page_likes_page_time", "page_likes", ["page_id", "liked_at", "user_id"], where=is_liked)
-    build_anew("ix_page_likes_user", "page_likes", ["user_id", "liked_at", "page_id"])
-    build_anew("ix_action_events_user", "action_events", ["user_id", "received_at", "id"])
-    op.create_index("ix_action_events_type", "action_events", ["tenant_id", "action_type", "received_at", "id"])
 
 
 def change_function(name: str, old: str, new: str) -> None:

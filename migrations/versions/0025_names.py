@@ -14,8 +14,6 @@ from tenants.db import SERVICE_ROLE
 revision = "0025"
 down_revision = "0024"
 
-MAX_SEGMENTS = 8
-
 # What events say of their users. A lock is a write too: only rows that will change are locked, by id.
 APPLY_PROFILES = """
 CREATE FUNCTION apply_profiles(
@@ -95,15 +93,6 @@ def upgrade() -> None:
         none = sa.text("'{}'::text[]")
         op.add_column(table, sa.Column("segments", ARRAY(sa.Text), nullable=False, server_default=none))
         op.add_column(table, sa.Column("profile_changed_at", sa.DateTime(timezone=True)))
-        # One index for each place and not a GIN index: `@>` is not leakproof, so under row-level security it would not
-        # be used; nor can it begin with the tenant.
-        for place in range(2, MAX_SEGMENTS + 1):
-            op.create_index(
-                f"ix_{table}_segment_{place}",
-                table,
-                ["tenant_id", sa.text(f"(segments[{place}])")],
-                postgresql_where=sa.text(f"segments[{place}] IS NOT NULL"),
-            )
     op.add_column("users", sa.Column("display_name", sa.Text))
     op.execute(BLANK_ERASED)
     op.execute("""

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 import migrations.versions
+from migrations import run
 from migrations.head import head_revision
 from migrations.run import migrate
 from tenants.errors import Conflict
@@ -31,6 +32,24 @@ def test_of_two_at_once_one_migrates_and_a_newer_schema_is_refused(engine: Engin
         tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))  # as a later release leaves it
     with pytest.raises(Conflict, match="schema 9999, newer than this release's"):
         migrate(engine)
+
+
+def test_each_migration_is_kept_when_a_later_one_fails(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So none holds its locks while the next one works."""
+    migrate_up_to(engine, "visitors", before=True)
+    upgrade = run._upgrade
+    steps: list[str] = []
+
+    def fail_at_the_third(connection: Connection, revision: str) -> None:
+        steps.append(revision)
+        if len(steps) == 3:
+            raise ZeroDivisionError
+        upgrade(connection, revision)
+
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(run, "_upgrade", fail_at_the_third)
+        migrate(engine)
+    assert migrate(engine) == ("0020", head_revision())
 
 
 def test_a_start_on_a_migrated_database_does_not_load_alembic(engine: Engine) -> None:
