@@ -75,6 +75,16 @@ class GroupCommit:
         The outcomes of its claims are in `request.payments`.
         """
         request.prepare()
+        is_written = False
+        try:
+            self._write(request)
+            is_written = True
+        finally:
+            request.give_back(is_written=is_written)
+        request.run_after_commit()
+        return request.outcomes
+
+    def _write(self, request: WriteRequest) -> None:
         with self._lock:
             self._admit(request)
             own = Waiting(request, self._lane_of(request.tenant_id))
@@ -89,11 +99,8 @@ class GroupCommit:
         finally:
             with self._lock:
                 self._leave(request)
-            request.give_back()
         if request.error is not None:
             raise request.error
-        request.run_after_commit()
-        return request.outcomes
 
     @property
     def items_in_flight(self) -> int:

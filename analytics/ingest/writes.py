@@ -137,12 +137,12 @@ class WriteRequest:
             per_minute = self.settings.limits.app_actions_per_minute
             self.app_actions = score_limits.take_app_actions(self.tenant_id, per_minute, by_app)
 
-    def give_back(self) -> None:
-        """Once it is written, or was not: replays and refused claims use up nothing of the tenant's limit."""
+    def give_back(self, *, is_written: bool = True) -> None:
+        """Afterwards: what was not written, replays and refused claims use up nothing of the tenant's limit."""
         taken, self.app_actions = self.app_actions, None
         if taken is not None:
             paid = sum(isinstance(payment, Payment) and not payment.is_replay for payment in self.payments)
-            score_limits.give_back_app_actions(self.tenant_id, taken.amount - paid)
+            score_limits.give_back_app_actions(self.tenant_id, taken.amount - (paid if is_written else 0))
 
     def run_after_commit(self) -> None:
         for call in self.after_commit:
@@ -153,7 +153,7 @@ class WriteRequest:
 
 
 def apply(tx: Tx, request: WriteRequest) -> None:
-    """Write one request inside a transaction that the caller commits."""
+    """Write one request inside a transaction that the caller commits; or, if it is rolled back, gives back."""
     request.prepare()
     write = TenantWrite(tx.tenant, [request])
     write.write(tx)

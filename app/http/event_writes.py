@@ -1,6 +1,7 @@
 """Writing events from a route: through the group commit."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from flask import request
 
@@ -8,6 +9,7 @@ from analytics.ingest import writes
 from analytics.ingest.writes import Outcome, WriteRequest
 from app.http.auth import WRITTEN, BadCredentials
 from app.http.services import services
+from app.http.transactions import after_rollback
 from tenants.db import current_tx
 from tenants.signing import BadToken
 
@@ -23,6 +25,7 @@ def write(write_request: WriteRequest) -> Sequence[Outcome]:
             write_request.outcomes, write_request.payments = written.outcomes, written.payments
             write_request.error = written.error
         elif (tx := current_tx()) is not None:
+            after_rollback(partial(write_request.give_back, is_written=False))
             writes.apply(tx, write_request)
         else:
             services().ingest.write(write_request)

@@ -43,9 +43,10 @@ def idempotent(view: View) -> View:
         )
         try:
             return _answer_once(identity, lambda: make_response(view(*args, **kwargs)))
-        except DomainError:
-            for record in g.pop("after_refusal", ()):
-                record()
+        except BaseException as error:
+            refused = g.pop("after_refusal", [])
+            for call in [*g.pop("after_rollback", []), *(refused if isinstance(error, DomainError) else [])]:
+                call()
             raise
 
     answer.plaudit_idempotent = True  # type: ignore[attr-defined]
@@ -80,6 +81,11 @@ def after_refusal(call: Callable[[], None]) -> None:
         g.setdefault("after_refusal", []).append(call)
     else:
         call()
+
+
+def after_rollback(call: Callable[[], None]) -> None:
+    """Call this if the open transaction of an idempotent request is not committed, for whatever reason."""
+    g.setdefault("after_rollback", []).append(call)
 
 
 def audit(action: str, **data: Any) -> None:

@@ -7,6 +7,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from analytics.ingest.writes import TenantWrite
+from app.http.services import services_of
+from tenants import idempotency
 from tenants.db import tenant_tx
 from tenants.errors import Unavailable
 from tests.analytics.conftest import make_page, views_of
@@ -58,6 +61,27 @@ def test_an_apps_actions_are_under_the_tenants_limit_and_not_under_the_users(
     assert 1 <= int(more.headers["Retry-After"]) <= 120
     assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"] == {"limited": 5}
     assert [player("POST", UPDATE, json=claim_of()).status_code for _ in range(11)] == [200] * 10 + [429]
+
+
+def test_a_batch_that_is_not_written_uses_up_nothing_of_the_limit(
+    app: Flask, admin: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable
+
+    admin("PATCH", "/api/v1/settings", json={"limits": {"app_actions_per_minute": 40}})
+    batch = {"events": [{"type": "action", "action_type": "post", "user": "ada"}] * 40}
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotency, "keep", refuse)
+        key = {"Idempotency-Key": "again"}
+        assert admin("POST", "/api/v1/events", json=batch, headers=key).status_code == 503, "rolled back"
+    with monkeypatch.context() as patch:
+        patch.setattr(services_of(app).ingest, "_max_items", 10)
+        assert admin("POST", "/api/v1/events", json=batch).status_code == 503, "not admitted"
+    with monkeypatch.context() as patch:
+        patch.setattr(TenantWrite, "follow_commit", refuse)  # after the claims were paid, before the commit
+        assert admin("POST", "/api/v1/events", json=batch).status_code == 503, "not committed"
+    assert admin("POST", "/api/v1/events", json=batch).get_json()["accepted"] == 40
 
 
 def test_what_an_app_says_of_an_action_is_in_the_audit(admin: Caller) -> None:
