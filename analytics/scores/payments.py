@@ -226,7 +226,8 @@ class Cashier:
         reached = {row.user_id: row.reached_at for row in self._pending}
         entries = [self._entry(new, reached.get(new.user_id)) for new in self._new]
         paid = {str(new.user_id): entry for new, entry in zip(self._new, entries, strict=True)}
-        asked = [entry for new, entry in zip(self._new, entries, strict=True) if new.shows_rank]
+        # Of two payments of a user both answers have the rank at the commit.
+        asked = [paid[str(new.user_id)] for new in self._new if new.shows_rank]
         return RankQuestion(board, asked, {**ranks.current_entries(self._pending), **paid})
 
     def _entry(self, new: NewPayment, reached_before: datetime | None) -> Entry:
