@@ -12,7 +12,7 @@ from tenants.db import Tx, tenant_tx
 from tenants.users import User
 
 # What decides on which boards a user is, and what rows show of them.
-SHOWN_ON_BOARDS = frozenset({"segment", "segments", "suspended"}) | profiles.SHOWN
+SHOWN_ON_BOARDS = frozenset({"segment", "segments", "suspended", "suspended_until"}) | profiles.SHOWN
 
 
 @dataclass(frozen=True)

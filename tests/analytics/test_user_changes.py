@@ -24,6 +24,7 @@ from workers import jobs
         ({"segment": "north"}, True),
         ({"segments": ["north", "pro"]}, True),
         ({"suspended": True}, True),
+        ({"suspended_until": None}, True),
         ({"display_name": "Ada"}, True),
         ({"avatar_url": "https://pictures.example/ada.png"}, True),
         ({"bio": "new"}, False),
