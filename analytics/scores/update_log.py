@@ -25,7 +25,8 @@ class UpdateLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._second = 0
-        self._seen = 0
+        self._seen = 0  # in this second
+        self._above = 0  # of all seconds, those above the rate
 
     def record(self, tenant_id: str, payments: Sequence[Payment]) -> None:
         """Committed payments. Called by the event loop and by threads."""
@@ -35,14 +36,13 @@ class UpdateLog:
             second = int(self._clock())
             if second != self._second:
                 self._second, self._seen = second, 0
-            first = self._seen
+            start = min(max(MAX_LINES_PER_S - self._seen, 0), len(payments))
+            above = self._above
             self._seen += len(payments)
-        if first < MAX_LINES_PER_S:
-            for payment in payments[: MAX_LINES_PER_S - first]:
-                _log(tenant_id, payment)
-        # Of those above, the hundredth, the two hundredth, …
-        above = max(first - MAX_LINES_PER_S, 0)
-        start = max(MAX_LINES_PER_S - first, 0)
+            self._above += len(payments) - start
+        for payment in payments[:start]:
+            _log(tenant_id, payment)
+        # Of those above, the hundredth, the two hundredth, …: also where no second has a hundred of them.
         for place in range(start + SAMPLED - 1 - above % SAMPLED, len(payments), SAMPLED):
             _log(tenant_id, payments[place], sampled=SAMPLED)
 

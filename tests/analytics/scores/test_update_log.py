@@ -58,6 +58,17 @@ def test_above_a_rate_lines_stand_for_many(logged: Lines) -> None:
     }
 
 
+def test_updates_a_little_above_the_rate_are_counted_over_the_seconds(logged: Lines) -> None:
+    clock = [1000.0]
+    updates, tenant = UpdateLog(clock=lambda: clock[0]), str(uuid4())
+    for _ in range(10):
+        updates.record(tenant, payments(MAX_LINES_PER_S + 40))
+        clock[0] += 1
+    counts = [line["data"].get("sampled", 1) for line in logged() if line["tenantId"] == tenant]
+    assert sum(counts) == 10 * (MAX_LINES_PER_S + 40)
+    assert counts.count(SAMPLED) == 4
+
+
 def test_many_updates_cost_microseconds_each() -> None:
     updates, batch = UpdateLog(clock=lambda: 1000.0), payments(64)
     updates.record("t1", batch)
