@@ -39,6 +39,10 @@ class Corrected:
     delta: int
     score: int
 
+    def logged(self) -> dict[str, int | str]:
+        """For the log: without the reason, which may be personal, and erasure does not reach logs."""
+        return {"entry_id": self.entry_id, "account": self.account, "delta": self.delta}
+
 
 def correct(tx: Tx, user_id: UUID, metric: Metric, delta: int, *, reason: str, by: str, now: datetime) -> Corrected:
     """Add an entry to the metric's account. `by`: the admin, for the audit."""

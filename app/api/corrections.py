@@ -62,5 +62,5 @@ def correct_score(body: dict[str, Any], user: str) -> Any:
             by=actor.caller,
             now=utcnow(),
         )
-    audit("score.corrected", user=str(target.id), reason=body["reason"], **vars(corrected))
+    audit("score.corrected", user=str(target.id), **corrected.logged())
     return corrected

@@ -292,7 +292,7 @@ def user_correct(
     with inside(data_dir, tenant_id) as tx:
         target = users.by_username(tx, reference) or users.find(tx, reference)
         corrected = corrections.correct(tx, target.id, metric, delta, reason=reason, by="command line", now=utcnow())
-    audit("score.corrected", tenant_id, user=str(target.id), reason=reason, **vars(corrected))
+    audit("score.corrected", tenant_id, user=str(target.id), **corrected.logged())
     show(
         {"user": str(target.id), **vars(corrected)},
         as_json=as_json,

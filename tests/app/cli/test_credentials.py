@@ -47,6 +47,7 @@ def test_users_from_the_command_line(tenant: str, on_ours: Run) -> None:
     corrected = on_ours(*correction, "--delta", "7", "--json")
     assert json.loads(corrected.stdout)["score"] == 7, corrected.stderr
     assert "audit.score.corrected" in corrected.stderr
+    assert "by hand" not in corrected.stderr
     assert "below 0" in on_ours(*correction, "--delta", "-8").stderr
 
 
