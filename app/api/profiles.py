@@ -4,7 +4,8 @@ from typing import Any
 
 from analytics import user_changes
 from app.api.blueprint import Blueprint
-from app.api.users import ProfileIn, UserOut
+from app.api.users import ProfileIn, UserOut, shown_to
+from app.http.auth import current_actor
 from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import utcnow
@@ -28,6 +29,7 @@ def put_user(profile: dict[str, Any], user: str) -> Any:
         raise Invalid.field("user", "a user of your own, ext:<your id>; PATCH changes any user")
     with actor_tx() as tx:
         put = user_changes.put_external(tx, user.removeprefix("ext:"), profile, now=utcnow())
+        shown = shown_to(current_actor(), tx, put.user)
     if put.changed:
-        audit("user.profile_changed", user=str(put.user.id), changed=put.changed)
-    return (put.user, 201) if put.is_new else (put.user, 200)
+        audit("user.profile_changed", user=str(shown.id), changed=put.changed)
+    return (shown, 201) if put.is_new else (shown, 200)

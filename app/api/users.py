@@ -17,7 +17,7 @@ from app.http.auth import Actor, current_actor
 from app.http.boards import sees_names
 from app.http.rights import InsufficientScope, May, requires
 from app.http.transactions import actor_tx, audit, idempotent
-from tenants import logs, profiles, registry, resets, suspensions, users
+from tenants import logs, profiles, registry, resets, suspensions, throttle, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden
 from tenants.segments import MAX_SEGMENTS, SEGMENT
@@ -191,6 +191,7 @@ class ActionsOut(Schema):
 RIGHTS = frozenset({"role", "suspended", "segment", "segments", "sees_private"})
 # What members may change of themselves.
 OWN_PROFILE = frozenset({"display_name", "avatar_url", "bio", "wallet", "email"})
+EMAILS_PER_MINUTE = throttle.per_minute(5)
 
 
 class OwnRights(Conflict):
@@ -242,7 +243,7 @@ def get_user(user: str) -> Any:
     """
     actor = current_actor()
     with actor_tx() as tx:
-        target = resolve(tx, user, actor)
+        target = shown_to(actor, tx, resolve(tx, user, actor))
     is_own = actor.kind == "user" and target.id == actor.user_id
     if actor.public_only and not is_own:  # a tenant's own id for a user may be an e-mail address
         if user.startswith("ext:"):
@@ -250,9 +251,6 @@ def get_user(user: str) -> Any:
         target.external_id = None
         if not sees_names(actor.reader):
             target.display_name = target.avatar_url = None
-    if not actor.is_admin and not is_own:
-        for name in ("email", "sees_private"):
-            setattr(target, name, None)  # in this answer only: the transaction has ended
     return target
 
 
@@ -264,12 +262,15 @@ def get_user(user: str) -> Any:
 def change_user(changes: dict[str, Any], user: str) -> Any:
     """Set a user's role, segment, names, profile, what they see, or suspend them: their sessions end at once.
 
-    A suspension ends at `suspended_until`, or when it is lifted. Members change their own `avatar_url`, `bio`, `wallet`
-    and `email`.
+    A suspension ends at `suspended_until`, or when it is lifted. Members change their own `display_name`,
+    `avatar_url`, `bio`, `wallet` and `email`.
     """
     actor, now = current_actor(), utcnow()
     if not actor.is_admin:
         _require_own_profile(user, changes, actor)
+        if "email" in changes:  # the answer says whether somebody has the address
+            key = (actor.tenant_id, actor.id)
+            throttle.require("email", EMAILS_PER_MINUTE, *key, detail="Too many changes of the address in a minute")
     with actor_tx() as tx:
         target = resolve(tx, user, actor)
         own = actor.kind == "user" and target.id == actor.user_id
@@ -328,6 +329,15 @@ def _require_own_profile(reference: str, changes: dict[str, Any], actor: Actor) 
     refused = sorted(changes.keys() - OWN_PROFILE)
     if refused:
         raise AdminsOnly.fields(dict.fromkeys(refused, "only an admin may change it"))
+
+
+def shown_to(actor: Actor, tx: Tx, user: User) -> User:
+    """The user as an answer shows them. What is blanked, here or by the caller, is not written."""
+    tx.expunge(user)
+    if not actor.is_admin and not (actor.kind == "user" and user.id == actor.user_id):
+        user.email = None
+        user.sees_private = None  # type: ignore[assignment]
+    return user
 
 
 def resolve_permitted(tx: Tx, reference: str) -> User:

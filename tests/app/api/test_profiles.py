@@ -127,6 +127,13 @@ def test_put_makes_or_changes_a_user_of_the_tenants_own(admin: Caller, client: F
     ):
         refused = writer("PUT", path, json=body)
         assert (refused.status_code, list(refused.get_json()["errors"])) == (422, [field]), path
+    private = {"email": "ada@example.org", "sees_private": True}
+    admin("PATCH", "/api/v1/users/ext:ada", json=private)
+    for key in ({}, {"Idempotency-Key": "k1"}):  # in a transaction of its own, and in that which keeps the answer
+        shown = writer("PUT", "/api/v1/users/ext:ada", json={"segments": ["eu"]}, headers=key).get_json()
+        assert {name: shown[name] for name in private} == dict.fromkeys(private), "as GET, for who is no admin"
+        by_admin = admin("PUT", "/api/v1/users/ext:ada", json={}).get_json()
+        assert {name: by_admin[name] for name in private} == private
     member = user_of(client, tenant)
     for caller in (member, client_of(client, tenant, "stats:read", "events:write")):
         assert caller("PUT", "/api/v1/users/ext:ada", json={}).status_code == 403

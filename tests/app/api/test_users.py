@@ -74,6 +74,20 @@ def test_members_change_their_own_profile_and_nothing_that_is_not_theirs_to_say(
     assert client_of(client, tenant, "users:write")("PATCH", f"/api/v1/users/{other.id}", json={}).status_code == 403
 
 
+def test_members_cannot_try_many_addresses_to_learn_which_are_registered(
+    admin: Caller, client: FlaskClient, tenant: str
+) -> None:
+    member, other = user_of(client, tenant), user_of(client, tenant)
+    tried = [member("PATCH", "/api/v1/users/me", json={"email": f"a{number}@example.org"}) for number in range(6)]
+    assert [answer.status_code for answer in tried] == [200] * 5 + [429]
+    assert "Retry-After" in tried[-1].headers
+    assert member("PATCH", "/api/v1/users/me", json={"bio": "x"}).status_code == 200
+    assert other("PATCH", "/api/v1/users/me", json={"email": "b@example.org"}).status_code == 200
+    for number in range(6):
+        path, body = f"/api/v1/users/{member.id}", {"email": f"c{number}@example.org"}
+        assert admin("PATCH", path, json=body).status_code == 200, "admins see all addresses anyway"
+
+
 def test_admins_change_usernames_of_others(admin: Caller, client: FlaskClient, tenant: str) -> None:
     user_of(client, tenant, username="taken")
     user = user_of(client, tenant, username="before")
