@@ -63,7 +63,8 @@ def test_a_run_is_judged_by_its_thresholds_and_leaves_nothing_behind(instance: I
     assert "FAILED: p99 of" in output, output + errors
     assert output.count("FAILED") == 1, output + errors
     assert "Board lag: p50" in output
-    assert "limits.score_updates_per_minute is 10000 instead of" in output
+    assert "integrity.points_per_hour is 1000000000 instead of" in output
+    assert "score_updates_per_minute" not in output
     assert "Requests: 0," not in output
     assert left(instance) == before
     assert before["pages"] == before["actions"] == before["users"] == []
