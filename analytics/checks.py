@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from analytics.boards import checking as boards
+from analytics.boards import user_numbers
 from analytics.boards.checking import Difference, Report
 from analytics.ingest import unknown_addresses
 from analytics.quests import checking as quests
@@ -10,9 +11,9 @@ from tenants.db import tenant_tx
 
 
 def check(tenant_id: str, *, now: datetime) -> Report:
-    """Compare everything of one tenant: numbers, ledgers and boards, what people did in quests, unknown addresses."""
+    """Compare everything of one tenant: numbers, ledgers, boards, how users are shown, quests, unknown addresses."""
     report = boards.check(tenant_id, now=now)
     with tenant_tx(tenant_id) as tx:
-        for part in (quests, unknown_addresses):
+        for part in (user_numbers, quests, unknown_addresses):
             report.differences += [Difference(tenant_id, *found) for found in part.differences(tx)]
     return report

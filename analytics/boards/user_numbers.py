@@ -6,7 +6,7 @@ in the same millisecond the one with the smaller id; the value stays the plain n
 is that of the newest entry in the window. Since a member changes with its time, Redis also keeps user id → member.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -155,6 +155,20 @@ def save(tx: Tx, changes: Sequence[UserChange], *, now: datetime) -> None:
             )
 
 
+def differences(tx: Tx) -> Iterator[tuple[str, str, Any, Any]]:
+    """For `plaudit check`: users who are not late, whose saved profile or segments are not theirs.
+
+    Where, who, found and expected.
+    """
+    for row in tx.execute(_DIFFERENCES, {"tenant": tx.tenant}):
+        user, found, expected = f"user {row.user_id}", _saved_segments(row), segments.of_user(row.segment, row.segments)
+        if {*found} != {*expected}:
+            yield "user_stats.segments", user, " ".join(found) or "none", " ".join(expected) or "none"
+        if row.saved_profile_changed_at != row.profile_changed_at:
+            where = "user_stats.profile_changed_at"
+            yield where, user, row.saved_profile_changed_at, row.profile_changed_at
+
+
 def _compute_sql(source: Ledger) -> TextClause:
     in_windows = ", ".join(
         f"COALESCE(sum(points) FILTER (WHERE bucket_hour >= :start_{window}), 0)::bigint AS value_{window},"
@@ -181,6 +195,18 @@ def _compute_sql(source: Ledger) -> TextClause:
 
 
 _COMPUTE = {metric: _compute_sql(source) for metric, source in user_metrics().items()}
+
+_DIFFERENCES = text("""
+    SELECT DISTINCT s.user_id, s.segment AS saved_segment, s.segments AS saved_segments, u.segment, u.segments,
+           s.profile_changed_at AS saved_profile_changed_at, u.profile_changed_at
+    FROM user_stats s JOIN users u ON u.tenant_id = s.tenant_id AND u.id = s.user_id
+    WHERE s.tenant_id = :tenant
+      AND (s.segment, s.segments, s.profile_changed_at) IS DISTINCT FROM (u.segment, u.segments, u.profile_changed_at)
+      AND NOT EXISTS (SELECT FROM outbox o WHERE o.tenant_id = :tenant AND o.kind = 'user' AND o.member = u.id::text)
+      AND NOT EXISTS (SELECT FROM projecting i
+                      WHERE i.tenant_id = :tenant AND i.kind = 'user' AND i.member = u.id::text)
+    ORDER BY s.user_id
+""")
 
 _DELETE = text("""
     DELETE FROM user_stats WHERE tenant_id = :tenant AND metric = :metric AND user_id = ANY(CAST(:users AS uuid[]))
