@@ -1,6 +1,7 @@
 """Ranks at a commit: those of a board, corrected by the users whose rows on it are out of date."""
 
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -82,14 +83,20 @@ def test_more_pending_users_than_are_corrected_are_not_read(tenant: str, monkeyp
     monkeypatch.setattr(ranks, "MAX_PENDING", 3)
     with tenant_tx(tenant) as tx:
         people = [users.ensure_external(tx, f"u{number}", now=utcnow()) for number in range(5)]
-        for number, person in enumerate(people[:4]):
-            tx.execute(
-                text("INSERT INTO outbox (tenant_id, kind, member) VALUES (:t, 'user', :u), (:t, 'page', '1')"),
-                {"t": tenant, "u": str(person)},
-            )
-            read = tx.call(*ranks.pending_call(tenant, [people[4]]))
+
+        def read_after(person: UUID, rows: int) -> list[Any]:
+            """With so many more rows of this one in the outbox."""
+            marked = "INSERT INTO outbox (tenant_id, kind, member) VALUES (:t, 'user', :u), (:t, 'page', '1')"
+            tx.execute(text(marked), [{"t": tenant, "u": str(person)}] * rows)
+            return tx.call(*ranks.pending_call(tenant, [people[4]]))
+
+        for number, (person, rows) in enumerate(zip(people, (1, 20, 9, 1), strict=False)):
             pending = people[: number + 1] if number < 3 else []
-            assert {row.user_id for row in read} == {*pending, people[4]}
+            read = read_after(person, rows)
+            assert {row.user_id for row in read} == {*pending, people[4]}, "users count, not their rows"
+        tx.execute(text("DELETE FROM outbox WHERE tenant_id = :t"), {"t": tenant})
+        assert {row.user_id for row in read_after(people[0], 30)} == {people[0], people[4]}
+        assert {row.user_id for row in read_after(people[0], 1)} == {people[4]}, "rows are read up to a bound too"
         assert ranks.current_entries(read) == {str(people[4]): None}, "without points nobody is on the board"
 
 
