@@ -16,7 +16,7 @@ from uuid import UUID
 from analytics.boards.names import Board
 from analytics.boards.user_numbers import member_of
 
-# Users in the outbox, however often each (ten times on average). With more, ranks are those of the board as it is.
+# Users in the outbox, however often each (twice on average). With more, ranks are those of the board as it is.
 MAX_PENDING = 100
 
 

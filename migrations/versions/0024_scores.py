@@ -29,12 +29,17 @@ RETURNS TABLE (user_id uuid, score bigint, reached_at timestamptz, is_shown bool
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     _pending uuid[];
+    _most_rows int := 2 * _most;  -- one user may have changed several times
 BEGIN
     SELECT array_agg(p.member::uuid) INTO _pending FROM (
-        (SELECT o.member FROM outbox o WHERE o.tenant_id = _tenant AND o.kind = 'user' ORDER BY o.id LIMIT _most + 1)
-        UNION ALL
-        (SELECT i.member FROM projecting i WHERE i.tenant_id = _tenant AND i.kind = 'user' LIMIT _most + 1)) p
-    HAVING count(*) <= _most;
+        SELECT r.member, count(*) AS rows FROM (
+            (SELECT o.member FROM outbox o
+             WHERE o.tenant_id = _tenant AND o.kind = 'user' ORDER BY o.id LIMIT _most_rows + 1)
+            UNION ALL
+            (SELECT i.member FROM projecting i
+             WHERE i.tenant_id = _tenant AND i.kind = 'user' LIMIT _most_rows + 1)) r
+        GROUP BY r.member) p
+    HAVING count(*) <= _most AND sum(p.rows) <= _most_rows;
     RETURN QUERY
     SELECT u.id, u.current_score, u.score_reached_at, u.suspended_at IS NULL AND u.erased_at IS NULL
     FROM users u WHERE u.tenant_id = _tenant AND u.id = ANY(_users || _pending);
