@@ -121,24 +121,30 @@ def key_create(
     data_dir: Path, tenant_id: str, origins: tuple[str, ...], name: str, auto_pages: bool, as_json: bool
 ) -> None:
     """Create a publishable key of TENANT. Its signing secret, for the site's server, cannot be shown again."""
-    from app.run import environment
-    from app.settings import Settings
     from tenants import credentials
     from tenants.db import utcnow
-    from tenants.reader_signatures import ReaderSignatures
 
-    signatures = ReaderSignatures(environment.secret_key(Settings.from_env(), data_dir))
+    signatures = reader_signatures(data_dir)
     with inside(data_dir, tenant_id) as tx:
         created = credentials.create_key(tx, name=name, origins=origins, auto_pages=auto_pages, now=utcnow())
     audit("key.created", tenant_id, origins=list(origins))
-    secret = signatures.secret_of(created.id, created.reader_salt)
-    shown = {
-        "key": created.id,
-        "signing_secret": secret,
-        "origins": created.origins,
-        "auto_pages": created.auto_pages,
-    }
-    show(shown, as_json=as_json, text=f"key             {created.id}\nsigning_secret  {secret}")
+    show_signing_secret(created, signatures, as_json=as_json)
+
+
+@key.command("signing-secret")
+@click.argument("tenant_id", metavar="TENANT")
+@click.argument("key_id", metavar="KEY")
+@json_option
+@click.pass_obj
+def key_signing_secret(data_dir: Path, tenant_id: str, key_id: str, as_json: bool) -> None:
+    """Give KEY a new signing secret. What the old one has signed is no longer valid."""
+    from tenants import credentials
+
+    signatures = reader_signatures(data_dir)
+    with inside(data_dir, tenant_id) as tx:
+        changed = credentials.change_reader_salt(tx, key_id)
+    audit("key.signing_secret_changed", tenant_id, key=key_id[-6:])
+    show_signing_secret(changed, signatures, as_json=as_json)
 
 
 @key.command("list")
@@ -353,4 +359,21 @@ def show_secret(created: Any, *, as_json: bool) -> None:
         {"client_id": created.client.id, "client_secret": created.secret, "scopes": created.client.scopes},
         as_json=as_json,
         text=f"client_id      {created.client.id}\nclient_secret  {created.secret}\nThe secret is not shown again.",
+    )
+
+
+def reader_signatures(data_dir: Path) -> Any:
+    from app.run import environment
+    from app.settings import Settings
+    from tenants.reader_signatures import ReaderSignatures
+
+    return ReaderSignatures(environment.secret_key(Settings.from_env(), data_dir))
+
+
+def show_signing_secret(key: Any, signatures: Any, *, as_json: bool) -> None:
+    secret = signatures.secret_of(key.id, key.reader_salt)
+    show(
+        {"key": key.id, "signing_secret": secret, "origins": key.origins, "auto_pages": key.auto_pages},
+        as_json=as_json,
+        text=f"key             {key.id}\nsigning_secret  {secret}",
     )

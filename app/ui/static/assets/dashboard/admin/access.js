@@ -8,8 +8,10 @@ import { ago } from "../format.js";
 import { names } from "../names.js";
 import { badge, card, confirmButton, dataTable, unfold } from "./components.js";
 
-// The client that was just created: its secret stays on screen until the admin confirms having saved it.
+// Answers with a secret, which stays on screen until the admin confirms having saved it. Shown only while the client
+// or key is in the tenant's list: not when that was revoked, nor to another tenant's admin who signs in after this one.
 let createdClient = null;
+let keyWithSecret = null;
 
 export async function accessTab(reload) {
   const [clients, keys] = await Promise.all([getAll("/api/v1/clients"), getAll("/api/v1/keys")]);
@@ -22,7 +24,7 @@ function clientsCard(clients, reload) {
     "Clients",
     "Your servers, with a secret",
     clients.length ? table : empty("There are no clients yet", "A client sends events from your server."),
-    createdClient && secretOf(createdClient, reload),
+    clients.some((client) => client.client_id === createdClient?.client_id) && secretOf(createdClient, reload),
     unfold("New client", clientForm(reload)),
   );
 }
@@ -62,12 +64,25 @@ function secretOf(client, reload) {
     createdClient = null;
     reload();
   };
+  return secretBox({ client_id: client.client_id, client_secret: client.client_secret }, hide);
+}
+
+function signingSecretOf(key, reload) {
+  const hide = () => {
+    keyWithSecret = null;
+    reload();
+  };
+  const purpose = "Your server signs the ids of your readers with it, so that they can like pages from their browsers.";
+  return secretBox({ key: key.key, signing_secret: key.signing_secret }, hide, purpose);
+}
+
+function secretBox(shown, hide, purpose) {
   return h(
     "div",
     { class: "secret", role: "status" },
     h("strong", {}, "The secret is shown now and never again"),
-    h("span", {}, "client_id ", h("code", {}, client.client_id)),
-    h("span", {}, "client_secret ", h("code", {}, client.client_secret)),
+    purpose && h("span", {}, purpose),
+    Object.entries(shown).map(([name, value]) => h("span", {}, `${name} `, h("code", {}, value))),
     h("div", {}, h("button", { type: "button", onclick: hide }, "I have saved it")),
   );
 }
@@ -78,15 +93,25 @@ function keysCard(keys, reload) {
     "Publishable keys",
     "Your pages, in browsers",
     keys.length ? table : empty("There are no keys yet", "A key lets browsers send views and read public boards."),
+    keys.some((key) => key.key === keyWithSecret?.key) && signingSecretOf(keyWithSecret, reload),
     unfold("New key", keyForm(reload)),
   );
 }
 
 function keyRow(key, reload) {
+  const address = `/api/v1/keys/${encodeURIComponent(key.key)}`;
+  const newSecret = confirmButton({
+    text: "New signing secret",
+    question: `Make a new signing secret for the key ${key.name} (${key.key})? The old one ends at once.`,
+    act: async () => {
+      keyWithSecret = await send("POST", `${address}/signing-secret`);
+    },
+    reload,
+  });
   const revoke = confirmButton({
     text: "Revoke",
     question: `Revoke the key ${key.name} (${key.key})? Views of pages that use it are no longer counted.`,
-    act: () => send("DELETE", `/api/v1/keys/${encodeURIComponent(key.key)}`),
+    act: () => send("DELETE", address),
     reload,
   });
   return h(
@@ -103,7 +128,7 @@ function keyRow(key, reload) {
     ),
     h("td", {}, key.origins.join(", ")),
     h("td", {}, ago(key.created_at)),
-    h("td", { class: "acts" }, revoke),
+    h("td", { class: "acts" }, newSecret, revoke),
   );
 }
 
@@ -133,7 +158,8 @@ function keyForm(reload) {
       { name: "auto_pages", label: "The first view of an unknown address makes its page", type: "checkbox" },
     ],
     submit: async ({ origins, ...others }) => {
-      await send("POST", "/api/v1/keys", { ...others, origins: origins.split(/[\s,]+/).filter(Boolean) });
+      const body = { ...others, origins: origins.split(/[\s,]+/).filter(Boolean) };
+      keyWithSecret = await send("POST", "/api/v1/keys", body);
       reload();
     },
   });
