@@ -98,8 +98,30 @@ def test_ids_name_pages_at_their_own_address_and_are_counted(wiki: CountedSite, 
     for reader, page in zip(readers, (attribute, meta), strict=True):
         reader.has_sent(3)
         assert [sent.get("page") for sent in reader.sent] == [page, None, page]
-        assert reader.sent[1]["url"] == f"{wiki.origin}/elsewhere"
+        # Nor does the title that was there before.
+        assert reader.sent[1] == {"url": f"{wiki.origin}/elsewhere"}
     eventually(lambda: wiki.views().get(attribute) == 1 and wiki.views().get(meta) == 1)
+
+
+def test_an_empty_meta_is_waited_for_a_second(wiki: CountedSite, context: BrowserContext) -> None:
+    fill = "setTimeout(() => document.querySelector('meta').content = '%s', %d)"
+    filled = f"<script>addEventListener('load', () => {fill % ('b-late', 400)})</script>"
+    noted = "<script>navigator.sendBeacon = () => { window.sentAt = performance.now() }</script>"
+    first, moved, never = readers = [Reader(context.new_page()) for _ in range(3)]
+    for reader, path, script in zip(readers, ("/late", "/moved", "/never"), (filled, "", noted), strict=True):
+        wiki.put(path, head=f'<meta name="plaudit-page" content="">{script}')
+        reader.page.goto(wiki.origin + path)
+    # What waits is sent at once when the reader looks elsewhere.
+    moved.run("document.dispatchEvent(new Event('visibilitychange'))")
+    moved.run("history.pushState({}, '', '/moved/2'); setTimeout(() => document.title = '2', 50)")
+    moved.run(fill % ("b-moved-2", 500))
+    for reader, views in ((first, 1), (moved, 2), (never, 1)):
+        reader.has_sent(views)
+    assert first.sent == [{"page": "b-late"}]
+    assert moved.sent == [{"url": f"{wiki.origin}/moved", "title": "/moved"}, {"page": "b-moved-2"}]
+    assert never.sent == [{"url": f"{wiki.origin}/never", "title": "/never"}]
+    waited_ms = "sentAt - performance.getEntriesByType('navigation')[0].loadEventEnd"
+    assert 900 < never.run(waited_ms) < 2_000
 
 
 def test_modules_and_scripts_with_integrity_count(wiki: CountedSite, context: BrowserContext) -> None:
@@ -126,7 +148,7 @@ def test_manual_mode_sends_what_it_is_told(wiki: CountedSite, silent: dict[str, 
     reader.run("plaudit.view({ url: '/manual/2' })")
     reader.has_sent(4)
     assert reader.sent == [
-        {"url": f"{wiki.origin}/manual/2", "title": "/manual"} | BY_ADA,
+        {"url": f"{wiki.origin}/manual/2"} | BY_ADA,
         {"url": f"{wiki.origin}/listed"} | BY_ADA,
         {"page": "42", "user": "17", "user_signature": "2.cd"},
         {"url": f"{wiki.origin}/manual/2", "title": "x" + "\U0001f44f" * 99},

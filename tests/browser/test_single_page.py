@@ -25,7 +25,7 @@ ROUTER = NpmFile(
 )
 
 # Titles and ids come late, as in an app that loads its articles: the address changes first.
-APP = """<!doctype html><title>Loading</title><meta name="plaudit-page" content="">%(script)s
+APP = """<!doctype html><title>Loading</title>%(script)s
 <div id="app"></div><script defer src="/vue.js"></script><script defer src="/vue-router.js"></script>
 <script type="module">
   const { createRouter, %(history)s: createHistory } = VueRouter;
@@ -42,7 +42,9 @@ APP = """<!doctype html><title>Loading</title><meta name="plaudit-page" content=
   router.afterEach((to) =>
     setTimeout(() => {
       document.title = `Title of ${to.path}`;
-      if (to.query.id) document.querySelector("meta").content = to.query.id;
+      if (!to.query.id) return;
+      const meta = document.querySelector("meta") ?? document.createElement("meta");
+      document.head.append(Object.assign(meta, { name: "plaudit-page", content: to.query.id }));
     }, 150)
   );
   Vue.createApp({ render: () => Vue.h(VueRouter.RouterView) }).use(router).mount("#app");

@@ -59,7 +59,8 @@
       if (said[what].url !== current) now[what] = false;
     });
     now.page = now.id || now.meta;
-    now.isOutdated = !now.page && (said.meta.value || now.title === false);
+    // A <meta> that is empty or the last page's is still to be filled, whatever the title is.
+    now.isNamed = now.page || (said.meta.value === undefined && now.title !== false);
     return now;
   }
 
@@ -72,7 +73,7 @@
     var name = { url: options.url ? new URL(options.url, document.baseURI).href : current };
     if (name.url === address()) {
       // Not half of a surrogate pair, which is no JSON.
-      name.title = document.title.slice(0, 200).replace(/[\uD800-\uDBFF]$/, "") || undefined;
+      if (now.title) name.title = now.title.slice(0, 200).replace(/[\uD800-\uDBFF]$/, "");
       if (now.canonical !== name.url) name.canonical = now.canonical || undefined;
     }
     return name;
@@ -138,13 +139,14 @@
     sendView(target());
   }
 
-  // Gives the site's scripts the time to redirect and to name the page: some tenths of a second, while the document
-  // loads or still says what it said at the last address.
+  // Gives the site's scripts the time to redirect and to name the page: some tenths of a second while the document
+  // loads, and then at most ten while it does not say what it is.
   function wait(tenths) {
     clearTimeout(timer);
     timer = setTimeout(function () {
-      if (tenths && (document.readyState !== "complete" || describe().isOutdated)) wait(tenths - 1);
-      else sendWaiting();
+      var isLoaded = document.readyState === "complete";
+      if (!tenths || (isLoaded && describe().isNamed)) sendWaiting();
+      else wait(Math.min(tenths, isLoaded ? 10 : 30) - 1);
     }, 100);
   }
 
@@ -157,13 +159,12 @@
       Object.keys(said).forEach(function (what) {
         if (said[what].url === current) said[what].url = url;
       });
-      current = url;
-      return;
+    } else {
+      // What is replaced while it waits was a redirect.
+      if (how !== "replace") sendWaiting();
+      wait(10);
     }
-    // What is replaced while it waits was a redirect.
-    if (how !== "replace") sendWaiting();
     current = url;
-    wait(10);
   }
 
   function watchHistory(how) {
