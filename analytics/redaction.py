@@ -134,7 +134,12 @@ def _without(value: Any, user_id: str) -> Any:
         who = value.get(person)
         if isinstance(who, dict) and who.get("id") == user_id:
             blank |= words
-    return {name: None if name in blank else _without(inner, user_id) for name, inner in value.items()}
+    return {name: _blank(inner) if name in blank else _without(inner, user_id) for name, inner in value.items()}
+
+
+def _blank(value: Any) -> Any:
+    """A list stays one, for whoever reads the answer by its schema."""
+    return [] if isinstance(value, list) else None
 
 
 _NEXT = text("""

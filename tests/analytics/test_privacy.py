@@ -57,7 +57,7 @@ def test_erasing_a_user_forgets_who_they_were_everywhere(
     assert admin("GET", f"{board}&limit=50").get_json()["items"] == []
     assert admin("GET", "/api/v1/leaderboards?scope=users&window=all").get_json()["items"] == []
     replayed = admin("PATCH", f"/api/v1/users/{fred.id}", json=known, headers={"Idempotency-Key": "k"}).get_json()
-    assert [replayed[field] for field in known] == [None] * 4
+    assert [replayed[field] for field in known] == [None, None, None, []]
     with tenant_tx(tenant) as tx:
         stored = text("SELECT display_name, avatar_url, segment, segments FROM users WHERE id = :u")
         assert tx.execute(stored, {"u": fred.id}).one() == (None, None, None, [])

@@ -300,7 +300,7 @@ def test_every_board_equals_the_model_whatever_happens(connected: None) -> None:
     run_state_machine_as_test(
         Boards,
         settings=settings(
-            max_examples=6,
+            max_examples=4,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -383,7 +383,7 @@ def test_there_are_no_sockets_here(admin: Caller, url: str) -> None:
     upgrade = headers_of(
         admin, "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
     ).replace(b"Connection: close", b"Connection: Upgrade, close")
-    assert b" 400 " in raw(url, b"GET /ws/leaderboards HTTP/1.1\r\n" + upgrade).splitlines()[0]
+    assert b" 404 " in raw(url, b"GET /ws/leaderboards HTTP/1.1\r\n" + upgrade).splitlines()[0]
 
 
 def test_a_long_answer_comes_whole_and_one_that_is_not_read_ends(client: FlaskClient, tenant: str, app: Flask) -> None:
