@@ -27,7 +27,7 @@ from tenants.db import Tx
 from tenants.errors import Forbidden
 from tenants.resets import PasswordReset
 from tenants.sessions import Session
-from tenants.users import Role, User
+from tenants.users import Role, User, UserNotFound
 
 PROFILE = """
     id external_id username email display_name avatar_url role segment segments bio wallet email_verified sees_private
@@ -51,6 +51,15 @@ class Erased:
     pages_owned: int
     quests: int
     audit_rows: int
+
+
+def ensure_reader(tx: Tx, external_id: str, *, now: datetime) -> User:
+    """The user of a reader whom only views know, created so that there is somebody to export or erase."""
+    seen = {visit.page_id for visit in visitors.pages_of(tx, external_id)}
+    if not seen:
+        raise UserNotFound
+    counters.lock(tx, seen)  # `erase` locks them, and counters are locked before users are created
+    return users.get(tx, users.find_or_create(tx, external_id, now=now)[0])
 
 
 def export(tx: Tx, user: User) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from app.http.auth import current_actor
 from app.http.rights import May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, audit, idempotent
-from tenants.db import utcnow
+from tenants.db import Tx, utcnow
 from tenants.errors import Forbidden
-from tenants.users import Role
+from tenants.users import Role, User, UserNotFound
 
 blueprint = Blueprint("personal_data", __name__, url_prefix="/api/v1/users", description="Personal data")
 
@@ -57,7 +57,7 @@ def export_user(user: str) -> Response:
 
     def start() -> Iterator[bytes]:
         with actor_tx() as tx:
-            target = resolve_permitted(tx, user)
+            target = find_person(tx, user)
             if target.role == Role.ADMIN and not actor.is_admin:
                 raise Forbidden("Only an admin may see all data about an admin")
             data = privacy.export(tx, target)
@@ -78,7 +78,7 @@ def erase_user(user: str) -> Any:
     """Erase a user's personal data and likes. The ledger stays, under an id that identifies nobody."""
     actor = current_actor()
     with actor_tx() as tx:
-        erased = privacy.erase(tx, resolve_permitted(tx, user), by_admin=actor.is_admin, now=utcnow())
+        erased = privacy.erase(tx, find_person(tx, user), by_admin=actor.is_admin, now=utcnow())
     after_commit(lambda: redaction.begin(actor.tenant_id, erased.user_id))
     audit("user.erased", user=str(erased.user_id))
     return {
@@ -90,3 +90,14 @@ def erase_user(user: str) -> Any:
         "quests": erased.quests,
         "audit_rows": erased.audit_rows,
     }
+
+
+def find_person(tx: Tx, reference: str) -> User:
+    """The user a path names, or the reader whom only views know. For a member, others do not exist."""
+    actor = current_actor()
+    try:
+        return resolve_permitted(tx, reference)
+    except UserNotFound:
+        if not reference.startswith("ext:") or (actor.kind == "user" and not actor.is_admin):
+            raise
+        return privacy.ensure_reader(tx, reference.removeprefix("ext:"), now=utcnow())

@@ -130,6 +130,25 @@ def test_a_named_visitors_rows_are_exported_and_erased(sender: Caller, client: F
     assert visitors_of(tenant) == 1
 
 
+def test_a_reader_whom_only_views_know_is_exported_and_erased(sender: Caller, client: FlaskClient, tenant: str) -> None:
+    from tests.people import client_of, user_of
+
+    put_page(tenant, "a")
+    admin, member = client_of(client, tenant), user_of(client, tenant)
+    for reader in ("ada", "bob"):
+        sender("POST", "/api/v1/pages/a/views", json={"user": reader})
+    for caller, reader in ((member, "ada"), (admin, "nobody")):
+        for method, path in (("GET", f"/api/v1/users/ext:{reader}/export"), ("DELETE", f"/api/v1/users/ext:{reader}")):
+            assert caller(method, path).status_code == 404, (reader, path)
+    exported = admin("GET", "/api/v1/users/ext:ada/export").get_json()
+    assert exported["views"] == [{"page": "a", "day": utcnow().date().isoformat()}]
+    for reader in ("ada", "bob"):  # known as a user since the export, and not
+        assert admin("DELETE", f"/api/v1/users/ext:{reader}").status_code == 200
+        assert admin("GET", f"/api/v1/users/ext:{reader}/export").status_code == 404
+    with tenant_tx(tenant) as tx:
+        assert tx.scalar(text("SELECT count(*) FROM page_visitors")) == 0
+
+
 @pytest.mark.parametrize(
     ("agent", "expected"),
     [
