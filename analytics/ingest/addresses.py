@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from ipaddress import IPv6Address
+from itertools import takewhile
 from typing import Self
 from urllib.parse import unquote
 
@@ -103,7 +104,7 @@ class Address:
         return replace(self, host="")
 
     def without_query(self) -> Self:
-        return replace(self, query="")
+        return replace(self, query="", fragment=route_of(self.fragment))
 
 
 def key_of(url: str) -> str:
@@ -221,6 +222,12 @@ def _is_tracking(part: str) -> bool:
 
 def _fragment(fragment: str) -> str:
     return _encoded(fragment, _ENCODED_IN_FRAGMENT) if fragment.startswith(("/", "!")) else ""
+
+
+def route_of(fragment: str) -> str:
+    """The route of a single-page app without its values: up to its query, or the first part with a name and a value."""
+    parts = fragment.partition("?")[0].split("&")
+    return "&".join(takewhile(lambda part: "=" not in part, parts))
 
 
 def _encoded(text: str, pattern: re.Pattern[str]) -> str:

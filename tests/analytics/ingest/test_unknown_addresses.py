@@ -3,10 +3,12 @@
 from datetime import datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sqlalchemy import text
 
 from analytics import checks
-from analytics.ingest import page_writes, rejections, unknown_addresses, writes
+from analytics.ingest import page_writes, pages, rejections, unknown_addresses, writes
 from analytics.ingest.unknown_addresses import MAX_ADDRESSES, AddressNotListed, masked
 from analytics.ingest.writes import EventKind, Item, WriteRequest, commit_together
 from tenants import credentials, retention
@@ -41,10 +43,18 @@ def listed(tenant: str, limit: int = 2000) -> dict[str, int]:
         (f"{SITE}/a?", f"{SITE}/a"),
         (f"{SITE}/a?id=5#/b?token=c", f"{SITE}/a?id=*#/b?token=*"),
         ("/a?id=5", "/a?id=*"),
+        ("/a#!user=ada&token=secret&name", "/a#!user=*&token=*&*"),
+        ("/a#/b&c/user=ada?x=y", "/a#/b&c/user=*?x=*"),
+        ("/A&B=C#/b&c", "/A&B=C#/b&c"),
     ],
 )
 def test_no_value_of_a_query_is_shown(address: str, shown: str) -> None:
     assert masked(address) == shown == masked(shown)
+
+
+@given(st.text(alphabet="ab/?#!&=*;", max_size=40))
+def test_what_is_masked_stays_as_it_is(address: str) -> None:
+    assert masked(masked(address)) == masked(address)
 
 
 def test_each_refusal_counts_and_the_newest_title_stays(tenant: str, other_tenant: str) -> None:
@@ -124,7 +134,29 @@ def test_what_is_a_page_by_now_is_not_listed(tenant: str) -> None:
     assert listed(tenant) == {f"{SITE}/a/b": 1, f"{SITE}/c?id=*": 1}
 
 
+def test_a_page_of_a_route_is_the_page_of_all_its_values(tenant: str) -> None:
+    refuse(tenant, f"{SITE}/a#!/b&user=ada", f"{SITE}/a#/c?token=secret", f"{SITE}/a#!user=ada")
+    with tenant_tx(tenant) as tx:
+        for url, address in (("/a#!/b", "/a#!/b&user=*"), ("/a#/c", "/a#/c?token=*"), ("/a", "/a#!user=*")):
+            assert unknown_addresses.find(tx, SITE + address).url == SITE + url
+            page_writes.put(
+                tx,
+                url.strip("/").replace("#", ":").replace("!", "").replace("/", "."),
+                space="s",
+                title="t",
+                url=SITE + url,
+                now=utcnow(),
+            )
+        found = [
+            pages.find_by_address(tx, [f"{SITE}{path}"], [SITE])
+            for path in ("/a#!/b&user=bob", "/a#/c?token=other", "/a#!user=bob", "/a#!other")
+        ]
+    assert found == ["a:.b", "a:.c", "a", None]
+
+
 def test_the_check_finds_a_value_that_is_shown(tenant: str) -> None:
+    refuse(tenant, f"{SITE}/A&B=C", f"{SITE}/?a=b#!c=d", f"{SITE}/a#/b&c")
+    assert checks.check(tenant, now=utcnow()).differences == []
     with owner_tx() as tx:
         row = "INSERT INTO unknown_addresses VALUES (:t, '/a?token=secret', '/a', NULL, 1, now(), now())"
         tx.execute(text(row), {"t": tenant})
