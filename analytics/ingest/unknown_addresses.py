@@ -139,9 +139,14 @@ _LIST = text("""
     WHERE CAST(:refused AS bigint) IS NULL OR (-refused, digest) > (-CAST(:refused AS bigint), CAST(:digest AS text))
     ORDER BY refused DESC, digest LIMIT :limit
 """)
+# Locked in the order in which commits count them, so that no two wait for each other.
 _FORGET = text("""
-    DELETE FROM unknown_addresses
-    WHERE tenant_id = :tenant AND (address = :address OR starts_with(address, CAST(:address AS text) || '?'))
+    WITH locked AS MATERIALIZED (
+        SELECT address FROM unknown_addresses
+        WHERE tenant_id = :tenant AND (address = :address OR starts_with(address, CAST(:address AS text) || '?'))
+        ORDER BY address FOR UPDATE
+    )
+    DELETE FROM unknown_addresses u USING locked WHERE u.tenant_id = :tenant AND u.address = locked.address
 """)
 _DISMISS = text(
     "DELETE FROM unknown_addresses WHERE tenant_id = :tenant AND address = :address RETURNING 1 AS dismissed"

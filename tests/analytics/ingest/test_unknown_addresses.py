@@ -1,5 +1,7 @@
 """Addresses of refused views: counted in the refusal's commit, without values of queries, and at most 1,000."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
@@ -124,6 +126,28 @@ def test_what_became_a_page_is_forgotten_with_all_its_queries(tenant: str) -> No
         with pytest.raises(AddressNotListed):
             unknown_addresses.find(tx, f"{SITE}/a")
     assert listed(tenant) == {f"{SITE}/b": 1}
+
+
+def test_forgetting_locks_addresses_in_their_order(tenant: str) -> None:
+    """As commits do that count them: else the two could wait for each other."""
+    refuse(tenant, f"{SITE}/a?z=1")
+    refuse(tenant, f"{SITE}/a?b=1")
+    held = text("SELECT FROM unknown_addresses WHERE tenant_id = :t AND address = :a FOR UPDATE NOWAIT")
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND :pid = ANY(pg_blocking_pids(pid))")
+
+    def forget() -> None:
+        with tenant_tx(tenant) as tx:
+            unknown_addresses.forget(tx, f"{SITE}/a")
+
+    with ThreadPoolExecutor(1) as threads, owner_tx() as tx:
+        tx.execute(held, {"t": tenant, "a": f"{SITE}/a?b=*"})
+        pid = tx.scalar(text("SELECT pg_backend_pid()"))
+        forgetting = threads.submit(forget)
+        while not tx.scalar(waiting, {"pid": pid}) and not forgetting.done():
+            time.sleep(0.01)
+        tx.execute(held, {"t": tenant, "a": f"{SITE}/a?z=*"})
+    forgetting.result()
+    assert listed(tenant) == {}
 
 
 def test_what_is_a_page_by_now_is_not_listed(tenant: str) -> None:
