@@ -66,15 +66,18 @@ class Place:
         return plain_title(last) or self.address.host or self.address.path
 
 
-def place_of(url: str, canonical: str | None, origins: Collection[str]) -> Place | None:
-    """Where a document is: at its canonical address, if that is on one of these origins. None: it is on none."""
-    here = _place_at(url, origins)
+def place_of(url: str, canonical: str | None, origins: Collection[str], *, is_listed: bool = False) -> Place | None:
+    """Where a document is: at its canonical address, if that is on one of these origins. None: it is on none.
+
+    With `is_listed` on one origin of its host, whatever the browser's was: each address is one row of the list.
+    """
+    here = _place_at(url, origins, is_listed=is_listed)
     if here is None or canonical is None:
         return here
-    return _place_at(canonical, origins) or here
+    return _place_at(canonical, origins, is_listed=is_listed) or here
 
 
-def _place_at(url: str, origins: Collection[str]) -> Place | None:
+def _place_at(url: str, origins: Collection[str], *, is_listed: bool) -> Place | None:
     """The address as it is shown, without what does not matter. A path is on all origins."""
     address = Address.parse(url)
     if address is None:
@@ -85,9 +88,15 @@ def _place_at(url: str, origins: Collection[str]) -> Place | None:
         if not same_host:
             return None
         # With the scheme and host of the browser, if they are allowed in exactly this form.
-        origin = max(same_host, key=lambda one: (url.startswith((f"{one}/", f"{one}?")) or url == one, one))
+        sent = [one for one in same_host if url.startswith((f"{one}/", f"{one}?")) or url == one]
+        origin = min(same_host if is_listed else sent or same_host, key=_by_preference)
         shown = origin + address.as_path().text
     return Place(shown, address) if pages.is_url(shown) else None
+
+
+def _by_preference(origin: str) -> tuple[bool, int, str]:
+    """https first, and without `www.`."""
+    return not origin.startswith("https:"), len(origin), origin
 
 
 def _host_of(origin: str) -> str:
@@ -174,9 +183,7 @@ def make_listed(
         raise unknown_addresses.AddressNotListed
     place = Place(row.url, address)
     title = title or row.title
-    saved = make(tx, place, title=title, space=space, visibility=visibility, settings=settings, now=now)
-    unknown_addresses.forget(tx, listed)
-    return saved
+    return make(tx, place, title=title, space=space, visibility=visibility, settings=settings, now=now)
 
 
 def rule_for(url: str, settings: TenantSettings) -> SpaceRule:

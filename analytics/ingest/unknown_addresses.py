@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import BigInteger, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics.ingest.addresses import Address, route_of
+from analytics.ingest.addresses import Address, key_of, route_of
 from analytics.ingest.pages import MAX_URL_BYTES, plain_title
 from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import NotFound
@@ -110,8 +110,13 @@ def find(tx: Tx, address: str) -> UnknownAddress:
 
 
 def forget(tx: Tx, address: str) -> None:
-    """It has become a page. One without a query is the page of any query, so these go too."""
-    tx.run(_FORGET, {"tenant": tx.tenant, "address": masked(address)})
+    """It has become a page, in whatever form it is listed. One without a query is the page of any query."""
+    mask = masked(address)
+    place = without_query(mask)
+    rows = tx.run(_LOCK_AT, {"tenant": tx.tenant, "page_address": key_of(place)})
+    gone = [row.address for row in rows if mask == place or key_of(row.address) == key_of(mask)]
+    if gone:
+        tx.run(_FORGET, {"tenant": tx.tenant, "addresses": gone})
 
 
 def dismiss(tx: Tx, address: str) -> None:
@@ -140,13 +145,12 @@ _LIST = text("""
     ORDER BY refused DESC, digest LIMIT :limit
 """)
 # Locked in the order in which commits count them, so that no two wait for each other.
+_LOCK_AT = text("""
+    SELECT address FROM unknown_addresses
+    WHERE tenant_id = :tenant AND page_address = :page_address ORDER BY address FOR UPDATE
+""")
 _FORGET = text("""
-    WITH locked AS MATERIALIZED (
-        SELECT address FROM unknown_addresses
-        WHERE tenant_id = :tenant AND (address = :address OR starts_with(address, CAST(:address AS text) || '?'))
-        ORDER BY address FOR UPDATE
-    )
-    DELETE FROM unknown_addresses u USING locked WHERE u.tenant_id = :tenant AND u.address = locked.address
+    DELETE FROM unknown_addresses WHERE tenant_id = :tenant AND address = ANY(CAST(:addresses AS text[]))
 """)
 _DISMISS = text(
     "DELETE FROM unknown_addresses WHERE tenant_id = :tenant AND address = :address RETURNING 1 AS dismissed"

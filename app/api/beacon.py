@@ -128,7 +128,7 @@ def auto_page(key: ValidKey, sent: Beacon, settings: TenantSettings, *, now: dat
 
 def unknown_address(key: ValidKey, sent: Beacon) -> Unknown | None:
     """What is listed of a refused view: its address, if it is on an origin of the key. Anybody could name others."""
-    place = auto_pages.place_of(sent.url or "", sent.canonical, key.origins)
+    place = auto_pages.place_of(sent.url or "", sent.canonical, key.origins, is_listed=True)
     return (place.url, sent.title) if place is not None else None
 
 

@@ -62,6 +62,25 @@ def test_a_listed_address_becomes_a_page_and_its_views_count(
     assert wanted.items() <= chosen.items()
 
 
+def test_an_address_is_listed_once_whatever_its_form_and_leaves_when_it_makes_itself(
+    client: FlaskClient, admin: Caller
+) -> None:
+    origins = ["http://wiki.example", "https://www.wiki.example", ORIGIN]
+    key = str(admin("POST", "/api/v1/keys", json={"origins": origins}).get_json()["key"])
+    for origin in origins:
+        for path in ("/a", "/b?id=1", "/b?id=1&c=2"):
+            send(client, key, json.dumps({"url": origin + path}))
+    assert sorted(unknown(admin)) == [(f"{ORIGIN}/a", 3), (f"{ORIGIN}/b?c=*&id=*", 3), (f"{ORIGIN}/b?id=*", 3)]
+    admin("PATCH", "/api/v1/settings", json={"auto_pages": True})
+    for path in ("/a", "/b?id=1"):
+        assert send(client, key, json.dumps({"url": f"https://www.wiki.example{path}"})).get_json()["accepted"] == 1
+    assert unknown(admin) == [(f"{ORIGIN}/b?c=*&id=*", 3)]
+    assert {page["url"] for page in admin("GET", "/api/v1/pages").get_json()["items"]} >= {
+        "https://www.wiki.example/a",
+        "https://www.wiki.example/b?id=1",
+    }
+
+
 def test_what_is_not_listed_or_not_right_is_refused(client: FlaskClient, admin: Caller, key: str) -> None:
     view(client, key, "/late")
     for body, status in (
