@@ -26,6 +26,7 @@ from app.ui import script as plaudit_script
 from tenants import settings as tenant_settings
 from tenants.credentials import ValidKey
 from tenants.db import tenant_tx, utcnow
+from tenants.errors import TooLarge
 from tenants.reader_signatures import BadSignature
 from tenants.settings import TenantSettings
 from tenants.throttle import TooMany
@@ -65,7 +66,7 @@ BEACON = described(
 @blueprint.response(202, TallyOut)
 def beacon() -> ResponseReturnValue:
     key, now = current_key(), utcnow()
-    sent = beacons.read(body.parse_json(body.read_bytes(request.environ)[: MAX_BEACON_BYTES + 1]))
+    sent = beacons.read(body.parse_json(read_bytes()))
     agent, network = request.headers.get("User-Agent", "")[:MAX_AGENT_CHARS], caller_network()
     settings = tenant_settings.recent(key.tenant_id)
     reader = signed_reader(key, sent)
@@ -80,6 +81,10 @@ def beacon() -> ResponseReturnValue:
     except TooMany:
         record(key.tenant_id, Reason.LIMITED)
         raise
+    if reader is None and sent.kind is not EventKind.VIEW:
+        limits.refused()
+        record(key.tenant_id, Reason.INVALID)
+        raise BadSignature
     if is_bot(agent):
         return refuse(limits, Reason.BOT, "the user agent is a bot")
     page = page_of(key, sent) or auto_page(key, sent, settings, now=now)
@@ -91,15 +96,20 @@ def beacon() -> ResponseReturnValue:
     return finish(limits, sent.kind, result)
 
 
+def read_bytes() -> bytes:
+    """The body, which is smaller than elsewhere with a publishable key."""
+    sent = body.read_bytes(request.environ)
+    if len(sent) > MAX_BEACON_BYTES:
+        raise TooLarge(f"A body may have at most {MAX_BEACON_BYTES} bytes here")
+    return sent
+
+
 def signed_reader(key: ValidKey, sent: Beacon) -> str | None:
     """The reader that the site has signed for. A view whose signature is too old is an anonymous one."""
     if sent.user is None:
         return None
-    if services().reader_signatures.is_valid(key, sent.user, sent.user_signature or "", now=utcnow()):
-        return sent.user
-    if sent.kind is not EventKind.VIEW:
-        raise BadSignature
-    return None
+    is_valid = services().reader_signatures.is_valid(key, sent.user, sent.user_signature or "", now=utcnow())
+    return sent.user if is_valid else None
 
 
 def page_of(key: ValidKey, sent: Beacon) -> str | None:

@@ -147,6 +147,13 @@ def test_refused_beacons_use_up_a_limit_of_their_own(client: FlaskClient, admin:
         assert send(client, key, headers={"User-Agent": f"{FIREFOX} {number}"}).get_json() == ACCEPTED
 
 
+def test_likes_with_a_bad_signature_are_counted_and_limited(client: FlaskClient, admin: Caller, key: str) -> None:
+    admin("PATCH", "/api/v1/settings", json={"limits": {"beacons_per_minute": 3}})
+    like = '{"page": "home", "type": "like", "user": "ada", "user_signature": "1.x"}'
+    assert [send(client, key, like).status_code for _ in range(5)] == [403] * 3 + [429] * 2
+    assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"] == {"invalid": 3, "limited": 2}
+
+
 def test_an_address_is_compared_as_browsers_mean_it_and_a_path_is_valid_on_every_allowed_origin(
     client: FlaskClient, admin: Caller, tenant: str
 ) -> None:
@@ -205,8 +212,10 @@ def test_a_page_is_found_by_its_address(client: FlaskClient, admin: Caller, key:
         ('{"page": "home", "type": "action"}', 422),
         ('{"page": "home", "user": "a b", "user_signature": "x"}', 422),
         ('{"page": "home", "unknown": "x"}', 422),
-        ('{"page": "' + "x" * 5000 + '"}', 400),
+        ('{"page": "' + "x" * 4084 + '"}', 202),
+        ('{"page": "' + "x" * 4085 + '"}', 413),
+        ('{"page": "' + "x" * 20_000 + '"}', 413),
     ],
 )
-def test_a_bad_beacon_is_4xx(client: FlaskClient, key: str, body: str, status: int) -> None:
+def test_a_bad_beacon_is_4xx_and_one_above_4_kib_413(client: FlaskClient, key: str, body: str, status: int) -> None:
     assert send(client, key, body).status_code == status
