@@ -9,9 +9,9 @@ def refused_moves(
     """The pages that may not have the address they want, each with a page that has it when all others are moved.
 
     `wanted` and `current`: a page's address, by its external id; a new page has no current one. `holders`: address and
-    page, the oldest first, of every page that is at a wanted address now. Of several pages that want an address, the
-    first one gets it. A refused page stays where it is, so whoever wanted to go there is refused too. A page that keeps
-    its address never is.
+    page, the oldest first, of who is at a wanted address now: pages of `current`, and the oldest other one. Of
+    several pages that want an address, the first one gets it. A refused page stays where it is, so whoever wanted to go
+    there is refused too. A page that keeps its address never is.
     """
     moving: dict[str, list[str]] = {}
     for page, address in wanted.items():

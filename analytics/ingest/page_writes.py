@@ -124,7 +124,7 @@ class _Facts:
     visibilities: dict[str, str]
     spaces: set[str]
     owners: set[str]
-    # The pages at the addresses it names, oldest first: address and external id.
+    # Who is at the addresses it names, oldest first: the pages it names, and the oldest other one of each address.
     holders: list[tuple[str, str]]
 
 
@@ -161,7 +161,7 @@ class _Call:
             names,
             keys,
             (_NAMED, {"tenant": tenant, "names": names}),
-            pages.at_addresses(tenant, keys, [page.url for page in wanted]),
+            pages.at_addresses(tenant, keys, [page.url for page in wanted], besides=names),
             (_KNOWN_SPACES, {"tenant": tenant, "spaces": sorted({page.space for page in wanted})}),
             (_KNOWN_OWNERS, {"tenant": tenant, "owners": sorted(owners)}),
         )
@@ -170,7 +170,10 @@ class _Call:
             visibilities={row.external_id: row.visibility for row in named},
             spaces={row.space for row in spaces},
             owners={row.external_id for row in users_},
-            holders=[(row.address or addresses.key_of(row.url), row.external_id) for row in holders],
+            holders=[
+                (row.address or addresses.key_of(row.url), row.external_id)
+                for row in sorted([*named, *holders], key=lambda row: row.id)
+            ],
         )
 
     def refuse_without_room(self, facts: _Facts) -> None:
@@ -275,7 +278,7 @@ _LOCK_ONES = text("""
     FROM (SELECT DISTINCT hashtextextended(o.name, 0) AS id FROM unnest(CAST(:ones AS text[])) o(name) ORDER BY id) l
 """)
 _NAMED = text("""
-    SELECT external_id, url, address, visibility FROM pages
+    SELECT id, external_id, url, address, visibility FROM pages
     WHERE tenant_id = :tenant AND external_id = ANY(CAST(:names AS text[]))
 """)
 _KNOWN_SPACES = text("""

@@ -50,7 +50,7 @@ class Page(DeletedWithTenant, Base):
         Index("uq_pages_external_id", "tenant_id", "external_id", unique=True),
         Index("ix_pages_space", "tenant_id", "space_key", "id"),
         Index("ix_pages_url", "tenant_id", "url"),
-        Index("ix_pages_address", "tenant_id", "address"),
+        Index("ix_pages_address", "tenant_id", "address", "id"),
         Index("ix_pages_owner", "tenant_id", "owner_id"),
         Index("ix_pages_public", "tenant_id", "id", postgresql_where=text("visibility = 'public'")),
     )
@@ -172,21 +172,30 @@ def find_by_address(tx: Tx, urls: Sequence[str], origins: Collection[str]) -> st
     return next((found[key] for key in keys if key in found), None)
 
 
-def at_addresses(tenant_id: str, keys: Sequence[str], urls: Sequence[str]) -> Query:
-    """The query for the pages at these addresses, oldest first.
+def at_addresses(tenant_id: str, keys: Sequence[str], urls: Sequence[str], *, besides: Sequence[str] = ()) -> Query:
+    """The query for the oldest page at each of these addresses, besides those with these names; the oldest first.
+
+    Only the oldest, since any number of pages of older releases may have the same address.
 
     A page without an address was written before there were any, until `page_addresses.fill` has come to it: it is
     found by its very `url`.
     """
-    return _AT_ADDRESSES, {"tenant": tenant_id, "keys": list(keys), "urls": list(dict.fromkeys(urls))}
+    urls = list(dict.fromkeys(urls))
+    return _AT_ADDRESSES, {"tenant": tenant_id, "keys": list(keys), "urls": urls, "besides": list(besides)}
 
 
 _AT_ADDRESSES = text("""
-    SELECT id, external_id, url, address FROM pages
-    WHERE tenant_id = :tenant AND address = ANY(CAST(:keys AS text[]))
+    SELECT p.id, p.external_id, p.url, p.address
+    FROM unnest(CAST(:keys AS text[])) k(address) CROSS JOIN LATERAL (
+        SELECT id, external_id, url, address FROM pages
+        WHERE tenant_id = :tenant AND address = k.address AND external_id <> ALL(CAST(:besides AS text[]))
+        ORDER BY id LIMIT 1) p
     UNION ALL
-    SELECT id, external_id, url, address FROM pages
-    WHERE tenant_id = :tenant AND address IS NULL AND url = ANY(CAST(:urls AS text[]))
+    SELECT p.id, p.external_id, p.url, p.address
+    FROM (SELECT min(id) AS id FROM pages
+          WHERE tenant_id = :tenant AND address IS NULL AND url = ANY(CAST(:urls AS text[]))
+            AND external_id <> ALL(CAST(:besides AS text[])) GROUP BY url) oldest
+    JOIN pages p ON p.tenant_id = :tenant AND p.id = oldest.id
     ORDER BY id
 """)
 

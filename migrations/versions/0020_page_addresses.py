@@ -13,4 +13,4 @@ down_revision = "0019"
 
 def upgrade() -> None:
     op.add_column("pages", sa.Column("address", sa.Text))
-    op.create_index("ix_pages_address", "pages", ["tenant_id", "address"])
+    op.create_index("ix_pages_address", "pages", ["tenant_id", "address", "id"])

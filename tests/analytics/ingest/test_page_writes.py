@@ -71,6 +71,24 @@ def test_deleting_or_moving_a_page_frees_its_address_and_old_duplicates_stay(ten
         assert pages.find_by_address(tx, ["https://w.example/same?x=1"], ["https://w.example"]) == "a", "the oldest"
 
 
+@pytest.mark.parametrize("is_filled", [True, False])
+def test_of_many_old_duplicates_only_the_oldest_that_decides_is_read(tenant: str, is_filled: bool) -> None:
+    names = [f"p{number}" for number in range(50)]
+    write(tenant, *((name, f"/{name}") for name in names))
+    with owner_tx() as tx:
+        same = "UPDATE pages SET url = '/same', address = CASE WHEN :filled THEN '/same' END WHERE tenant_id = :t"
+        tx.execute(text(same), {"t": tenant, "filled": is_filled})
+    with tenant_tx(tenant) as tx:
+        assert pages.find_by_address(tx, ["/same"], []) == "p0"
+        (rows,) = tx.run_in_one_trip(pages.at_addresses(tx.tenant, ["/same"], ["/same"], besides=["p0", "p2"]))
+    assert [row.external_id for row in rows] == ["p1"]
+    assert write(tenant, ("p0", "/away"), ("new", "/same")) == ["known", "Page 'p1' has this address"]
+    assert write(tenant, ("p1", "/same"), ("new", "/same")) == ["known", "Page 'p1' has this address"]
+    moves = [(name, f"/{name}") for name in names]
+    assert write(tenant, *moves[:-1], ("new", "/same"))[-1] == "Page 'p49' has this address"
+    assert write(tenant, *moves, ("new", "/same"))[-1] == "new", "all others have left"
+
+
 def test_what_is_not_said_of_a_page_stays(tenant: str) -> None:
     write(tenant, ("a", "/a"), ("b", "/b"), visibility="public", owner="u-1")
     write(tenant, ("a", "/a2"), ("c", "/c"))
