@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import secrets
 import threading
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from tenants.db import Base, TenantOwned, Tx, platform_tx
 # Days after which rows are deleted: of browsers with the salt, of named visitors with the ids of events.
 BROWSER_DAYS = 2
 NAMED_DAYS = 40
+# How far back rows are compared with the counts of hours, which are kept for at least 31 days.
+CHECKED = timedelta(days=30)
 # The part of a User-Agent header that is compared with the list of robots and distinguishes visitors.
 MAX_AGENT_CHARS = 512
 
@@ -164,6 +167,26 @@ def forget(tx: Tx, user: str) -> int:
         {"tenant": tx.tenant, "visitor": named(user)},
     )
     return len(deleted.all())
+
+
+def differences(tx: Tx, *, now: datetime) -> Iterator[tuple[str, str, Any, Any]]:
+    """For `plaudit check`: the pages and days with more visitors than their hours have counted. Fewer are right: rows
+    are deleted, and what they counted stays."""
+    for row in tx.run(_UNCOUNTED, {"tenant": tx.tenant, "since": now.astimezone(UTC).date() - CHECKED}):
+        yield "page_visitors", f"{row.page} {row.day}", row.visitors, row.counted
+
+
+_UNCOUNTED = text("""
+    SELECT p.external_id AS page, v.day, v.visitors, COALESCE(h.visitors, 0) AS counted
+    FROM (SELECT page_id, day, count(*) AS visitors FROM page_visitors
+          WHERE tenant_id = :tenant AND day >= CAST(:since AS date) GROUP BY page_id, day) v
+    JOIN pages p ON p.tenant_id = :tenant AND p.id = v.page_id
+    LEFT JOIN (SELECT page_id, CAST(bucket_hour AT TIME ZONE 'UTC' AS date) AS day, sum(visitors) AS visitors
+               FROM page_views_hour
+               WHERE tenant_id = :tenant AND bucket_hour AT TIME ZONE 'UTC' >= CAST(:since AS date)
+               GROUP BY page_id, 2) h ON h.page_id = v.page_id AND h.day = v.day
+    WHERE v.visitors > COALESCE(h.visitors, 0) ORDER BY v.day, v.page_id
+""")
 
 
 @lru_cache(maxsize=10_000)

@@ -7,7 +7,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics import maintenance
+from analytics import checks, maintenance
 from analytics.boards import checking, projection
 from analytics.ingest import visitors as visitors_module
 from analytics.ingest.visitors import NAMED_DAYS, Visit, Visitors, is_bot, named, visit_of
@@ -113,6 +113,23 @@ def test_rows_go_after_two_days_or_forty_and_what_they_counted_stays(tenant: str
         [*maintenance._purge_tenant(tenant, now=now + timedelta(days=days), deadline=time.monotonic() + 60)]
         assert kept() == left, f"after {days} days"
     assert visitors_of(tenant) == 2
+
+
+def test_the_check_finds_visitors_that_no_hour_has_counted(tenant: str) -> None:
+    put_page(tenant, "a")
+    now = utcnow()
+    for ago in (0, 29):
+        at = now - timedelta(days=ago)
+        write_events(tenant, *(Item(EventKind.VIEW, "a", at, visit=Visit(named(user))) for user in "xyz"))
+    with tenant_tx(tenant) as tx:
+        assert visitors_module.forget(tx, "x") == 2
+        assert list(visitors_module.differences(tx, now=now)) == [], "what is deleted stays counted"
+    day = (now - timedelta(days=29)).date()
+    with owner_tx() as tx:
+        statement = "UPDATE page_views_hour SET visitors = 1 WHERE tenant_id = :t AND bucket_hour < :before"
+        tx.execute(text(statement), {"t": tenant, "before": now - timedelta(days=20)})
+    found = [one for one in checks.check(tenant, now=now).differences if one.where == "page_visitors"]
+    assert [(one.member, one.found, one.expected) for one in found] == [(f"a {day}", 2, 1)]
 
 
 def test_a_named_visitors_rows_are_exported_and_erased(sender: Caller, client: FlaskClient, tenant: str) -> None:
