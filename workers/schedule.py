@@ -43,9 +43,9 @@ SCHEDULE = [
     Every(seconds=60, job="workers.jobs.purge_deleted_tenants"),
     Every(seconds=60, job="workers.jobs.redact_kept_answers", also_without_redis=True),
     Every(seconds=600, job="workers.jobs.fill_page_addresses"),
-    Every(seconds=3600, job="workers.jobs.purge_expired"),
+    Every(seconds=3600, job="workers.jobs.purge_expired", also_without_redis=True),
     Every(seconds=3600, job="workers.jobs.keep_partitions", also_without_redis=True),
-    Every(seconds=3600, job="workers.jobs.purge_history"),
+    Every(seconds=3600, job="workers.jobs.purge_history", also_without_redis=True),
     Every(seconds=3600, job="workers.jobs.rotate_signing_key"),
 ]
 

@@ -1,12 +1,16 @@
 """The schedule enqueues what is due, whatever happens to Redis or to a job."""
 
 import time
+from datetime import timedelta
 
 import pytest
 from rq import Queue
+from sqlalchemy import text
 
 from app.settings import Settings
 from tenants import redis as tenants_redis
+from tenants.db import owner_tx, utcnow
+from tests.analytics.conftest import put_page
 from tests.workers.conftest import stop_redis
 from workers import jobs, schedule
 from workers.schedule import Every
@@ -43,6 +47,23 @@ def test_a_job_is_enqueued_once_until_it_is_due_again(queue: Queue, monkeypatch:
     monkeypatch.setattr(Every, "next_after", lambda _entry, at: at + 3600)
     run_rounds(3, Every(seconds=3600, job="workers.jobs.sweep"), Every(seconds=3600, job="workers.jobs.purge_expired"))
     assert [job.func_name for job in queue.jobs] == ["workers.jobs.sweep", "workers.jobs.purge_expired"]
+
+
+def test_without_redis_what_must_not_be_kept_is_deleted_too(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_page(tenant, "a")
+    old = utcnow() - timedelta(days=50)
+    with owner_tx() as tx:
+        tx.execute(text("INSERT INTO visitor_salts VALUES (:day, 'x') ON CONFLICT DO NOTHING"), {"day": old.date()})
+        statement = """INSERT INTO page_visitors
+                       SELECT tenant_id, id, :day, gen_random_uuid(), true, 1, :day FROM pages WHERE tenant_id = :t"""
+        tx.execute(text(statement), {"day": old.date(), "t": tenant})
+    monkeypatch.setattr(schedule, "TICK_S", 0)
+    stop_redis()
+    purges = ("workers.jobs.purge_expired", "workers.jobs.purge_history")
+    run_rounds(1, *(entry for entry in schedule.SCHEDULE if entry.job in purges))
+    with owner_tx() as tx:
+        assert tx.scalar(text("SELECT count(*) FROM visitor_salts WHERE day = :day"), {"day": old.date()}) == 0
+        assert tx.scalar(text("SELECT count(*) FROM page_visitors WHERE tenant_id = :t"), {"t": tenant}) == 0
 
 
 def test_without_redis_what_cannot_wait_runs_here_and_an_error_stops_nothing(
