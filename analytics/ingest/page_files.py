@@ -61,8 +61,8 @@ class Entry:
     file: str
     line: int
     page: PageWrite | Invalid
-    # Whether the title was derived from the address: a page that exists keeps its own.
-    has_derived_title: bool = False
+    # Whether title and space were derived, from the address and the default: a page that exists keeps its own.
+    is_derived: bool = False
 
 
 def read(file: Path, defaults: Defaults) -> Iterator[Entry]:
@@ -79,11 +79,12 @@ def read(file: Path, defaults: Defaults) -> Iterator[Entry]:
 def write(tx: Tx, entries: Sequence[Entry], *, now: datetime) -> list[Written | DomainError]:
     """Write the pages of some entries, each as `PUT` does. For each entry what became of it."""
     writes = {place: entry.page for place, entry in enumerate(entries) if isinstance(entry.page, PageWrite)}
-    derived = {place: page.external_id for place, page in writes.items() if entries[place].has_derived_title}
-    titles = pages.titles_of(tx, list(derived.values()))
+    derived = {place: page.external_id for place, page in writes.items() if entries[place].is_derived}
+    known = pages.titles_and_spaces(tx, list(derived.values()))
     for place, external_id in derived.items():
-        if external_id in titles:
-            writes[place] = replace(writes[place], title=titles[external_id])
+        if external_id in known:
+            title, space = known[external_id]
+            writes[place] = replace(writes[place], title=title, space=space)
     outcomes = dict(zip(writes, page_writes.put_all(tx, list(writes.values()), now=now), strict=True))
     return [entry.page if isinstance(entry.page, Invalid) else outcomes[place] for place, entry in enumerate(entries)]
 
@@ -303,7 +304,7 @@ def _sitemap_entry(file: Path, line: int, url: str, defaults: Defaults) -> Entry
         url=url,
         visibility=defaults.visibility,
     )
-    return Entry(file.name, line, _checked(page), has_derived_title=True)
+    return Entry(file.name, line, _checked(page), is_derived=True)
 
 
 def derived_id(address: Address) -> str:

@@ -127,12 +127,12 @@ def ids_of(tx: Tx, external_ids: Sequence[str], *, public_only: bool) -> dict[st
     return {row.external_id: str(row.id) for row in rows}
 
 
-def titles_of(tx: Tx, external_ids: Sequence[str]) -> dict[str, str]:
-    """The titles of those that exist."""
+def titles_and_spaces(tx: Tx, external_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The title and the space of those that exist."""
     if not external_ids:
         return {}
-    rows = tx.execute(select(Page.external_id, Page.title).where(Page.external_id.in_(external_ids)))
-    return {row.external_id: row.title for row in rows}
+    rows = tx.execute(select(Page.external_id, Page.title, Page.space_key).where(Page.external_id.in_(external_ids)))
+    return {row.external_id: (row.title, row.space_key) for row in rows}
 
 
 def find_ids(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

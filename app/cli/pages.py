@@ -34,7 +34,7 @@ def pages() -> None:
 @pages.command("import")
 @click.argument("tenant_id", metavar="TENANT")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True, readable=True))
-@click.option("--space", help="The space of pages for which FILE names none; a sitemap needs it.")
+@click.option("--space", help="The space of new pages for which FILE names none; a sitemap needs it.")
 @click.option(
     "--visibility",
     type=click.Choice(["private", "public"]),
@@ -56,8 +56,8 @@ def import_(
 
     CSV has the header external_id,space,title,url and, optionally, visibility and owner. A sitemap may be gzipped, or
     an index of sitemaps that are in the same folder. It has addresses only: a page's id is its path (docs:intro), its
-    title the last part of it; a page that exists keeps its title. The same file can be imported again. If pages are
-    rejected, the others are written all the same, and the exit status is 1.
+    title the last part of it; a page that exists keeps both title and space. The same file can be imported again. If
+    pages are rejected, the others are written all the same, and the exit status is 1.
     """
     from analytics.ingest import page_files
     from analytics.ingest.page_files import Defaults

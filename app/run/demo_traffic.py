@@ -50,8 +50,51 @@ SPACES = {
     ),
 }  # fmt: skip
 
-FIRST_NAMES = ["Ada", "Bruno", "Chiara", "Dimitri", "Elif", "Farid", "Greta", "Hana", "Ivo", "Jun", "Kofi", "Lena"]
-LAST_NAMES = ["Adler", "Banerjee", "Costa", "Dupont", "Eriksen", "Fischer", "Garcia", "Haddad", "Ito", "Jansen", "Kaya"]
+# Twenty of each: four hundred readers, each with a name of their own.
+FIRST_NAMES = [
+    "Ada",
+    "Bruno",
+    "Chiara",
+    "Dimitri",
+    "Elif",
+    "Farid",
+    "Greta",
+    "Hana",
+    "Ivo",
+    "Jun",
+    "Kofi",
+    "Lena",
+    "Malik",
+    "Nora",
+    "Oskar",
+    "Priya",
+    "Quentin",
+    "Rosa",
+    "Sven",
+    "Tala",
+]
+LAST_NAMES = [
+    "Adler",
+    "Banerjee",
+    "Costa",
+    "Dupont",
+    "Eriksen",
+    "Fischer",
+    "Garcia",
+    "Haddad",
+    "Ito",
+    "Jansen",
+    "Kaya",
+    "Lindholm",
+    "Moreau",
+    "Novak",
+    "Okafor",
+    "Park",
+    "Quispe",
+    "Rossi",
+    "Silva",
+    "Tanaka",
+]
 
 
 @dataclass(frozen=True)
@@ -145,7 +188,8 @@ def _event(kind: str, page: DemoPage, user: str, at: str, number: int) -> dict[s
 
 def reader(number: int) -> dict[str, str]:
     """A reader with a name, as events carry it."""
-    first, last = FIRST_NAMES[number % len(FIRST_NAMES)], LAST_NAMES[number // len(FIRST_NAMES) % len(LAST_NAMES)]
+    # Neighbours, who are at the top together, share neither name.
+    first, last = FIRST_NAMES[number % 20], LAST_NAMES[(number + number // 20) % 20]
     return {"id": f"reader-{number}", "name": f"{first} {last}"}
 
 

@@ -52,7 +52,7 @@ function row(item, onDone) {
   const makePage = async (changes) => {
     const page = await send("POST", `${UNKNOWN}/pages`, { url: item.url, ...changes });
     const link = viewLink(withQuery("/dashboard", { page: page.external_id }), {}, userText(page.title));
-    await onDone(link, ` is a page now, in the space ${page.space}. Its views count from now on.`);
+    await onDone(link, ` is a page now, in the space ${page.space}: ${page.url}. Its views count from now on.`);
   };
   const dismiss = async () => {
     await send("DELETE", withQuery(UNKNOWN, { url: item.url }));
@@ -86,7 +86,7 @@ function row(item, onDone) {
       {},
       h("code", {}, userText(item.url)),
       h("div", { class: "quiet" }, about),
-      unfold("Change title or space first", pageForm(item, makePage)),
+      unfold("Change title, space or visibility first", pageForm(item, makePage)),
       wrong,
     ),
     numberCell(number(item.count), h("span", { class: "unit" }, item.count === 1 ? " view" : " views")),
@@ -102,7 +102,7 @@ function row(item, onDone) {
 
 function pageForm(item, makePage) {
   return form({
-    action: "Make this a page",
+    action: "Make a page with these",
     fields: [
       { name: "title", label: "Title", value: item.title, placeholder: "The end of the address" },
       { name: "space", label: "Space", value: item.space, required: true },
