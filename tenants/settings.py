@@ -297,10 +297,16 @@ def _parse_space_rule(value: Any) -> SpaceRule | None:
     if not isinstance(value, Mapping) or not {"prefix", "space"} <= set(value) <= {"prefix", "space", "visibility"}:
         return None
     rule = SpaceRule(**value)
-    has_prefix = isinstance(rule.prefix, str) and rule.prefix.startswith("/") and rule.prefix.isprintable()
+    has_prefix = isinstance(rule.prefix, str) and _is_path(rule.prefix)
     has_space = isinstance(rule.space, str) and SPACE_KEY.fullmatch(rule.space) is not None
     has_visibility = rule.visibility in ("private", "public")
     return rule if has_prefix and len(rule.prefix) <= MAX_PREFIX_CHARS and has_space and has_visibility else None
+
+
+def _is_path(prefix: str) -> bool:
+    """Rules are about paths: a query, or a route after #, would be ignored, and the rule be for the whole site."""
+    has_other = not prefix.isprintable() or any(character in prefix for character in "?#\\")
+    return prefix.startswith("/") and not has_other and {".", ".."}.isdisjoint(prefix.split("/"))
 
 
 _LISTS = {
@@ -308,7 +314,7 @@ _LISTS = {
     "space_rules": _ListKind(
         MAX_SPACE_RULES,
         _parse_space_rule,
-        'rules such as {"prefix": "/docs/", "space": "docs", "visibility": "public"}; a prefix begins with / and has at'
-        f" most {MAX_PREFIX_CHARS} characters",
+        'rules such as {"prefix": "/docs/", "space": "docs", "visibility": "public"}; a prefix is a path: it begins with'
+        f" /, has at most {MAX_PREFIX_CHARS} characters, and none of ? # \\\\ nor a part . or ..",
     ),
 }

@@ -17,7 +17,7 @@ from analytics.boards.names import Board
 from analytics.boards.user_numbers import member_of
 
 # Users in the outbox, however often each (twice on average). With more, ranks are those of the board as it is.
-MAX_PENDING = 100
+MAX_PENDING = 32
 
 
 class Entry(NamedTuple):

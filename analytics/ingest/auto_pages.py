@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.ingest import page_writes, pages, unknown_addresses
 from analytics.ingest.addresses import Address
-from analytics.ingest.page_writes import DuplicateUrl, Saved
+from analytics.ingest.page_writes import DuplicateUrl, PagesBusy, Saved
 from analytics.ingest.pages import plain_title
 from tenants.ceilings import CeilingReached
 from tenants.db import Base, DeletedWithTenant, Tx
@@ -123,7 +123,7 @@ def create(
     if not _exists(tx, place):
         try:
             _make_within_limit(tx, place, title, settings, now=now)
-        except (_TooMany, CeilingReached):
+        except (_TooMany, CeilingReached, PagesBusy):
             return None
         except DuplicateUrl as error:  # another process was quicker, or the canonical address is a page already
             return error.members["page"]

@@ -78,8 +78,14 @@ def _masked_query(address: str) -> str:
 
 def _masked_parts(query: str, mark: str) -> str:
     """After its mark, if there is any. What has no name is a value."""
-    parts = [f"{part.partition('=')[0]}=*" if "=" in part else "*" for part in query.split("&") if part]
+    parts = [_masked_part(part) for part in query.split("&") if part]
     return mark * bool(parts) + "&".join(parts)
+
+
+def _masked_part(part: str) -> str:
+    """What has no value after its = may be a value with the padding of base64."""
+    name, _, value = part.partition("=")
+    return f"{name}=*" if value.strip("=") else "*"
 
 
 def values(tenant_id: str, unknown: Sequence[Unknown], *, now: datetime) -> tuple[Any, ...]:
@@ -138,9 +144,11 @@ def differences(tx: Tx) -> Iterator[tuple[str, str, Any, Any]]:
 _LIST = text("""
     SELECT address, title, refused, first_seen, last_seen, digest
     FROM (SELECT u.address, u.title, u.refused, u.first_seen, u.last_seen, md5(u.address) AS digest
-          FROM unknown_addresses u WHERE u.tenant_id = :tenant AND NOT EXISTS (
-              SELECT FROM pages p WHERE p.tenant_id = u.tenant_id
-              AND p.address IN (u.page_address, substr(u.page_address, strpos(u.page_address, '/'))))) listed
+          FROM unknown_addresses u WHERE u.tenant_id = :tenant
+          -- Two conditions and not one with OR or IN, which would compare every address with every page.
+          AND NOT EXISTS (SELECT FROM pages p WHERE p.tenant_id = :tenant AND p.address = u.page_address)
+          AND NOT EXISTS (SELECT FROM pages p WHERE p.tenant_id = :tenant
+                          AND p.address = substr(u.page_address, strpos(u.page_address, '/')))) listed
     WHERE CAST(:refused AS bigint) IS NULL OR (-refused, digest) > (-CAST(:refused AS bigint), CAST(:digest AS text))
     ORDER BY refused DESC, digest LIMIT :limit
 """)

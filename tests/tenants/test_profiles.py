@@ -20,6 +20,9 @@ from tenants.profiles import is_display_name, is_picture_url
         ("A\x85da", False),
         ("Ada\u202etxt.exe", False),
         ("Ada\u2028", False),
+        ("Ada\u200f", False),
+        ("\u200b", False),  # nobody would see it
+        ("\u3164", False),
     ],
 )
 def test_a_name_is_short_plain_text(name: str, is_right: bool) -> None:

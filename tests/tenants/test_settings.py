@@ -78,6 +78,9 @@ def test_space_rules_keep_their_order_and_wrong_ones_are_refused(tenant: str) ->
         {"prefix": "docs/", "space": "docs"},
         {"prefix": "/" + "x" * 200, "space": "docs"},
         {"prefix": "/a\nb", "space": "docs"},
+        {"prefix": "/#/docs/", "space": "docs"},  # would be for the whole site
+        {"prefix": "/?a=1", "space": "docs"},
+        {"prefix": "/docs/../", "space": "docs"},
         {"prefix": "/docs/", "space": "no key"},
         {"prefix": "/docs/", "space": "docs", "visibility": "secret"},
         {"prefix": "/docs/", "space": "docs", "visibility": ["public"]},

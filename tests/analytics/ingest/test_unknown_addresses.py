@@ -158,6 +158,31 @@ def test_what_is_a_page_by_now_is_not_listed(tenant: str) -> None:
     assert listed(tenant) == {f"{SITE}/a/b": 1, f"{SITE}/c?id=*": 1}
 
 
+def test_the_list_does_not_compare_every_address_with_every_page(tenant: str) -> None:
+    """Anybody with the key can fill it: with 5,000 pages it took longer than a statement may."""
+    with owner_tx() as tx:
+        tx.execute(
+            text("""
+                INSERT INTO unknown_addresses
+                    (tenant_id, address, page_address, refused, first_seen, last_seen)
+                SELECT :t, 'https://w.example/' || n, 'w.example/' || n, 1, now(), now() FROM generate_series(1, 1000) n
+            """),
+            {"t": tenant},
+        )
+        tx.execute(
+            text("""
+                INSERT INTO pages (tenant_id, external_id, space_key, title, url, address, created_at, updated_at)
+                SELECT :t, 'p' || n, 's', 't', '/p' || n, '/p' || n, now(), now() FROM generate_series(1, 5000) n
+            """),
+            {"t": tenant},
+        )
+        tx.execute(text("ANALYZE unknown_addresses, pages"))
+    with tenant_tx(tenant) as tx:
+        values = {"tenant": tenant, "refused": None, "digest": None, "limit": 20}
+        plan = "\n".join(tx.scalars(text(f"EXPLAIN {unknown_addresses._LIST.text}"), values))
+    assert "Join Filter" not in plan, plan
+
+
 def test_a_page_of_a_route_is_the_page_of_all_its_values(tenant: str) -> None:
     refuse(tenant, f"{SITE}/a#!/b&user=ada", f"{SITE}/a#/c?token=secret", f"{SITE}/a#!user=ada")
     with tenant_tx(tenant) as tx:
