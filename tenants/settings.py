@@ -314,7 +314,7 @@ _LISTS = {
     "space_rules": _ListKind(
         MAX_SPACE_RULES,
         _parse_space_rule,
-        'rules such as {"prefix": "/docs/", "space": "docs", "visibility": "public"}; a prefix is a path: it begins with'
-        f" /, has at most {MAX_PREFIX_CHARS} characters, and none of ? # \\\\ nor a part . or ..",
+        'rules such as {"prefix": "/docs/", "space": "docs", "visibility": "public"}; a prefix is a path that begins'
+        f" with /, of at most {MAX_PREFIX_CHARS} characters, without ? # \\ and parts . or ..",
     ),
 }
