@@ -20,6 +20,7 @@ from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import NotFound
 
 MAX_ADDRESSES = 1_000
+MAX_EMPTY_NAME_CHARS = 12
 # What commits at the same moment may add to them, until the next new address.
 MAX_AT_ONCE = 100
 # Inside a statement: what counts addresses, with a value for each `%s` from `values`. Returns how many are new.
@@ -83,9 +84,10 @@ def _masked_parts(query: str, mark: str) -> str:
 
 
 def _masked_part(part: str) -> str:
-    """What has no value after its = may be a value with the padding of base64."""
+    """A long name without a value may be a value that ends as base64 does."""
     name, _, value = part.partition("=")
-    return f"{name}=*" if value.strip("=") else "*"
+    has_name = bool(value.strip("=")) or ("=" in part and len(name) <= MAX_EMPTY_NAME_CHARS)
+    return f"{name}=*" if has_name else "*"
 
 
 def values(tenant_id: str, unknown: Sequence[Unknown], *, now: datetime) -> tuple[Any, ...]:
