@@ -55,8 +55,7 @@ def sweep() -> None:
 
 def refresh_snapshots() -> None:
     """Take a snapshot of every board that changed, and seal yesterday's."""
-    with contextlib.suppress(Busy):
-        snapshots.refresh_all(now=utcnow())
+    snapshots.refresh_all(now=utcnow())
 
 
 def end_due_quests() -> None:

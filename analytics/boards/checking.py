@@ -5,6 +5,7 @@ while it compares. Stale pages and users are left out: they are late, not wrong.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -13,27 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
-from analytics.locks import lock_boards
+from analytics.boards import user_checking
+from analytics.boards.user_checking import DAYS, WINDOWS
+from analytics.locks import Busy, lock_boards, try_lock_boards
 from analytics.metrics import (
     SCORE,
     Computed,
     Counted,
-    Ledger,
     Metric,
     counted_metrics,
     page_metrics,
-    user_metrics,
 )
 from analytics.scoring import Weights
-from analytics.windows import Window
 from tenants import redis
 from tenants.db import Tx, tenant_tx
 
 if TYPE_CHECKING:
     from redis import Redis
 
-DAYS = {window.value: window.length.days for window in Window if window.length is not None}
-WINDOWS = tuple(window.value for window in Window)
+# How often it waits for a projection that has the lock.
+MAX_WAITS = 20
 MAX_MEMBERS_PER_COMMAND = 5_000
 LATE_AFTER = timedelta(minutes=10)
 
@@ -77,12 +77,32 @@ class Report:
 
 def check(tenant_id: str, *, now: datetime) -> Report:
     """Compare everything of one tenant: numbers, ledgers, and boards of pages and users."""
-    with tenant_tx(tenant_id, separate=True) as locking, tenant_tx(tenant_id) as tx:
-        lock_boards(locking, tenant_id)
-        tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))  # from its first query, below
-        for transaction in (locking, tx):
-            transaction.execute(text("SET LOCAL statement_timeout = 0"))
-            transaction.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+    report = _compare_when_free(tenant_id, now=now)
+    if report.differences:
+        # The snapshot is a moment older than the lock: what was committed between is no difference at a second look.
+        places = {(found.where, found.member) for found in report.differences}
+        report = _compare_when_free(tenant_id, now=now)
+        report.differences = [found for found in report.differences if (found.where, found.member) in places]
+    return report
+
+
+def _compare_when_free(tenant_id: str, *, now: datetime) -> Report:
+    for _ in range(MAX_WAITS):
+        with suppress(Busy):
+            return _compare(tenant_id, now=now)
+        with tenant_tx(tenant_id) as tx:
+            lock_boards(tx, tenant_id)  # wait for its holder
+    return _compare(tenant_id, now=now)
+
+
+def _compare(tenant_id: str, *, now: datetime) -> Report:
+    with tenant_tx(tenant_id) as tx:
+        tx.execute(
+            text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        )  # from its first query, which takes the lock
+        try_lock_boards(tx, tenant_id)
+        tx.execute(text("SET LOCAL statement_timeout = 0"))
+        tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         due, hour = _due(tx), _hour(tx)
         differences: list[Difference] = []
         if hour is not None and now - hour > timedelta(hours=1) + LATE_AFTER:
@@ -91,105 +111,16 @@ def check(tenant_id: str, *, now: datetime) -> Report:
             )
         expected = {page_id: page for page_id, page in _expected(tx, hour or now) if page_id not in due}
         differences += _wrong_stats(tx, expected, due)
-        for source in user_metrics().values():
-            differences += _wrong_ledgers(tx, source)
-        late_users = _late_users(tx)
-        user_boards: dict[str, list[tuple[str, int]]] = {}
-        for metric, source in user_metrics().items():
-            user_boards |= _user_boards(tx, metric.name, source, hour or now, late_users)
+        of_users = list(user_checking.wrong_ledgers(tx))
+        late_users = user_checking.late_users(tx)
+        user_boards = user_checking.expected_boards(tx, hour or now, late_users)
         with redis.boards().client() as client:
             boards = _boards(expected)
             differences += _wrong_boards(client, tenant_id, boards, expected, due)
             differences += _wrong_on_global(client, tenant_id, expected)
-            differences += _wrong_user_boards(client, tenant_id, user_boards, late_users)
+            of_users += user_checking.wrong_boards(client, tenant_id, user_boards, late_users)
+    differences += [Difference(tenant_id, *found) for found in of_users]
     return Report(len(expected), len(boards) + len(user_boards), len(due) + len(late_users), differences)
-
-
-def _wrong_ledgers(tx: Tx, source: Ledger) -> Iterator[Difference]:
-    """Every user's entries of an account add up to the total, and each continues from the one before."""
-    rows = tx.execute(
-        text(f"""
-            SELECT u.id, u.{source.total} AS found, COALESCE(l.total, 0) AS expected, COALESCE(l.breaks, 0) AS breaks
-            FROM users u LEFT JOIN (
-                SELECT user_id, sum(delta) AS total, count(*) FILTER (WHERE previous <> before) AS breaks
-                FROM (SELECT user_id, delta, previous,
-                             COALESCE(lag(score) OVER (PARTITION BY user_id ORDER BY id), 0) AS before
-                      FROM score_ledger WHERE tenant_id = :tenant AND account = :account) e
-                GROUP BY user_id) l ON l.user_id = u.id
-            WHERE u.tenant_id = :tenant AND (u.{source.total} <> COALESCE(l.total, 0) OR COALESCE(l.breaks, 0) > 0)
-        """),  # noqa: S608  names from the table of metrics
-        {"tenant": tx.tenant, "account": source.account},
-    )
-    for row in rows:
-        if row.found != row.expected:
-            yield Difference(tx.tenant, f"users.{source.total}", f"user {row.id}", row.found, int(row.expected))
-        if row.breaks:
-            yield Difference(tx.tenant, "score_ledger", f"user {row.id}", f"{row.breaks} breaks", "one chain")
-
-
-def _late_users(tx: Tx) -> set[str]:
-    rows = tx.scalars(
-        text("""
-            SELECT member FROM outbox WHERE tenant_id = :tenant AND kind = 'user'
-            UNION SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = 'user'
-        """),
-        {"tenant": tx.tenant},
-    )
-    return set(rows)
-
-
-def _user_boards(
-    tx: Tx, metric: str, source: Ledger, hour: datetime, late: set[str]
-) -> dict[str, list[tuple[str, int]]]:
-    """Topic → users and their values in order of rank, computed from the entries of the ledger."""
-    sums = ", ".join(
-        f"sum(delta) FILTER (WHERE dated >= :after - interval '{d} days' AND dated < :after) AS sum_{w},"
-        f" max(at) FILTER (WHERE dated >= :after - interval '{d} days' AND dated < :after) AS at_{w}"
-        for w, d in DAYS.items()
-    )
-    rows = tx.execute(
-        text(f"""
-            SELECT u.id::text AS id, u.segment, u.segments[2:] AS others, l.* FROM users u JOIN (
-                SELECT user_id, {sums}, sum(delta) AS sum_all, max(at) AS at_all
-                FROM (SELECT e.user_id, e.delta, e.at, COALESCE(o.at, e.at) AS dated FROM score_ledger e
-                      LEFT JOIN score_ledger o ON o.tenant_id = e.tenant_id AND o.id = e.reverses
-                      WHERE e.tenant_id = :tenant AND e.account = :account) entries GROUP BY user_id
-            ) l ON l.user_id = u.id
-            WHERE u.tenant_id = :tenant AND u.suspended_at IS NULL AND u.erased_at IS NULL
-        """),  # noqa: S608  numbers of ours
-        {"tenant": tx.tenant, "account": source.account, "after": hour + timedelta(hours=1)},
-    ).all()
-    boards: dict[str, list[tuple[str, int]]] = {}
-    for window in WINDOWS:
-        placed = [row for row in rows if (getattr(row, f"sum_{window}") or 0) > 0 and row.id not in late]
-        placed.sort(key=lambda row: (-getattr(row, f"sum_{window}"), getattr(row, f"at_{window}"), row.id))
-        for row in placed:
-            for scope in ("users", *(f"users:{one}" for one in ({row.segment, *row.others} if row.segment else ()))):
-                boards.setdefault(f"{scope}:{window}:{metric}", []).append((row.id, int(getattr(row, f"sum_{window}"))))
-    return boards
-
-
-def _wrong_user_boards(
-    client: "Redis", tenant_id: str, expected: dict[str, list[tuple[str, int]]], late: set[str]
-) -> Iterator[Difference]:
-    prefix = f"lb:{tenant_id}:"
-    kept = {key.decode().removeprefix(prefix) for key in client.scan_iter(f"{prefix}users:*")}
-    for topic in sorted(kept | expected.keys()):
-        key = prefix + topic
-        if client.get(f"lbv:{{{key}}}") is None:
-            if expected.get(topic):
-                yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
-            continue
-        rows: Any = client.zrange(key, 0, -1, desc=True, withscores=True)
-        members = [(member.decode().rpartition(":")[2], int(value)) for member, value in rows]
-        found, right = [row for row in members if row[0] not in late], expected.get(topic, [])
-        values, wanted = dict(found), dict(right)
-        for user in sorted({*values, *wanted}):
-            if values.get(user) != wanted.get(user):
-                yield Difference(tenant_id, key, f"user {user}", values.get(user), wanted.get(user))
-        if values == wanted and found != right:
-            place = next(n for n, (one, other) in enumerate(zip(found, right, strict=True), 1) if one != other)
-            yield Difference(tenant_id, key, f"rank {place}", found[place - 1][0], right[place - 1][0])
 
 
 def check_global(expected: dict[int, Expected]) -> list[Difference]:

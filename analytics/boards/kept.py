@@ -86,13 +86,15 @@ class BoardMemory:
 
     def on_change(self, message: Mapping[str, Any]) -> None:
         """What was published: summaries that changed are dropped."""
+        if message.get("resync"):
+            self.clear()
         changed = message.get("summaries", ())
         if changed:
             self.drops += 1
             self.summaries.drop((message["tenant"], page_id) for page_id in changed)
 
     def clear(self) -> None:
-        """Messages may have been lost."""
+        """Messages, or commits of PostgreSQL, may have been lost."""
         self.drops += 1
         self.summaries.clear()
         self.page_ids.clear()

@@ -123,7 +123,7 @@ def user_scopes(segments: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Version:
-    """How often a board has changed, and when it last did."""
+    """A number that grows with every change of a board, and when it last changed."""
 
     number: int
     changed_at: datetime

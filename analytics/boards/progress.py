@@ -5,14 +5,15 @@ in the outbox), when hours of it left a window (`slide`), when the weights chang
 began or stopped sharing its public pages (`to_reshare`).
 """
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import BigInteger, Integer, text
+from sqlalchemy import BigInteger, Integer, exists, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
 from analytics.metrics import counted_metrics
-from analytics.outbox import Kind
+from analytics.outbox import Kind, Outbox
 from analytics.scoring import Weights
 from analytics.windows import crossed, hour_of
 from tenants.db import Base, DeletedWithTenant, Tx
@@ -31,6 +32,10 @@ class Projection(DeletedWithTenant, Base):
     weights_version: Mapped[int] = mapped_column(Integer, server_default="0")
     # While pages are given new weights: the last page that has them.
     reweighed_to: Mapped[int | None] = mapped_column(BigInteger)
+    # Counts the plans of projections: only the last one may be carried out.
+    step: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    # On which its boards were last written in Redis: see `analytics.boards.timeline`.
+    server: Mapped[str | None]
 
 
 def get_or_create(tx: Tx, *, now: datetime) -> tuple[Projection, bool]:
@@ -38,10 +43,27 @@ def get_or_create(tx: Tx, *, now: datetime) -> tuple[Projection, bool]:
     row = tx.get(Projection, tx.tenant)
     if row is not None:
         return row, False
-    row = Projection(tenant_id=tx.tenant, slid_to=hour_of(now), weights_version=0)
+    row = Projection(tenant_id=tx.tenant, slid_to=hour_of(now), weights_version=0, step=0)
     tx.add(row)
     tx.flush()
     return row, True
+
+
+def find_planned(tx: Tx, step: int, first_row: int | None) -> Projection | None:
+    """This tenant's progress, if the plan of this step is still the last; it was made from this row of the outbox.
+
+    Whoever plans or changes saved numbers raises `step`; a process of the release before only deletes the row.
+    """
+    planned = select(Projection).where(Projection.step == step)
+    if first_row is not None:
+        is_stale = exists().where(Outbox.tenant_id == Projection.tenant_id, Outbox.id == first_row)
+        planned = planned.where(is_stale)
+    return tx.scalar(planned)
+
+
+def invalidate_plans(tx: Tx) -> None:
+    """The saved numbers change: no projection that was planned before may be carried out."""
+    tx.run(text("UPDATE projections SET step = step + 1 WHERE tenant_id = :tenant"), {"tenant": tx.tenant})
 
 
 def slide(tx: Tx, projection: Projection, *, now: datetime) -> bool:
@@ -58,24 +80,39 @@ def slide(tx: Tx, projection: Projection, *, now: datetime) -> bool:
     return after < hour
 
 
-def to_reweigh(tx: Tx, projection: Projection, weights: Weights) -> tuple[list[int], bool]:
-    """The next pages to be scored by new weights, and whether there are more after them."""
-    if projection.weights_version == weights.version and projection.reweighed_to is None:
-        return [], False
+@dataclass(frozen=True)
+class Reweighing:
+    """The next pages to be scored by new weights; and once they are, by which weights up to which page pages are."""
+
+    pages: list[int]
+    weights_version: int
+    reweighed_to: int | None
+
+    @property
+    def has_more(self) -> bool:
+        return self.reweighed_to is not None
+
+    def save(self, projection: Projection) -> None:
+        projection.weights_version, projection.reweighed_to = self.weights_version, self.reweighed_to
+
+
+def to_reweigh(tx: Tx, projection: Projection, weights: Weights) -> Reweighing:
+    after = projection.reweighed_to
     if projection.weights_version != weights.version:
-        projection.weights_version, projection.reweighed_to = weights.version, 0
+        after = 0
+    if after is None:
+        return Reweighing([], weights.version, None)
     pages = list(
         tx.scalars(
             text(
                 "SELECT page_id FROM page_stats WHERE tenant_id = :tenant AND page_id > :after"
                 " ORDER BY page_id LIMIT :limit"
             ),
-            {"tenant": tx.tenant, "after": projection.reweighed_to, "limit": MAX_PAGES_PER_STEP},
+            {"tenant": tx.tenant, "after": after, "limit": MAX_PAGES_PER_STEP},
         )
     )
     more = len(pages) == MAX_PAGES_PER_STEP
-    projection.reweighed_to = pages[-1] if more else None
-    return pages, more
+    return Reweighing(pages, weights.version, pages[-1] if more else None)
 
 
 def to_reshare(tx: Tx, *, shared: bool) -> tuple[list[int], bool]:

@@ -1,53 +1,41 @@
 """The projection: from the truth in PostgreSQL to the boards in Redis.
 
-`project_step(tenant)` writes a tenant's boards, under the tenant's board lock like every writer. It reads the outbox,
-computes the stale pages and users, writes their absolute values to Redis, and deletes the rows it read, in one
-transaction. So a crash anywhere leaves the rows, and the next step does it all again.
+A step (`project_step`) is two transactions, one after the other, each under the tenant's board lock like every writer.
+The first plans: it reads the outbox, computes the stale pages and users, and commits an *intent* for each member that
+Redis will differ in (`analytics.boards.planning`). The second carries the plan out: it raises the boards' versions,
+writes absolute values to Redis, saves the numbers, and deletes the outbox rows and the intents. It does so only if
+nobody else has planned meanwhile. Whoever did found the same rows, and our intents: nothing is lost.
 
-Before Redis is touched a second, short transaction commits the new versions of the boards and an *intent* for each
-member (`analytics.boards.intents`). So a version is never published twice with different contents, and a step that
-finds intents of a dead one writes all values of those members, and removes them wherever they may have been. If Redis
-cannot be reached the numbers are committed all the same, and the intents stay until it can.
+So a crash anywhere leaves the rows and the intents, and the next step does it all again. If Redis cannot be reached the
+numbers are committed all the same, and the intents stay until it can. A process uses one connection at a time.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from prometheus_client import Counter
 from sqlalchemy import text
 
 from analytics import outbox
-from analytics.boards import (
-    board_writes,
-    intents,
-    page_numbers,
-    progress,
-    rebuilding,
-    redis_store,
-    user_numbers,
-    versions,
-    weights,
-)
-from analytics.boards.board_writes import BoardWrites, Unsure
+from analytics.boards import intents, planning, progress, rebuilding, redis_store, timeline, versions
+from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, Version, boards_in
-from analytics.boards.page_numbers import PageChange
+from analytics.boards.planning import Chunk, Plan
+from analytics.boards.progress import Projection
 from analytics.boards.redis_store import RedisState
 from analytics.boards.summaries import summary_key
-from analytics.boards.user_numbers import UserChange
 from analytics.locks import lock_boards, try_lock_boards
 from analytics.outbox import Kind
 from analytics.windows import hour_of
 from tenants import redis, registry
-from tenants import settings as tenant_settings
 from tenants.db import Tx, platform_tx, tenant_tx
 from tenants.redis import RedisUnavailable
 
 MAX_ROWS_PER_STEP = 5_000
-MAX_MEMBERS_PER_CHUNK = 250
 MAX_STEPS = 1_000
 
 PROJECTED = Counter("plaudit_projected_members_total", "Pages and users computed by projections.", ["tenant"])
@@ -79,7 +67,21 @@ def project_step(
     with tenant_tx(tenant_id) as tx:
         try_lock_boards(tx, tenant_id)
         locked()
-        done = _project(tx, now=now, limit=limit) if registry.is_live(tx, tenant_id) else Projected()
+        if not registry.is_live(tx, tenant_id):
+            return Projected()
+        position, is_new = progress.get_or_create(tx, now=now)
+        if is_new:
+            _delete_boards_of_former_tenant(tenant_id)
+        plan = planning.make(tx, position, now=now, limit=limit)
+        # Otherwise whatever Redis will differ in is recorded already.
+        commits_first = plan.has_new_intents and plan.has_redis
+        done = Projected(more=True) if commits_first else _carry_out(tx, plan, position)
+    if commits_first:
+        with tenant_tx(tenant_id) as tx:
+            try_lock_boards(tx, tenant_id)
+            planned = progress.find_planned(tx, plan.step, min(plan.rows, default=None))
+            if planned is not None and timeline.current(tx) == plan.server:
+                done = _carry_out(tx, plan, planned)
     PROJECTED.labels(tenant_id).inc(done.pages + done.users)
     return done
 
@@ -106,13 +108,14 @@ def bring_up_to_date(
     if tenant_id != ALL_TENANTS:
         return project_all(tenant_id, now=now, locked=locked)
     locked()
-    return Projected(rebuilt=rebuilding.rebuild_global())
+    return Projected(rebuilt=rebuilding.rebuild_global(now=now()))
 
 
 def stale_tenants(*, now: datetime) -> list[str]:
     """The tenants whose boards are behind: found by the sweep, whatever wake-up was lost."""
     with platform_tx() as tx:
         behind = list(tx.scalars(_BEHIND, {"hour": hour_of(now), "now": now}))
+        elsewhere = timeline.owners_elsewhere(tx)
         everyone = [*(tenant.id for tenant in registry.live(tx)), ALL_TENANTS]
     try:
         with redis.boards().client() as client:
@@ -124,7 +127,7 @@ def stale_tenants(*, now: datetime) -> list[str]:
     except RedisUnavailable:
         return behind
     not_ready = [tenant_id for tenant_id, run in zip(everyone, ready_runs, strict=True) if run != this_run]
-    return list(dict.fromkeys([*behind, *not_ready]))
+    return list(dict.fromkeys([*elsewhere, *behind, *not_ready]))
 
 
 def retire(tenant_id: str, *, now: datetime) -> None:
@@ -132,99 +135,55 @@ def retire(tenant_id: str, *, now: datetime) -> None:
     with tenant_tx(tenant_id) as tx:
         lock_boards(tx, tenant_id)
         lock_boards(tx, ALL_TENANTS)
+        progress.invalidate_plans(tx)
         writes = BoardWrites()
         for member in tx.scalars(_ON_GLOBAL, {"tenant": tenant_id}).all():
             for board in boards_in(tenant_id, GLOBAL):
                 writes.set_page(board, member, 0)
             writes.summaries[summary_key(ALL_TENANTS, member)] = None
-        reserved = versions.reserve(tenant_id, writes.boards(), now=now)
-        versions.confirm(tx, reserved)
+        raised = versions.advance(tx, writes.boards(), now=now)
         tx.execute(text("DELETE FROM page_stats WHERE tenant_id = :tenant"), {"tenant": tenant_id})
         with redis.boards().client() as client:
-            redis_store.write(client, writes, reserved)
+            redis_store.write(client, writes, raised)
             redis_store.delete_tenant(client, tenant_id)
-            redis_store.publish(client, reserved)
+            redis_store.publish(client, raised)
 
 
-def _project(tx: Tx, *, now: datetime, limit: int) -> Projected:
-    position, is_new = progress.get_or_create(tx, now=now)
-    if is_new:
-        _delete_boards_of_former_tenant(tx.tenant)
-    now = max(now, position.slid_to)  # windows never slide back, whatever another machine's clock says
-    has_more_hours = progress.slide(tx, position, now=now)
-    current = weights.current(tx, now=now)
-    reweigh, has_more_to_reweigh = progress.to_reweigh(tx, position, current)
-    pages, users, sharing = _read_stale(tx, limit=limit)
-    # After the outbox: whatever committed together with a row that was read is then visible.
-    shared = tenant_settings.read(tx)[0].share_public_pages
-    reshare, has_more_to_reshare = progress.to_reshare(tx, shared=shared) if sharing else ([], False)
-    pages.members |= {str(page_id) for page_id in (*reweigh, *reshare)}
-    if not has_more_to_reshare:
-        pages.rows += [row.id for row in sharing]
-    done = Projected(pages=len(pages.members), users=len(users.members), rows=len(pages.rows) + len(users.rows))
-    done.more = has_more_hours or has_more_to_reweigh or has_more_to_reshare or pages.more or users.more
-    # While much is stale, each statement would read all of that.
-    add = not (has_more_hours or pages.more)
-    with _RedisWriter(tx, done, now=now) as writer:
-        for chunk in _chunks(sorted(map(int, pages.members))):
-            changed_pages = page_numbers.compute(tx, chunk, now=now, weights=current, shared=shared, add=add)
-            unsure = intents.of_members(tx, Kind.PAGE, map(str, chunk))
-            writer.write(Kind.PAGE, changed_pages, board_writes.for_pages(tx.tenant, changed_pages, unsure), unsure)
-            page_numbers.save(tx, changed_pages, now=now)
-        for user_ids in _chunks(sorted(users.members)):
-            changed_users = user_numbers.compute(tx, user_ids, now=now)
-            unsure = intents.of_members(tx, Kind.USER, user_ids)
-            writer.write(Kind.USER, changed_users, board_writes.for_users(tx.tenant, changed_users, unsure), unsure)
-            user_numbers.save(tx, changed_users, now=now)
-        outbox.delete(tx, [*pages.rows, *users.rows])
-        writer.finish()
+def _carry_out(tx: Tx, plan: Plan, position: Projection) -> Projected:
+    """Write what was planned. Under the tenant's board lock, and with the intents committed."""
+    done = Projected(pages=len(plan.pages.members), users=len(plan.users.members), rows=len(plan.rows), more=plan.more)
+    with _RedisWriter(tx, plan) as writer:
+        for chunk, of_chunk in writer.versions_by_chunk():
+            writer.write(chunk, of_chunk)
+            chunk.save(tx)
+        plan.reweighing.save(position)
+        outbox.delete(tx, plan.rows)
+        try:
+            done.rebuilt = writer.finish()
+        except RedisUnavailable:
+            done.in_redis = False
     if done.in_redis:
-        intents.delete(tx, Kind.PAGE, pages.members)
-        intents.delete(tx, Kind.USER, users.members)
+        position.server = plan.server
+        intents.delete(tx, Kind.PAGE, plan.pages.members)
+        intents.delete(tx, Kind.USER, plan.users.members)
     return done
 
 
-@dataclass
-class _Stale:
-    """The members of a kind that must be computed, and the outbox rows that say so."""
-
-    rows: list[int]
-    members: set[str]
-    more: bool
-
-    @classmethod
-    def of(cls, rows: Sequence[Any], left_over: Sequence[Any], *, limit: int) -> "_Stale":
-        more = len(rows) == limit or len(left_over) == limit
-        return cls([row.id for row in rows], {row.member for row in (*rows, *left_over)}, more)
-
-
-def _read_stale(tx: Tx, *, limit: int) -> tuple[_Stale, _Stale, Sequence[Any]]:
-    """The stale pages, the stale users, and the rows that stand for all public pages."""
-    marked = [outbox.oldest(tx.tenant, kind, limit=limit) for kind in (Kind.PAGE, Kind.USER, Kind.SHARING)]
-    # Without Redis they stay as they are.
-    unfinished = [intents.left_over(tx.tenant, kind, limit=limit) for kind in (Kind.PAGE, Kind.USER)]
-    has_redis = redis.boards().is_up()
-    pages, users, sharing, *left_over = tx.run_in_one_trip(*marked, *(unfinished if has_redis else ()))
-    of_pages, of_users = left_over or ([], [])
-    return _Stale.of(pages, of_pages, limit=limit), _Stale.of(users, of_users, limit=limit), sharing
-
-
 class _RedisWriter:
-    """Writes changes to Redis, a chunk at a time, while PostgreSQL computes the next.
+    """Writes what was planned to Redis, a chunk at a time, while PostgreSQL saves the numbers."""
 
-    First a short transaction of its own commits the intents and versions of a chunk; only then is Redis touched.
-    """
-
-    def __init__(self, tx: Tx, done: Projected, *, now: datetime) -> None:
+    def __init__(self, tx: Tx, plan: Plan) -> None:
         self._tx = tx
-        self._done = done
-        self._now = now
-        self._reserved: dict[Board, Version] = {}
-        self._summaries: set[str] = set()
+        self._plan = plan
+        boards = {board for chunk in plan.chunks for board in chunk.writes.boards()}
+        if any(board.is_global for board in boards):
+            lock_boards(tx, ALL_TENANTS)
+        if plan.is_other_server and plan.has_redis:
+            boards.update(rebuilding.all_boards(tx))
+        self._versions = versions.advance(tx, boards, now=plan.now, by=max(len(plan.chunks), 1))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="redis-writer")
         self._writing: list[Future[list[Board]]] = []
-        self._has_global_lock = False
-        self._failed = False
+        self._failed = not plan.has_redis
 
     def __enter__(self) -> Self:
         return self
@@ -232,68 +191,49 @@ class _RedisWriter:
     def __exit__(self, *_error: object) -> None:
         self._thread.shutdown()
 
-    def write(
-        self, kind: Kind, changes: Sequence[PageChange | UserChange], writes: BoardWrites, unsure: Unsure
-    ) -> None:
-        if not writes:
-            return
-        boards = writes.boards()
-        if not self._has_global_lock and any(board.is_global for board in boards):
-            lock_boards(self._tx, ALL_TENANTS)
-            self._has_global_lock = True
-        scopes = _scopes_of(changes, unsure)
-        intent = intents.recording(self._tx.tenant, kind, scopes) if scopes else None
-        reserved = versions.reserve(self._tx.tenant, boards, now=self._now, first=intent)
-        self._reserved |= reserved
-        self._summaries |= writes.summaries.keys()
-        self._writing.append(self._thread.submit(self._write, writes, reserved))
+    def versions_by_chunk(self) -> Iterator[tuple[Chunk, dict[Board, Version]]]:
+        """The chunks, with the versions of their boards. A board gets another one from each, the last from its last."""
+        numbers = {board: version.number for board, version in self._versions.items()}
+        numbered: list[tuple[Chunk, dict[Board, Version]]] = []
+        for chunk in reversed(self._plan.chunks):
+            boards = chunk.writes.boards()
+            numbered.append((chunk, {board: replace(self._versions[board], number=numbers[board]) for board in boards}))
+            for board in boards:
+                numbers[board] -= 1
+        yield from reversed(numbered)
 
-    def _write(self, writes: BoardWrites, reserved: Mapping[Board, Version]) -> list[Board]:
+    def write(self, chunk: Chunk, of_chunk: Mapping[Board, Version]) -> None:
+        if chunk.writes:
+            self._writing.append(self._thread.submit(self._write, chunk.writes, of_chunk))
+
+    def _write(self, writes: BoardWrites, of_chunk: Mapping[Board, Version]) -> list[Board]:
         """After a chunk that failed nothing more is written: a later version would be without it."""
         if self._failed:
             raise RedisUnavailable
         try:
             with redis.boards().client() as client:
-                return redis_store.write(client, writes, reserved)
+                return redis_store.write(client, writes, of_chunk)
         except BaseException:
             self._failed = True
             raise
 
-    def finish(self) -> None:
-        """Wait for Redis; then rebuild the boards that it has lost, and publish the new versions."""
-        missing: list[Board] = []
-        versions.confirm(self._tx, self._reserved)
-        try:
-            for writing in self._writing:
-                missing += writing.result()
-            with redis.boards().client() as client, redis_store.completing(client, self._tx.tenant) as state:
-                if state is RedisState.RESTARTED:
-                    missing = rebuilding.all_boards(self._tx)
-                elif state is RedisState.INCOMPLETE:
-                    missing = redis_store.without_marker(client, rebuilding.all_boards(self._tx))
-                own = dict.fromkeys(board for board in missing if board.tenant_id == self._tx.tenant)
-                self._done.rebuilt = rebuilding.rebuild(self._tx, client, own)
-                redis_store.publish(client, self._reserved, self._summaries)
-        except RedisUnavailable:
-            self._done.in_redis = False
-
-
-def _scopes_of(changes: Iterable[PageChange | UserChange], unsure: Unsure) -> dict[str, set[str]]:
-    """Of the members that changed, the scopes in which Redis may have them."""
-    scopes: dict[str, set[str]] = {}
-    for change in changes:
-        if change.before != change.now:
-            where = scopes.setdefault(change.member, set(unsure.get(change.member, ())))
-            where.update(scope for numbers in (change.before, change.now) if numbers for scope in numbers.scopes)
-    return scopes
-
-
-Member = TypeVar("Member")
-
-
-def _chunks(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
-    for start in range(0, len(members), MAX_MEMBERS_PER_CHUNK):
-        yield members[start : start + MAX_MEMBERS_PER_CHUNK]
+    def finish(self) -> list[Board]:
+        """Wait for Redis, rebuild the boards that it has lost, and publish the new versions. Returns those rebuilt."""
+        if not self._plan.has_redis:
+            raise RedisUnavailable
+        missing = [board for writing in self._writing for board in writing.result()]
+        summaries = {name for chunk in self._plan.chunks for name in chunk.writes.summaries}
+        with redis.boards().client() as client, redis_store.completing(client, self._tx.tenant) as state:
+            if self._plan.is_other_server or state is RedisState.RESTARTED:
+                missing = rebuilding.all_boards(self._tx)
+            elif state is RedisState.INCOMPLETE:
+                missing = redis_store.without_marker(client, rebuilding.all_boards(self._tx))
+            own = dict.fromkeys(board for board in missing if board.tenant_id == self._tx.tenant)
+            rebuilt = rebuilding.rebuild(self._tx, client, own)
+            redis_store.publish(client, self._versions, summaries)
+            if self._plan.is_other_server:
+                redis_store.publish_resync(client, self._tx.tenant)
+        return rebuilt
 
 
 def _delete_boards_of_former_tenant(tenant_id: str) -> None:

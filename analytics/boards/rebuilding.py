@@ -1,6 +1,7 @@
 """Rebuilding boards from `page_stats` and `user_stats`: after Redis was emptied, for a new space, or by command."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -8,7 +9,7 @@ import structlog
 from prometheus_client import Counter
 from sqlalchemy import Row, text
 
-from analytics.boards import redis_store, versions
+from analytics.boards import redis_store, timeline, versions
 from analytics.boards.board_sql import in_scope, scope_parameters
 from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, boards_in
 from analytics.boards.page_numbers import COLUMNS
@@ -39,6 +40,8 @@ def rebuild(
 ) -> list[Board]:
     """Fill these boards of one tenant again, scope by scope; returns those replaced. Under the tenant's lock."""
     rebuilt: list[Board] = []
+    if not wanted:
+        return rebuilt
     tx.execute(text("SET LOCAL statement_timeout = 0"))
     current = versions.read(tx, wanted, now=tx.scalar(text("SELECT now()")))
     for scope in sorted({board.scope for board in wanted}):
@@ -61,15 +64,30 @@ def rebuild(
     return rebuilt
 
 
-def rebuild_global(*, only_missing: bool = True) -> list[Board]:
-    """Rebuild the global boards, from every tenant that shares its public pages."""
+def rebuild_global(*, now: datetime, only_missing: bool = True) -> list[Board]:
+    """Rebuild the global boards, from every tenant that shares its public pages.
+
+    If they were written on another server, whatever else was written there is deleted from Redis: tenants rebuild the
+    boards that they have, and nobody would those that were lost with the server.
+    """
+    wanted = boards_in(ALL_TENANTS, GLOBAL)
     with platform_tx() as tx:
         lock_boards(tx, ALL_TENANTS)
-        with redis.boards().client() as client, redis_store.completing(client, ALL_TENANTS) as state:
-            wanted = boards_in(ALL_TENANTS, GLOBAL)
-            if only_missing and state is not RedisState.RESTARTED:
-                wanted = redis_store.without_marker(client, wanted)
-            return rebuild(tx, client, wanted) if wanted else []
+        server, raised = timeline.current(tx), {}
+        if timeline.is_other(timeline.of_global_boards(tx), server):
+            raised = versions.advance(tx, wanted, now=now)
+        with redis.boards().client() as client:
+            if raised:
+                redis_store.delete_older(client, min(version.number for version in raised.values()))
+            with redis_store.completing(client, ALL_TENANTS) as state:
+                if only_missing and not raised and state is not RedisState.RESTARTED:
+                    wanted = redis_store.without_marker(client, wanted)
+                rebuilt = rebuild(tx, client, wanted)
+            if raised:
+                redis_store.publish(client, raised)
+                redis_store.publish_resync(client, ALL_TENANTS)
+        timeline.set_of_global_boards(tx, server)
+    return rebuilt
 
 
 def all_boards(tx: Tx) -> list[Board]:

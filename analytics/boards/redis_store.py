@@ -13,6 +13,7 @@ only absolute values.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,12 @@ for i = 1, #KEYS, 3 do
     if tonumber(ARGV[1]) > 0 then redis.call('RENAME', KEYS[i], KEYS[i + 1]) else redis.call('DEL', KEYS[i + 1]) end
 end
 redis.call('SET', KEYS[3], ARGV[2])
+return 1
+"""
+_DELETE_OLDER = """
+local number = string.match(redis.call('GET', KEYS[2]) or '', '^%d+')
+if not number or tonumber(number) >= tonumber(ARGV[1]) then return 0 end
+redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])
 return 1
 """
 
@@ -156,6 +163,11 @@ def publish(redis: "Redis", versions: Mapping[Board, Version], summaries: Iterab
         redis.publish(CHANNEL, orjson.dumps(message))
 
 
+def publish_resync(redis: "Redis", tenant_id: str) -> None:
+    """Have every process read again whatever it has of this tenant: it may be of commits that were lost."""
+    redis.publish(CHANNEL, orjson.dumps({"tenant": tenant_id, "versions": {}, "resync": True}))
+
+
 def published_version(redis: "Redis", board: Board) -> int:
     """The version that Redis has of a board; 0: none."""
     marker = redis.get(board.marker)
@@ -188,11 +200,16 @@ def delete_tenant(redis: "Redis", tenant_id: str) -> None:
     redis.unlink(ready_key(tenant_id))
 
 
-def delete_everything(redis: "Redis") -> None:
-    """Remove every board and summary of every tenant, as if Redis had been emptied of them."""
-    for pattern in ("lbr:*", "lbv:*", "lbu:*", "lb:*", "{lb:*", "pgs:*"):
-        for found in redis.scan_iter(match=pattern, count=1000):
-            redis.unlink(found)
+def delete_older(redis: "Redis", number: int) -> None:
+    """Remove every board of every tenant whose version is below this number. They are missing then: needs no lock."""
+    markers = redis.scan_iter(match="lbv:*", count=1000)
+    while boards := [marker.decode()[len("lbv:{") : -1] for marker in islice(markers, MAX_MEMBERS_PER_COMMAND)]:
+        with redis.pipeline(transaction=False) as pipe:
+            for board in boards:
+                pipe.eval(_DELETE_OLDER, 3, board, f"lbv:{{{board}}}", f"lbu:{{{board}}}", number)
+            deleted = pipe.execute()
+        for tenant_id in {board.split(":")[1] for board, done in zip(boards, deleted, strict=True) if done}:
+            mark_incomplete(redis, tenant_id)
 
 
 # --- Whether Redis still has what was written to it

@@ -9,9 +9,9 @@ import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import structlog
@@ -22,7 +22,7 @@ from analytics.boards import postgres_reads, redis_reads
 from analytics.boards.board_sql import transaction_for
 from analytics.boards.names import ALL_TENANTS, Board, Version
 from analytics.boards.rows import Listing, Position, Row, Source, row_of
-from analytics.locks import lock_boards, try_lock_boards
+from analytics.locks import Busy, lock_boards, try_lock_boards
 from analytics.metrics import METRICS
 from analytics.windows import WINDOWS
 from tenants import registry
@@ -138,33 +138,32 @@ def ranks_on(tx: Tx, board: Board, day: date) -> RanksOfADay | None:
 
 
 def refresh_all(*, now: datetime) -> int:
-    """Refresh every tenant's boards that changed, and the global ones; how many. Busy if another process is.
+    """Refresh every tenant's boards that changed, and the global ones; how many.
 
     A tenant with very many boards gets no more than its time, and the others theirs: the rest follows in the next run.
+    Of two runs at once each goes its own way through the tenants, and finds little to do where the other has been.
     """
-    taken = 0
-    with platform_tx(separate=True) as lock:
-        try_lock_boards(lock, "_snapshots")
-        tenant_ids = [tenant.id for tenant in registry.live(lock)]
-        random.shuffle(tenant_ids)
-        end = time.monotonic() + MAX_RUN_S
-        for tenant_id in [ALL_TENANTS, *tenant_ids]:
-            lock.execute(text("SELECT 1"))  # keep its connection from idling
-            try:
-                taken += refresh(tenant_id, now=now, until=min(end, time.monotonic() + MAX_TENANT_S))
-            except Exception:  # one tenant's failure must not stop the others
-                log.exception("a tenant's snapshots failed", action="snapshots.failed", tenantId=tenant_id)
+    with platform_tx() as tx:
+        tenant_ids = [ALL_TENANTS, *(tenant.id for tenant in registry.live(tx))]
+    random.shuffle(tenant_ids)
+    taken, end = 0, time.monotonic() + MAX_RUN_S
+    for tenant_id in tenant_ids:
+        try:
+            taken += refresh(tenant_id, now=now, until=min(end, time.monotonic() + MAX_TENANT_S))
+        except Busy:
+            log.info("another run takes them", action="snapshots.busy", tenantId=tenant_id)
+        except Exception:  # one tenant's failure must not stop the others
+            log.exception("a tenant's snapshots failed", action="snapshots.failed", tenantId=tenant_id)
     return taken
 
 
 def refresh(tenant_id: str, *, now: datetime, until: float = math.inf) -> int:
     """Seal what is of an earlier day, then take the boards that changed since their snapshots, the longest ago first.
 
-    Stops `until` then (by the monotonic clock); how many were taken.
+    Stops `until` then (by the monotonic clock); how many were taken. Busy if another process writes them just now.
     """
     taken = 0
-    open_tx = partial(tenant_tx, tenant_id) if tenant_id != ALL_TENANTS else platform_tx
-    with open_tx() as tx:
+    with _locked_tx(tenant_id) as tx:
         _seal(tx, tenant_id, now=now)
         _purge(tx, tenant_id, now=now)
         changed = _changed(tx, tenant_id)
@@ -183,10 +182,18 @@ def refresh(tenant_id: str, *, now: datetime, until: float = math.inf) -> int:
             }
             for board, listing in _current_tops(changed[start : start + MAX_BOARDS_PER_STEP], now=now)
         ]
-        with open_tx() as tx:
+        with _locked_tx(tenant_id) as tx:
             tx.raw.execute(_TAKE, rows)
         taken += len(rows)
     return taken
+
+
+@contextmanager
+def _locked_tx(tenant_id: str) -> Iterator[Tx]:
+    """A transaction that nobody else writes this tenant's snapshots in: two would lock their rows in any order."""
+    with tenant_tx(tenant_id) if tenant_id != ALL_TENANTS else platform_tx() as tx:
+        try_lock_boards(tx, f"_snapshots:{tenant_id}")
+        yield tx
 
 
 def _current_tops(boards: Sequence[Board], *, now: datetime) -> Iterator[tuple[Board, Listing]]:

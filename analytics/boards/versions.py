@@ -1,10 +1,11 @@
 """The versions of boards: raised with every change and kept in PostgreSQL, so that they never go back.
 
-A version is *reserved* (and committed) before anything is written to Redis, so that none is ever published twice; it is
-*confirmed* as the board's `version` in the transaction of the numbers that it belongs to.
+A version is PostgreSQL's clock in microseconds, or one more than the version before if that is later. It is raised
+under the board lock, in the transaction of the numbers that it belongs to, before Redis is touched. If that transaction
+is lost, with its process or its server, the next one has a later clock: no version is published twice.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +13,7 @@ from sqlalchemy import BigInteger, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.boards.names import GLOBAL, Board, Version
-from tenants.db import Base, DeletedWithTenant, Query, Tx, array
-from tenants.group_tx import commit_in_one_trip
-
-Reserved = dict[Board, Version]
+from tenants.db import Base, DeletedWithTenant, Query, Tx
 
 
 class BoardRow(DeletedWithTenant, Base):
@@ -25,6 +23,7 @@ class BoardRow(DeletedWithTenant, Base):
     time_window: Mapped[str] = mapped_column(primary_key=True)
     metric: Mapped[str] = mapped_column(primary_key=True)
     version: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    # The same as `version`: the release before raises this one, and then takes it over.
     reserved: Mapped[int] = mapped_column(BigInteger)
     changed_at: Mapped[datetime]
 
@@ -37,45 +36,28 @@ class GlobalBoardRow(Base):
     version: Mapped[int] = mapped_column(BigInteger, server_default="0")
     reserved: Mapped[int] = mapped_column(BigInteger, server_default="0")
     changed_at: Mapped[datetime] = mapped_column(server_default=text("now()"))
+    # On which they were last written in Redis, all of them together: see `analytics.boards.timeline`.
+    server: Mapped[str | None]
 
 
-def reserve(tenant_id: str, changing: Collection[Board], *, now: datetime, first: Query | None = None) -> Reserved:
-    """Reserve the next version of each of these boards, in a transaction of its own: committed in one round trip.
+def advance(tx: Tx, changing: Collection[Board], *, now: datetime, by: int = 1) -> dict[Board, Version]:
+    """Raise the versions of these boards; under their locks. Returns the new ones.
 
-    `first`: a statement that is committed with it.
+    `by`: how many numbers each may be published under, of which the returned one is the last.
     """
     own, global_ones = _by_owner(changing)
-    queries: list[Query] = [first] if first is not None else []
-    if own:
-        queries.append((_RESERVE, {"tenant": tenant_id, **_columns(own), "now": now}))
-    if global_ones:
-        queries.append((_RESERVE_GLOBAL, {**_columns(global_ones), "now": now}))
-    if not queries:
+    if not changing:
         return {}
-    answers = commit_in_one_trip(tenant_id, queries)
-    rows = [row for answer in answers[first is not None :] for row in answer]
-    numbers = {(row.scope, row.time_window, row.metric): row.reserved for row in rows}
+    # As a parameter: on Citus no UPDATE may call a function like clock_timestamp().
+    numbered = {"clock": tx.run(_CLOCK, {})[0].clock + by, "by": by, "now": now}
+    queries: list[Query] = []
+    if own:
+        queries.append((_ADVANCE, {"tenant": tx.tenant, **_columns(own), **numbered}))
+    if global_ones:
+        queries.append((_ADVANCE_GLOBAL, {**_columns(global_ones), **numbered}))
+    rows = [row for answer in tx.run_in_one_trip(*queries) for row in answer]
+    numbers = {(row.scope, row.time_window, row.metric): row.version for row in rows}
     return {board: Version(numbers[_name(board)], now) for board in changing}
-
-
-def confirm(tx: Tx, reserved: Mapping[Board, Version]) -> None:
-    """Make these the versions of the numbers in this transaction."""
-    own, global_ones = _by_owner(reserved)
-    for boards, statement in ((own, _CONFIRM), (global_ones, _CONFIRM_GLOBAL)):
-        if boards:
-            changed_at = reserved[boards[0]].changed_at
-            numbers = array(reserved[board].number for board in boards)
-            owner = {"tenant": tx.tenant} if statement is _CONFIRM else {}
-            tx.run(statement, {**owner, **_columns(boards), "numbers": numbers, "now": changed_at})
-
-
-def jump(tx: Tx, *, now: datetime) -> None:
-    """After a restore, as the owner: raise all versions above any that was published since the backup."""
-    for table in ("boards", "global_boards"):
-        tx.execute(
-            text(f"UPDATE {table} SET reserved = GREATEST(reserved, :number), version = GREATEST(version, :number)"),  # noqa: S608
-            {"number": int(now.timestamp() * 1000)},
-        )
 
 
 def read(tx: Tx, wanted: Collection[Board], *, now: datetime) -> dict[Board, Version]:
@@ -108,30 +90,22 @@ def _columns(boards: Collection[Board]) -> dict[str, list[str]]:
 
 _NAMED = """unnest(CAST(:scopes AS text[]), CAST(:windows AS text[]), CAST(:metrics AS text[]))
          AS w(scope, time_window, metric)"""
-_NUMBERED = """unnest(CAST(:scopes AS text[]), CAST(:windows AS text[]), CAST(:metrics AS text[]),
-                CAST(:numbers AS bigint[])) AS w(scope, time_window, metric, number)"""
+_CLOCK = text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock")
 
-_RESERVE = text(f"""
-    INSERT INTO boards AS b (tenant_id, scope, time_window, metric, reserved, changed_at)
-    SELECT :tenant, scope, time_window, metric, 1, :now FROM {_NAMED}
-    ON CONFLICT (tenant_id, scope, time_window, metric) DO UPDATE SET reserved = b.reserved + 1
-    RETURNING scope, time_window, metric, reserved
+_ADVANCE = text(f"""
+    INSERT INTO boards AS b (tenant_id, scope, time_window, metric, version, reserved, changed_at)
+    SELECT :tenant, scope, time_window, metric, :clock, :clock, :now FROM {_NAMED}
+    ON CONFLICT (tenant_id, scope, time_window, metric) DO UPDATE SET
+        version = GREATEST(b.reserved + :by, EXCLUDED.version), reserved = GREATEST(b.reserved + :by, EXCLUDED.version),
+        changed_at = EXCLUDED.changed_at
+    RETURNING scope, time_window, metric, version
 """)  # noqa: S608  constants
 
-_RESERVE_GLOBAL = text(f"""
-    UPDATE global_boards b SET reserved = reserved + 1 FROM {_NAMED}
-    WHERE b.time_window = w.time_window AND b.metric = w.metric
-    RETURNING '{GLOBAL}' AS scope, b.time_window, b.metric, b.reserved
-""")  # noqa: S608  constants
-
-_CONFIRM = text(f"""
-    UPDATE boards b SET version = w.number, changed_at = :now FROM {_NUMBERED}
-    WHERE b.tenant_id = :tenant AND b.scope = w.scope AND b.time_window = w.time_window AND b.metric = w.metric
-""")  # noqa: S608  constants
-
-_CONFIRM_GLOBAL = text(f"""
-    UPDATE global_boards b SET version = w.number, changed_at = :now FROM {_NUMBERED}
-    WHERE b.time_window = w.time_window AND b.metric = w.metric
+_ADVANCE_GLOBAL = text(f"""
+    UPDATE global_boards b SET
+        version = GREATEST(b.reserved + :by, :clock), reserved = GREATEST(b.reserved + :by, :clock), changed_at = :now
+    FROM {_NAMED} WHERE b.time_window = w.time_window AND b.metric = w.metric
+    RETURNING '{GLOBAL}' AS scope, b.time_window, b.metric, b.version
 """)  # noqa: S608  constants
 
 _READ = text("""

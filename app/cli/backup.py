@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.common import connect_redis, database, json_option, show
+from app.cli.common import database, json_option, show
 
 
 def register(cli: click.Group) -> None:
@@ -41,10 +41,10 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
     backup of Plaudit has (other functions, triggers, views, schemas) is refused without --trust; a skilled forgery is
     not detected that way.
     """
-    from analytics.boards import redis_store, versions
+    from analytics.boards import timeline
     from app.run import backups
     from migrations.run import migrate
-    from tenants import db, redis
+    from tenants import db
 
     with database(data_dir, keep_old_version=True, create=True) as settings:
         if not yes:
@@ -54,16 +54,9 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
         backups.read(str(settings.database_url), file, db.owner_engine(), trust=trust)
         before, after = migrate(db.owner_engine(), service_url=settings.service_database_url)
         with db.owner_tx() as tx:
-            versions.jump(tx, now=db.utcnow())
-        connect_redis(settings, boards_timeout_s=5.0)
-        try:
-            with redis.boards().client() as client:
-                redis_store.delete_everything(client)
-            next_step = "The workers fill the boards again within seconds."
-        except redis.RedisUnavailable:
-            next_step = "Redis cannot be reached: when it is back, run plaudit rebuild."
+            timeline.forget(tx)
     show(
         {"file": str(file), "schema_before": before, "schema": after},
         as_json=as_json,
-        text=f"Restored {file} (schema {after}). {next_step}",
+        text=f"Restored {file} (schema {after}). The workers fill the boards again within seconds.",
     )

@@ -93,7 +93,7 @@ def rebuild(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
             with _progress(f"Rebuilding {name}", None, quiet=as_json) as advance:
                 done = recomputing.recompute_tenant(name, now=utcnow, progress=advance)
             pages, boards = pages + done.pages, boards + len(done.rebuilt)
-        boards += len(rebuilding.rebuild_global(only_missing=False))
+        boards += len(rebuilding.rebuild_global(now=utcnow(), only_missing=False))
     show(
         {"tenants": len(tenant_ids), "pages": pages, "boards": boards},
         as_json=as_json,

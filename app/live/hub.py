@@ -186,6 +186,9 @@ class Hub:
         tenant_id: str = message["tenant"]
         for topic, version in message["versions"].items():
             self.notify_followers((tenant_id, topic), version)
+        if message.get("resync"):
+            for key in [key for key in list(self._followers) if key[0] == tenant_id]:
+                self.notify_followers(key, -1, "resync")
 
     def notify_followers(self, key: Key, version: int, kind: str = "invalidated") -> None:
         """Have every follower of a board sent its newest version, which is at least this one."""

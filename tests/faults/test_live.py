@@ -161,7 +161,7 @@ def test_without_redis_a_socket_opens_and_receives_changes(
         follower = live.follow(wiki, scope="tenant", window="7d", metric="likes")
         follower.read_until("subscribed")
         like(wiki, "ann")
-        assert follower.read_until("invalidated")["version"] == 1
+        assert follower.read_until("invalidated")["version"] > 0
         follower.close()
 
 

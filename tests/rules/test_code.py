@@ -23,6 +23,7 @@ MAX_LINES = 400
 # Files of tests that are named for a subject instead of a module.
 SUBJECTS = {
     "tests/analytics/boards/test_model.py": "random histories: ingest, projection and every way to read a board",
+    "tests/analytics/boards/test_one_connection.py": "what a worker does with boards, with a pool of one connection",
     "tests/analytics/boards/test_sharing.py": "a setting that outbox, progress, projection and rebuilding carry out",
     "tests/analytics/scores/test_daily_caps.py": "two terms of the catalog that actions and payments enforce",
     "tests/analytics/scores/test_answered_ranks.py": "the rank of a payment, from payments to both sides of the boards",
@@ -36,12 +37,11 @@ UNTESTED = {
     "app/live/services.py": "the same for the live process",
 }
 
-# The modules that change boards in Redis, under the tenant's board lock (promise P4; a restore empties Redis instead).
+# The modules that change boards in Redis, under the tenant's board lock (promise P4).
 BOARD_WRITERS = {
     "analytics/boards/projection.py",
     "analytics/boards/rebuilding.py",
     "analytics/boards/recomputing.py",
-    "app/cli/backup.py",
 }
 # What every module may use of `redis_store`; whatever else it has is taken for writing.
 NOT_WRITING = {

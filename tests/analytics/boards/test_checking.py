@@ -1,8 +1,8 @@
 """`plaudit check` finds whatever is wrong, and nothing else."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -10,11 +10,11 @@ from sqlalchemy import text
 
 from analytics import outbox
 from analytics.boards import checking, projection, recomputing
+from analytics.locks import lock_boards, try_lock_boards
 from analytics.outbox import Kind
 from tenants import redis as tenants_redis
-from tenants.db import owner_tx, tenant_tx, utcnow
+from tenants.db import Tx, tenant_tx, utcnow
 from tests.analytics.conftest import make_page
-from tests.analytics.scores.conftest import UPDATE, claim_of
 from tests.people import Caller, client_of
 
 
@@ -120,16 +120,30 @@ def test_what_is_still_due_is_late_and_not_wrong(busy: Caller) -> None:
     assert (report.differences, report.due) == ([], 1)
 
 
-def test_check_finds_a_forged_score_a_broken_chain_and_a_wrong_board(player: Caller, tenant: str) -> None:
-    player("POST", UPDATE, json=claim_of())
-    projection.project_all(tenant, now=utcnow)
-    assert checking.check(tenant, now=utcnow()).differences == []
-    with tenants_redis.boards().client() as redis:
-        key = f"lb:{tenant}:users:all:points"
-        members: Any = redis.zrange(key, 0, -1)
-        redis.zadd(key, {members[0]: 11})
-    (difference,) = checking.check(tenant, now=utcnow()).differences
-    assert (difference.found, difference.expected) == (11, 10)
-    with owner_tx() as tx:
-        tx.execute(text("UPDATE users SET current_score = 12 WHERE tenant_id = :t"), {"t": tenant})
-    assert "users.current_score" in {d.where for d in checking.check(tenant, now=utcnow()).differences}
+def test_what_is_committed_between_the_snapshot_and_the_lock_is_no_difference(
+    busy: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    def project_meanwhile(tx: Tx, tenant_id: str) -> None:
+        tx.execute(text("SELECT 1"))  # its snapshot
+        if not looks:
+            busy("POST", "/api/v1/pages/p1/views")
+            with ThreadPoolExecutor(1) as another:
+                another.submit(projection.project_all, busy.tenant, now=utcnow).result()
+        looks.append(tenant_id)
+        try_lock_boards(tx, tenant_id)
+
+    monkeypatch.setattr(checking, "try_lock_boards", project_meanwhile)
+    assert checking.check(busy.tenant, now=utcnow()).differences == []
+    assert len(looks) == 2
+
+
+def test_a_check_waits_for_who_has_the_lock(busy: Caller) -> None:
+    with ThreadPoolExecutor(1) as another:
+        with tenant_tx(busy.tenant) as holder:
+            lock_boards(holder, busy.tenant)
+            checking_it = another.submit(checking.check, busy.tenant, now=utcnow())
+            with pytest.raises(TimeoutError):
+                checking_it.result(timeout=0.5)
+        assert checking_it.result(timeout=60).differences == []

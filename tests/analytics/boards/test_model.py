@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -25,9 +26,10 @@ from analytics.boards.rows import Listing
 from analytics.ingest import page_writes, writes
 from analytics.ingest.visitors import visit_of
 from analytics.ingest.writes import EventKind, Item, WriteRequest
+from analytics.locks import try_lock_boards
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
-from tenants.db import tenant_tx
+from tenants.db import Tx, tenant_tx, utcnow
 from tests.conftest import make_tenant, redis_unavailable
 
 pytestmark = pytest.mark.long
@@ -179,6 +181,16 @@ class Boards(RuleBasedStateMachine):
             projection.project_step(self.tenant, now=self.now, limit=limit)
         self.check_boards_if(check)
 
+    @rule(name=names, user=users, limit=st.sampled_from([1, 5_000]), check=st.booleans())
+    def another_projector_comes_between_plan_and_writing(self, name: str, user: str, limit: int, check: bool) -> None:
+        def come_between() -> None:
+            self.like(name, user, liked=True)
+            projection.project_step(self.tenant, now=self.now)
+
+        with between_plan_and_writing(come_between):
+            projection.project_step(self.tenant, now=self.now, limit=limit)
+        self.check_boards_if(check)
+
     @rule()
     def projector_finds_no_redis(self) -> None:
         with redis_unavailable():
@@ -268,6 +280,22 @@ class Killed(Exception):
 
 
 @contextmanager
+def between_plan_and_writing(come_between: Callable[[], None]) -> Iterator[None]:
+    """Something happens after a projector has committed its plan, before it has the lock again."""
+    calls: list[str] = []
+
+    def lock(tx: Tx, tenant_id: str) -> None:
+        calls.append(tenant_id)
+        if len(calls) == 2:
+            with ThreadPoolExecutor(1) as another:
+                another.submit(come_between).result()
+        try_lock_boards(tx, tenant_id)
+
+    with patch.object(projection, "try_lock_boards", lock):
+        yield
+
+
+@contextmanager
 def dying(where: str) -> Iterator[None]:
     """The projector is killed before it writes to Redis, half way through, or just before its commit."""
 
@@ -296,7 +324,7 @@ def dying(where: str) -> Iterator[None]:
 
 
 def test_every_board_equals_the_model_whatever_happens(connected: None) -> None:
-    rebuilding.rebuild_global(only_missing=False)
+    rebuilding.rebuild_global(now=utcnow(), only_missing=False)
     run_state_machine_as_test(
         Boards,
         settings=settings(
@@ -317,6 +345,18 @@ def test_what_left_a_window_leaves_its_boards_also_after_days_without_a_worker(c
     for time in (timedelta(hours=23), timedelta(hours=1), timedelta(days=5, hours=23), timedelta(days=30)):
         machine.time_passes(time)
     assert machine.expected(boards_in(machine.tenant, "tenant")[0]) == []
+
+
+@pytest.mark.parametrize("step", [timedelta(), timedelta(hours=1)])
+def test_a_plan_is_not_carried_out_after_another_projector_was_there(connected: None, step: timedelta) -> None:
+    machine = Boards()
+    machine.begin()
+    machine.like("a", "u", liked=True)
+    machine.every_board_is_right_after_a_projection()
+    machine.view("a", hours_late=0, times=1)
+    machine.now += step
+    machine.another_projector_comes_between_plan_and_writing("a", "v", 5_000, check=False)
+    machine.every_board_is_right_after_a_projection()
 
 
 @pytest.mark.parametrize("where", ["before", "within", "after"])

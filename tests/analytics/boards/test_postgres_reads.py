@@ -61,8 +61,7 @@ def test_single_rows_and_neighbours_have_their_rank(board: Board, ids: list[str]
 
 
 def test_a_listing_has_the_version_of_its_numbers(board: Board, ids: list[str]) -> None:
-    reserved = versions.reserve(board.tenant_id, [board], now=NOW)
     with tenant_tx(board.tenant_id) as tx:
-        versions.confirm(tx, reserved)
+        raised = versions.advance(tx, [board], now=NOW)
         listing = postgres_reads.read_top(tx, board, limit=1, after=None, now=utcnow())
-        assert (listing.version.number, listing.as_of) == (1, NOW)
+        assert (listing.version, listing.as_of) == (raised[board], NOW)

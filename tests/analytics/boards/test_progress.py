@@ -6,6 +6,7 @@ import pytest
 
 from analytics import outbox
 from analytics.boards import progress
+from analytics.boards.progress import Reweighing
 from analytics.ingest.writes import EventKind, Item
 from analytics.outbox import Kind
 from analytics.scoring import Weights
@@ -68,10 +69,13 @@ def test_new_weights_reach_every_page_in_bounded_steps(
     weights = Weights(version=1)
     with tenant_tx(tenant) as tx:
         projection, _ = progress.get_or_create(tx, now=NOW)
-        assert progress.to_reweigh(tx, projection, Weights(version=0)) == ([], False)
+        assert progress.to_reweigh(tx, projection, Weights(version=0)) == Reweighing([], 0, None)
         steps = []
-        for expected in ((pages[:2], True), (pages[2:], False), ([], False)):
-            assert progress.to_reweigh(tx, projection, weights) == expected
+        for expected, to in ((pages[:2], pages[1]), (pages[2:], None), ([], None)):
+            for _ in range(2):  # what was not saved is found again
+                reweighing = progress.to_reweigh(tx, projection, weights)
+                assert reweighing == Reweighing(expected, 1, to)
+            reweighing.save(projection)
             tx.flush()
             steps.append(progress.reweighing(tx, weights))
         assert steps == [(2, 3), (3, 3), (3, 3)]
@@ -84,7 +88,9 @@ def test_newer_weights_begin_with_the_first_page_again(
     with tenant_tx(tenant) as tx:
         projection, _ = progress.get_or_create(tx, now=NOW)
         for version in (1, 2):
-            assert progress.to_reweigh(tx, projection, Weights(version=version)) == (pages[:2], True)
+            reweighing = progress.to_reweigh(tx, projection, Weights(version=version))
+            assert reweighing == Reweighing(pages[:2], version, pages[1])
+            reweighing.save(projection)
 
 
 def test_pages_whose_sharing_differs_from_the_setting_are_found(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from analytics.boards import checking, projection, redis_store
+from analytics.boards import checking, planning, projection, redis_store
 from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import Board
 from analytics.ingest.writes import EventKind, Item
@@ -34,7 +34,7 @@ def test_after_a_chunk_that_failed_nothing_more_is_written_and_the_next_run_heal
         written.append(writes)
         raise RedisUnavailable
 
-    monkeypatch.setattr(projection, "MAX_MEMBERS_PER_CHUNK", 1)
+    monkeypatch.setattr(planning, "MAX_MEMBERS_PER_CHUNK", 1)
     with monkeypatch.context() as broken:
         broken.setattr(redis_store, "write", fail)
         assert projection.project_step(tenant, now=utcnow()).in_redis is False

@@ -7,7 +7,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from analytics.boards import checking, progress, projection, rebuilding, recomputing
+from analytics.boards import checking, planning, progress, projection, rebuilding, recomputing
 from analytics.boards.names import ALL_TENANTS, GLOBAL, board_of
 from analytics.metrics import VIEWS
 from analytics.windows import Window
@@ -24,7 +24,7 @@ PAGES = 5
 @pytest.fixture
 def publisher(client: FlaskClient, tenant: str) -> Caller:
     """A tenant with public pages that have views."""
-    rebuilding.rebuild_global()
+    rebuilding.rebuild_global(now=utcnow())
     caller = client_of(client, tenant)
     for number in range(PAGES):
         make_page(caller, f"p{number}", visibility="public")
@@ -92,7 +92,7 @@ def test_a_change_of_sharing_that_commits_during_a_projection_is_not_lost(
     projection.project_all(publisher.tenant, now=utcnow)
     assert on_global_board(publisher.tenant) == PAGES
     publisher("POST", "/api/v1/pages/p0/views")
-    read_stale, reads = projection._read_stale, []
+    read_stale, reads = planning._read_stale, []
 
     def stop_sharing_around(*args: Any, **kwargs: Any) -> Any:
         reads.append("")
@@ -105,7 +105,7 @@ def test_a_change_of_sharing_that_commits_during_a_projection_is_not_lost(
         return rows
 
     with monkeypatch.context() as hooking:
-        hooking.setattr(projection, "_read_stale", stop_sharing_around)
+        hooking.setattr(planning, "_read_stale", stop_sharing_around)
         projection.project_step(publisher.tenant, now=utcnow())
     assert reads, "the change was made"
     projection.project_all(publisher.tenant, now=utcnow)
@@ -141,14 +141,14 @@ def test_check_of_one_tenant_finds_its_pages_on_the_global_boards_that_do_not_be
     tenants_redis.boards().redis.zadd(board.key, {str(page): 5})
     (found,) = checking.check(publisher.tenant, now=utcnow()).differences
     assert (found.where, found.found, found.expected) == (board.key, 5, None)
-    rebuilding.rebuild_global(only_missing=False)
+    rebuilding.rebuild_global(now=utcnow(), only_missing=False)
     assert checking.check(publisher.tenant, now=utcnow()).differences == []
     share(publisher, True)
     projection.project_all(publisher.tenant, now=utcnow)
     tenants_redis.boards().redis.zrem(board.key, str(page))
     (found,) = checking.check(publisher.tenant, now=utcnow()).differences
     assert found.found is None
-    rebuilding.rebuild_global(only_missing=False)
+    rebuilding.rebuild_global(now=utcnow(), only_missing=False)
     assert checking.check(publisher.tenant, now=utcnow()).differences == []
 
 

@@ -57,8 +57,8 @@ def test_snapshots_stop_when_their_time_is_over_and_go_on_with_the_oldest(board:
     board(a=1)
     assert snapshots.refresh(tenant, now=utcnow(), until=0.0) == 0
     with owner_tx() as tx:
-        try_lock_boards(tx, "_snapshots")
+        try_lock_boards(tx, f"_snapshots:{tenant}")
         with pytest.raises(Busy):
-            snapshots.refresh_all(now=utcnow())
+            snapshots.refresh(tenant, now=utcnow())
     assert snapshots.refresh(tenant, now=utcnow()) > 10
     assert snapshots.refresh(tenant, now=utcnow()) == 0

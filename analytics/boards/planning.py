@@ -1,0 +1,151 @@
+"""The plan of a projection's step: which members are stale, their numbers as of now, and what follows for Redis.
+
+It ends with an intent for each member that Redis will differ in, and with a new number of the step. Both are committed
+before Redis is touched, so a step that finds intents of a dead one writes all values of those members, and removes them
+wherever they may have been.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from analytics import outbox
+from analytics.boards import board_writes, intents, page_numbers, progress, timeline, user_numbers, weights
+from analytics.boards.board_writes import BoardWrites, Unsure
+from analytics.boards.page_numbers import PageChange
+from analytics.boards.progress import Projection, Reweighing
+from analytics.boards.user_numbers import UserChange
+from analytics.outbox import Kind
+from tenants import redis
+from tenants import settings as tenant_settings
+from tenants.db import Query, Tx
+
+MAX_MEMBERS_PER_CHUNK = 250
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Members whose numbers are saved, and written to Redis, together."""
+
+    writes: BoardWrites
+    save: Callable[[Tx], None]
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The members of a kind that must be computed, and the outbox rows that say so."""
+
+    rows: list[int]
+    members: set[str]
+    more: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Any], left_over: Sequence[Any], *, limit: int) -> "Stale":
+        more = len(rows) == limit or len(left_over) == limit
+        return cls([row.id for row in rows], {row.member for row in (*rows, *left_over)}, more)
+
+
+@dataclass
+class Plan:
+    now: datetime
+    # The server that it was made on, and whether boards in Redis were written on another one.
+    server: str | None
+    is_other_server: bool
+    # Whether Redis answered. Without it numbers are saved all the same, and the intents stay.
+    has_redis: bool
+    pages: Stale
+    users: Stale
+    reweighing: Reweighing
+    more: bool
+    step: int = 0
+    chunks: list[Chunk] = field(default_factory=list)
+    # Whether intents were recorded, which must be committed before Redis is touched.
+    has_new_intents: bool = False
+
+    @property
+    def rows(self) -> list[int]:
+        """The outbox rows that are done with."""
+        return [*self.pages.rows, *self.users.rows]
+
+
+def make(tx: Tx, position: Projection, *, now: datetime, limit: int) -> Plan:
+    """Plan a step that projects a bounded number of outbox rows. Under the tenant's board lock."""
+    now = max(now, position.slid_to)  # windows never slide back, whatever another machine's clock says
+    has_more_hours = progress.slide(tx, position, now=now)
+    server = timeline.current(tx)
+    is_other_server = timeline.is_other(position.server, server)
+    position.server = position.server or server
+    current = weights.current(tx, now=now)
+    reweighing = progress.to_reweigh(tx, position, current)
+    has_redis = redis.boards().is_up()
+    pages, users, sharing = _read_stale(tx, limit=limit, with_left_over=has_redis)
+    # After the outbox: whatever committed together with a row that was read is then visible.
+    shared = tenant_settings.read(tx)[0].share_public_pages
+    reshare, has_more_to_reshare = progress.to_reshare(tx, shared=shared) if sharing else ([], False)
+    pages.members.update(str(page_id) for page_id in (*reweighing.pages, *reshare))
+    if not has_more_to_reshare:
+        pages.rows.extend(row.id for row in sharing)
+    more = has_more_hours or reweighing.has_more or has_more_to_reshare or pages.more or users.more
+    plan = Plan(now, server, is_other_server, has_redis, pages, users, reweighing, more)
+    # While much is stale, each statement would read all of that.
+    add = not (has_more_hours or pages.more)
+    compute_pages = partial(page_numbers.compute, tx, now=now, weights=current, shared=shared, add=add)
+    _compute(tx, plan, compute_pages)
+    if plan.rows or plan.chunks:
+        position.step += 1
+    plan.step = position.step
+    return plan
+
+
+def _read_stale(tx: Tx, *, limit: int, with_left_over: bool) -> tuple[Stale, Stale, Sequence[Any]]:
+    """The stale pages, the stale users, and the rows that stand for all public pages."""
+    marked = [outbox.oldest(tx.tenant, kind, limit=limit) for kind in (Kind.PAGE, Kind.USER, Kind.SHARING)]
+    # Without Redis they stay as they are.
+    unfinished = [intents.left_over(tx.tenant, kind, limit=limit) for kind in (Kind.PAGE, Kind.USER)]
+    pages, users, sharing, *left_over = tx.run_in_one_trip(*marked, *(unfinished if with_left_over else ()))
+    of_pages, of_users = left_over or ([], [])
+    return Stale.of(pages, of_pages, limit=limit), Stale.of(users, of_users, limit=limit), sharing
+
+
+def _compute(tx: Tx, plan: Plan, compute_pages: Callable[[Sequence[int]], list[PageChange]]) -> None:
+    """Add the chunks to the plan, and record the intents."""
+    recording: list[Query] = []
+    unsure, scopes = intents.of_members(tx, Kind.PAGE, plan.pages.members), {}
+    for page_ids in _chunks(sorted(map(int, plan.pages.members))):
+        pages = compute_pages(page_ids)
+        scopes |= _scopes_of(pages, unsure)
+        writes = board_writes.for_pages(tx.tenant, pages, unsure)
+        plan.chunks.append(Chunk(writes, partial(page_numbers.save, changes=pages, now=plan.now)))
+    if scopes:
+        recording.append(intents.recording(tx.tenant, Kind.PAGE, scopes))
+    unsure, scopes = intents.of_members(tx, Kind.USER, plan.users.members), {}
+    for user_ids in _chunks(sorted(plan.users.members)):
+        users = user_numbers.compute(tx, user_ids, now=plan.now)
+        scopes |= _scopes_of(users, unsure)
+        writes = board_writes.for_users(tx.tenant, users, unsure)
+        plan.chunks.append(Chunk(writes, partial(user_numbers.save, changes=users, now=plan.now)))
+    if scopes:
+        recording.append(intents.recording(tx.tenant, Kind.USER, scopes))
+    if recording:
+        tx.run_in_one_trip(*recording)
+        plan.has_new_intents = True
+
+
+def _scopes_of(changes: Iterable[PageChange | UserChange], unsure: Unsure) -> dict[str, set[str]]:
+    """Of the members that changed, the scopes in which Redis may have them."""
+    scopes: dict[str, set[str]] = {}
+    for change in changes:
+        if change.before != change.now:
+            where = scopes.setdefault(change.member, set(unsure.get(change.member, ())))
+            where.update(scope for numbers in (change.before, change.now) if numbers for scope in numbers.scopes)
+    return scopes
+
+
+Member = TypeVar("Member")
+
+
+def _chunks(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
+    for start in range(0, len(members), MAX_MEMBERS_PER_CHUNK):
+        yield members[start : start + MAX_MEMBERS_PER_CHUNK]

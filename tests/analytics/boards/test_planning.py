@@ -1,0 +1,82 @@
+"""The plan of a step: what is committed before Redis is touched, and what is left until then."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+
+from analytics.boards import planning, progress
+from analytics.boards.planning import Plan
+from analytics.ingest.writes import EventKind, Item
+from tenants.db import Tx, tenant_tx, utcnow
+from tests.analytics.boards.conftest import project
+from tests.analytics.conftest import put_page, write_events
+from tests.conftest import redis_unavailable
+
+NOW = utcnow()
+MakePlan = Callable[[], Plan]
+
+
+@pytest.fixture
+def viewed(tenant: str) -> int:
+    """A page with a view that no board has yet."""
+    page_id = put_page(tenant, "a")
+    project(tenant)
+    write_events(tenant, Item(EventKind.VIEW, "a", utcnow()))
+    return page_id
+
+
+def plan_of(tenant: str) -> Plan:
+    with tenant_tx(tenant) as tx:
+        return planning.make(tx, progress.get_or_create(tx, now=NOW)[0], now=utcnow(), limit=100)
+
+
+def recorded(tx: Tx) -> list[str]:
+    return list(tx.scalars(text("SELECT member FROM projecting ORDER BY member")))
+
+
+def test_a_plan_commits_its_intents_and_leaves_numbers_and_outbox_as_they_are(tenant: str, viewed: int) -> None:
+    plan = plan_of(tenant)
+    assert (plan.pages.members, plan.has_new_intents, plan.has_redis) == ({str(viewed)}, True, True)
+    with tenant_tx(tenant) as tx:
+        assert recorded(tx) == [str(viewed)]
+        assert tx.scalar(text("SELECT count(*) FROM page_stats")) == 0
+        assert set(tx.scalars(text("SELECT id FROM outbox"))) == set(plan.rows)
+
+
+def test_only_the_last_plan_may_be_carried_out(tenant: str, viewed: int) -> None:
+    first, second = plan_of(tenant), plan_of(tenant)
+    with tenant_tx(tenant) as tx:
+        assert progress.find_planned(tx, first.step, None) is None
+        assert progress.find_planned(tx, second.step, second.rows[0]) is not None
+        progress.invalidate_plans(tx)
+        assert progress.find_planned(tx, second.step, second.rows[0]) is None
+
+
+def test_a_plan_whose_rows_are_gone_may_not_be_carried_out(tenant: str, viewed: int) -> None:
+    """A process of the release before has projected them, and raises no step."""
+    plan = plan_of(tenant)
+    with tenant_tx(tenant) as tx:
+        tx.execute(text("DELETE FROM outbox"))
+        assert progress.find_planned(tx, plan.step, plan.rows[0]) is None
+
+
+def test_a_plan_that_has_nothing_to_do_changes_nothing(tenant: str) -> None:
+    project(tenant)
+    before = plan_of(tenant)
+    with redis_unavailable():
+        plan = plan_of(tenant)
+    assert (plan.step, plan.rows, plan.chunks, plan.has_redis) == (before.step, [], [], False)
+
+
+def test_what_a_dead_step_intended_is_planned_again_without_new_intents(tenant: str, viewed: int) -> None:
+    plan_of(tenant)
+    project(tenant)
+    with tenant_tx(tenant) as tx:
+        tx.execute(
+            text("INSERT INTO projecting (tenant_id, kind, member, scopes) VALUES (:t, 'page', :m, '{tenant}')"),
+            {"t": tenant, "m": str(viewed)},
+        )
+    plan = plan_of(tenant)
+    assert (plan.pages.members, plan.rows, plan.has_new_intents) == ({str(viewed)}, [], False)
+    assert plan.chunks[0].writes.values, "all its values, although none has changed"
