@@ -15,7 +15,6 @@ from sqlalchemy import PoolProxiedConnection
 from tenants import pipelines
 from tenants.db import (
     SERVICE_ROLE,
-    Query,
     Tx,
     current_tx,
     run_together,
@@ -86,15 +85,6 @@ def rows_of_calls(driver: Driver, answers: Sequence[PGresult]) -> list[list[Any]
 def first_rows(driver: Driver, answers: Sequence[PGresult]) -> list[Any]:
     """The first row of each call, or None."""
     return [next(iter(rows), None) for rows in rows_of_calls(driver, answers)]
-
-
-def commit_in_one_trip(tenant_id: str, queries: Sequence[Query]) -> list[list[Any]]:
-    """A transaction of one tenant, from BEGIN to COMMIT: the rows of each statement."""
-    opening = (*set_role(SERVICE_ROLE), set_tenant(tenant_id))
-    with _driver() as driver:
-        statements = [BEGIN, *opening, *(pipelines.named(text.text, values) for text, values in queries), COMMIT]
-        answers = pipelines.run(driver, statements)[len(opening) + 1 : -1]
-        return [pipelines.rows(driver, answer) for answer in answers]
 
 
 def read_one(tenant_id: str, statement: str, parameters: Sequence[Any]) -> Any:

@@ -5,11 +5,11 @@ before Redis is touched, so a step that finds intents of a dead one writes all v
 wherever they may have been.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from analytics import outbox
 from analytics.boards import board_writes, intents, page_numbers, progress, timeline, user_numbers, weights
@@ -20,7 +20,7 @@ from analytics.boards.user_numbers import UserChange
 from analytics.outbox import Kind
 from tenants import redis
 from tenants import settings as tenant_settings
-from tenants.db import Query, Tx
+from tenants.db import Tx
 
 MAX_MEMBERS_PER_CHUNK = 250
 
@@ -91,8 +91,11 @@ def make(tx: Tx, position: Projection, *, now: datetime, limit: int) -> Plan:
     plan = Plan(now, server, is_other_server, has_redis, pages, users, reweighing, more)
     # While much is stale, each statement would read all of that.
     add = not (has_more_hours or pages.more)
-    compute_pages = partial(page_numbers.compute, tx, now=now, weights=current, shared=shared, add=add)
-    _compute(tx, plan, compute_pages)
+    of_pages = partial(page_numbers.compute, tx, now=now, weights=current, shared=shared, add=add)
+    page_ids, user_ids = sorted(map(int, pages.members)), sorted(users.members)
+    _Side(Kind.PAGE, page_ids, of_pages, board_writes.for_pages, page_numbers.save).add_chunks(tx, plan)
+    of_users = partial(user_numbers.compute, tx, now=now)
+    _Side(Kind.USER, user_ids, of_users, board_writes.for_users, user_numbers.save).add_chunks(tx, plan)
     if plan.rows or plan.chunks:
         position.step += 1
     plan.step = position.step
@@ -109,28 +112,32 @@ def _read_stale(tx: Tx, *, limit: int, with_left_over: bool) -> tuple[Stale, Sta
     return Stale.of(pages, of_pages, limit=limit), Stale.of(users, of_users, limit=limit), sharing
 
 
-def _compute(tx: Tx, plan: Plan, compute_pages: Callable[[Sequence[int]], list[PageChange]]) -> None:
-    """Add the chunks to the plan, and record the intents."""
-    recording: list[Query] = []
-    unsure, scopes = intents.of_members(tx, Kind.PAGE, plan.pages.members), {}
-    for page_ids in _chunks(sorted(map(int, plan.pages.members))):
-        pages = compute_pages(page_ids)
-        scopes |= _scopes_of(pages, unsure)
-        writes = board_writes.for_pages(tx.tenant, pages, unsure)
-        plan.chunks.append(Chunk(writes, partial(page_numbers.save, changes=pages, now=plan.now)))
-    if scopes:
-        recording.append(intents.recording(tx.tenant, Kind.PAGE, scopes))
-    unsure, scopes = intents.of_members(tx, Kind.USER, plan.users.members), {}
-    for user_ids in _chunks(sorted(plan.users.members)):
-        users = user_numbers.compute(tx, user_ids, now=plan.now)
-        scopes |= _scopes_of(users, unsure)
-        writes = board_writes.for_users(tx.tenant, users, unsure)
-        plan.chunks.append(Chunk(writes, partial(user_numbers.save, changes=users, now=plan.now)))
-    if scopes:
-        recording.append(intents.recording(tx.tenant, Kind.USER, scopes))
-    if recording:
-        tx.run_in_one_trip(*recording)
-        plan.has_new_intents = True
+Member = TypeVar("Member", int, str)
+Change = TypeVar("Change", PageChange, UserChange)
+
+
+@dataclass(frozen=True)
+class _Side(Generic[Member, Change]):
+    """What is done with the stale members of a kind."""
+
+    kind: Kind
+    members: Sequence[Member]
+    compute: Callable[[Sequence[Member]], list[Change]]
+    writes: Callable[[str, Sequence[Change], Unsure], BoardWrites]
+    save: Callable[..., None]
+
+    def add_chunks(self, tx: Tx, plan: Plan) -> None:
+        """Add the chunks to the plan, and record the intents."""
+        unsure = intents.of_members(tx, self.kind, map(str, self.members)) if self.members else {}
+        scopes: dict[str, set[str]] = {}
+        for start in range(0, len(self.members), MAX_MEMBERS_PER_CHUNK):
+            changes = self.compute(self.members[start : start + MAX_MEMBERS_PER_CHUNK])
+            scopes |= _scopes_of(changes, unsure)
+            save = partial(self.save, changes=changes, now=plan.now)
+            plan.chunks.append(Chunk(self.writes(tx.tenant, changes, unsure), save))
+        if scopes:
+            tx.run(*intents.recording(tx.tenant, self.kind, scopes))
+            plan.has_new_intents = True
 
 
 def _scopes_of(changes: Iterable[PageChange | UserChange], unsure: Unsure) -> dict[str, set[str]]:
@@ -141,11 +148,3 @@ def _scopes_of(changes: Iterable[PageChange | UserChange], unsure: Unsure) -> di
             where = scopes.setdefault(change.member, set(unsure.get(change.member, ())))
             where.update(scope for numbers in (change.before, change.now) if numbers for scope in numbers.scopes)
     return scopes
-
-
-Member = TypeVar("Member")
-
-
-def _chunks(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
-    for start in range(0, len(members), MAX_MEMBERS_PER_CHUNK):
-        yield members[start : start + MAX_MEMBERS_PER_CHUNK]

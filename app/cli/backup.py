@@ -1,10 +1,11 @@
 """`plaudit backup` and `plaudit restore`."""
 
+import contextlib
 from pathlib import Path
 
 import click
 
-from app.cli.common import database, json_option, show
+from app.cli.common import connect_redis, database, json_option, show
 
 
 def register(cli: click.Group) -> None:
@@ -41,10 +42,10 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
     backup of Plaudit has (other functions, triggers, views, schemas) is refused without --trust; a skilled forgery is
     not detected that way.
     """
-    from analytics.boards import timeline
+    from analytics.boards import rebuilding, timeline
     from app.run import backups
     from migrations.run import migrate
-    from tenants import db
+    from tenants import db, redis
 
     with database(data_dir, keep_old_version=True, create=True) as settings:
         if not yes:
@@ -55,6 +56,9 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
         before, after = migrate(db.owner_engine(), service_url=settings.service_database_url)
         with db.owner_tx() as tx:
             timeline.forget(tx)
+        connect_redis(settings, boards_timeout_s=5.0)
+        with contextlib.suppress(redis.RedisUnavailable):  # if it cannot be reached, a worker does it later
+            rebuilding.rebuild_global(now=db.utcnow())
     show(
         {"file": str(file), "schema_before": before, "schema": after},
         as_json=as_json,

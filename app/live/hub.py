@@ -188,7 +188,7 @@ class Hub:
             self.notify_followers((tenant_id, topic), version)
         if message.get("resync"):
             for key in [key for key in list(self._followers) if key[0] == tenant_id]:
-                self.notify_followers(key, -1, "resync")
+                self.notify_followers(key, 0, "resync")
 
     def notify_followers(self, key: Key, version: int, kind: str = "invalidated") -> None:
         """Have every follower of a board sent its newest version, which is at least this one."""

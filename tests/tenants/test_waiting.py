@@ -9,7 +9,7 @@ import pytest
 from tenants import ceilings, redis, users, waiting
 from tenants.ceilings import Ceiling
 from tenants.db import owner_tx, platform_tx, tenant_tx
-from tenants.group_tx import commit_in_one_trip, run_in_one_trip
+from tenants.group_tx import run_in_one_trip
 from tenants.platform_calls import PlatformCalls
 from tenants.waiting import WouldWait
 
@@ -33,7 +33,6 @@ WAITS: list[Callable[[str], Any]] = [
     lambda _: enter(platform_tx()),
     lambda _: enter(owner_tx()),
     lambda tenant: run_in_one_trip([(tenant, "SELECT 1", ())], shared=True),
-    lambda tenant: commit_in_one_trip(tenant, []),
     lambda _: PlatformCalls(max_connections=1).run("SELECT 1"),
     lambda _: redis.boards().read(("PING",)),
     lambda _: redis.queue().is_up(),

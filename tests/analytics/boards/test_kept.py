@@ -1,6 +1,9 @@
 """What a process keeps of boards: bounded, for a while, and not after it changed."""
 
+from collections.abc import Callable
 from datetime import date
+
+import pytest
 
 from analytics.boards.kept import BoardMemory, Kept
 from analytics.boards.names import Board
@@ -37,13 +40,18 @@ def test_summaries_that_changed_are_dropped_of_their_own_tenant_only() -> None:
     assert memory.summaries.get(("b", "1")) == {"title": "old"}
 
 
-def test_nothing_is_left_after_messages_may_have_been_lost() -> None:
+@pytest.mark.parametrize(
+    "forget",
+    [BoardMemory.clear, lambda memory: memory.on_change({"tenant": "a", "versions": {}, "resync": True})],
+    ids=["messages", "commits"],
+)
+def test_nothing_is_left_after_messages_or_commits_may_have_been_lost(forget: Callable[[BoardMemory], None]) -> None:
     memory = BoardMemory(lambda: True)
     board = Board("a", "tenant", Window.WEEK, VIEWS)
     memory.summaries.keep(("a", "1"), {})
     memory.page_ids.keep(("a", "home"), "1")
     memory.ranks.keep((board, date(2026, 1, 1)), (None,))
-    memory.clear()
+    forget(memory)
     assert (len(memory.summaries), len(memory.page_ids), len(memory.ranks)) == (0, 0, 0)
 
 

@@ -1,6 +1,7 @@
 """After a failover with loss: boards are those of the server that has the truth now, under versions of their own."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -58,7 +59,8 @@ def server_of(tenant: str) -> str | None:
 def in_redis(board: Board) -> tuple[int, dict[str, float]]:
     redis = tenants_redis.boards().redis
     marker = redis.get(board.marker)
-    members = {member.decode(): value for member, value in redis.zrange(board.key, 0, -1, withscores=True)}
+    rows: Any = redis.zrange(board.key, 0, -1, withscores=True)
+    members = {member.decode(): value for member, value in rows}
     return (Version.load(marker).number if marker is not None else 0), members
 
 
@@ -85,7 +87,7 @@ def test_on_another_server_all_boards_are_rebuilt_under_versions_above_the_lost_
     with redis_unavailable():
         assert projection.project_step(tenant, now=utcnow()).in_redis is False
     assert server_of(tenant) == ANOTHER, "Redis has not answered"
-    with tenants_redis.boards().redis.pubsub(ignore_subscribe_messages=True) as listening:
+    with tenants_redis.boards().redis.pubsub(ignore_subscribe_messages=True) as listening:  # type: ignore[no-untyped-call]
         listening.subscribe(redis_store.CHANNEL)
         listening.get_message(timeout=5)
         assert board in projection.project_step(tenant, now=utcnow()).rebuilt

@@ -60,6 +60,15 @@ def test_a_resync_never_sends_an_older_version_than_was_sent(hub: Hub) -> None:
     assert sent_frames(follower) == [("resync", 7)]
 
 
+def test_after_a_failover_all_followers_of_the_tenant_are_told_to_read_again(hub: Hub) -> None:
+    follower = follower_of(hub)
+    publish(hub, 6)
+    assert sent_frames(follower) == [("invalidated", 6)]
+    for tenant_id in ("other", BOARD.tenant_id):
+        hub.on_invalidation({"tenant": tenant_id, "versions": {}, "resync": True})
+    assert sent_frames(follower) == [("resync", 6)], "also of a board that was lost, whose version stays"
+
+
 def test_a_follower_that_joins_while_the_process_stops_is_refused(hub: Hub, tenant: str) -> None:
     follower = follower_of(hub)
     follower.reader = Reader(tenant, public_only=False, is_anonymous=False)
