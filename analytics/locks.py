@@ -1,9 +1,11 @@
 """The lock on a tenant's boards: whoever has it until the transaction ends is the only one to write them (P4)."""
 
+from typing import Any
+
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from tenants.db import Tx
+from tenants.db import Query, Tx
 from tenants.errors import Unavailable
 
 # The advisory lock's number, from a tenant's id.
@@ -18,10 +20,12 @@ class Busy(Unavailable):
     title = "Another process is bringing these boards up to date just now: try again in a moment"
 
 
-def try_lock_boards(tx: Tx, tenant_id: str) -> None:
-    """Take the lock at once, or raise Busy."""
-    if not tx.run(_TRY_LOCK, {"tenant": tenant_id})[0].is_locked:
+def try_lock_boards(tx: Tx, tenant_id: str, *then: Query) -> list[list[Any]]:
+    """Take the lock at once, or raise Busy. Returns the rows of queries that follow it in the same round trip."""
+    locked, *rows = tx.run_in_one_trip((_TRY_LOCK, {"tenant": tenant_id}), *then)
+    if not locked[0].is_locked:
         raise Busy
+    return rows
 
 
 def lock_boards(tx: Tx, tenant_id: str, *, shared: bool = False) -> None:

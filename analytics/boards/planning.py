@@ -20,7 +20,7 @@ from analytics.boards.user_numbers import UserChange
 from analytics.outbox import Kind
 from tenants import redis
 from tenants import settings as tenant_settings
-from tenants.db import Tx
+from tenants.db import Query, Tx
 
 MAX_MEMBERS_PER_CHUNK = 250
 
@@ -57,12 +57,13 @@ class Plan:
     has_redis: bool
     pages: Stale
     users: Stale
-    reweighing: Reweighing
+    # None: nothing changes.
+    reweighing: Reweighing | None
     more: bool
     step: int = 0
     chunks: list[Chunk] = field(default_factory=list)
-    # Whether intents were recorded, which must be committed before Redis is touched.
-    has_new_intents: bool = False
+    # Statements that record intents, which must be committed before Redis is touched.
+    new_intents: list[Query] = field(default_factory=list)
 
     @property
     def rows(self) -> list[int]:
@@ -70,11 +71,10 @@ class Plan:
         return [*self.pages.rows, *self.users.rows]
 
 
-def make(tx: Tx, position: Projection, *, now: datetime, limit: int) -> Plan:
+def make(tx: Tx, position: Projection, *, server: str | None, now: datetime, limit: int) -> Plan:
     """Plan a step that projects a bounded number of outbox rows. Under the tenant's board lock."""
     now = max(now, position.slid_to)  # windows never slide back, whatever another machine's clock says
     has_more_hours = progress.slide(tx, position, now=now)
-    server = timeline.current(tx)
     is_other_server = timeline.is_other(position.server, server)
     position.server = position.server or server
     current = weights.current(tx, now=now)
@@ -88,7 +88,8 @@ def make(tx: Tx, position: Projection, *, now: datetime, limit: int) -> Plan:
     if not has_more_to_reshare:
         pages.rows.extend(row.id for row in sharing)
     more = has_more_hours or reweighing.has_more or has_more_to_reshare or pages.more or users.more
-    plan = Plan(now, server, is_other_server, has_redis, pages, users, reweighing, more)
+    changed = reweighing if reweighing.is_change_of(position) else None
+    plan = Plan(now, server, is_other_server, has_redis, pages, users, changed, more)
     # While much is stale, each statement would read all of that.
     add = not (has_more_hours or pages.more)
     of_pages = partial(page_numbers.compute, tx, now=now, weights=current, shared=shared, add=add)
@@ -97,8 +98,8 @@ def make(tx: Tx, position: Projection, *, now: datetime, limit: int) -> Plan:
     of_users = partial(user_numbers.compute, tx, now=now)
     _Side(Kind.USER, user_ids, of_users, board_writes.for_users, user_numbers.save).add_chunks(tx, plan)
     if plan.rows or plan.chunks:
-        position.step += 1
-    plan.step = position.step
+        *_, (raised,) = tx.run_in_one_trip(*plan.new_intents, progress.raising_step(tx.tenant))
+        plan.step = raised.step
     return plan
 
 
@@ -127,7 +128,7 @@ class _Side(Generic[Member, Change]):
     save: Callable[..., None]
 
     def add_chunks(self, tx: Tx, plan: Plan) -> None:
-        """Add the chunks to the plan, and record the intents."""
+        """Add the chunks to the plan, and their intents."""
         unsure = intents.of_members(tx, self.kind, map(str, self.members)) if self.members else {}
         scopes: dict[str, set[str]] = {}
         for start in range(0, len(self.members), MAX_MEMBERS_PER_CHUNK):
@@ -136,8 +137,7 @@ class _Side(Generic[Member, Change]):
             save = partial(self.save, changes=changes, now=plan.now)
             plan.chunks.append(Chunk(self.writes(tx.tenant, changes, unsure), save))
         if scopes:
-            tx.run(*intents.recording(tx.tenant, self.kind, scopes))
-            plan.has_new_intents = True
+            plan.new_intents.append(intents.recording(tx.tenant, self.kind, scopes))
 
 
 def _scopes_of(changes: Iterable[PageChange | UserChange], unsure: Unsure) -> dict[str, set[str]]:

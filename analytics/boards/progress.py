@@ -8,15 +8,15 @@ began or stopped sharing its public pages (`to_reshare`).
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import BigInteger, Integer, exists, select, text
+from sqlalchemy import BigInteger, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics import outbox
 from analytics.metrics import counted_metrics
-from analytics.outbox import Kind, Outbox
+from analytics.outbox import Kind
 from analytics.scoring import Weights
 from analytics.windows import crossed, hour_of
-from tenants.db import Base, DeletedWithTenant, Tx
+from tenants.db import Base, DeletedWithTenant, Query, Tx
 
 # After a long stop a worker catches up in steps of this many hours, each a transaction of its own.
 MAX_HOURS_PER_STEP = 24
@@ -49,21 +49,23 @@ def get_or_create(tx: Tx, *, now: datetime) -> tuple[Projection, bool]:
     return row, True
 
 
-def find_planned(tx: Tx, step: int, first_row: int | None) -> Projection | None:
-    """This tenant's progress, if the plan of this step is still the last; it was made from this row of the outbox.
+def raising_step(tenant_id: str) -> Query:
+    """The query that raises the number of the step, and returns it: no plan that was made before is carried out."""
+    return _RAISE_STEP, {"tenant": tenant_id}
 
-    Whoever plans or changes saved numbers raises `step`; a process of the release before only deletes the row.
+
+def finding_planned(tenant_id: str, step: int, first_row: int | None) -> Query:
+    """The query that finds a row if the plan of this step is still the last; it was made from this row of the outbox.
+
+    Whoever plans, or changes saved numbers, raises `step`; a process of the release before only deletes the row.
     """
-    planned = select(Projection).where(Projection.step == step)
-    if first_row is not None:
-        is_stale = exists().where(Outbox.tenant_id == Projection.tenant_id, Outbox.id == first_row)
-        planned = planned.where(is_stale)
-    return tx.scalar(planned)
+    return _FIND_PLANNED, {"tenant": tenant_id, "step": step, "row": first_row}
 
 
-def invalidate_plans(tx: Tx) -> None:
-    """The saved numbers change: no projection that was planned before may be carried out."""
-    tx.run(text("UPDATE projections SET step = step + 1 WHERE tenant_id = :tenant"), {"tenant": tx.tenant})
+def set_server(tx: Tx, server: str | None) -> None:
+    """The boards in Redis are those of this server."""
+    statement = text("UPDATE projections SET server = :server WHERE tenant_id = :tenant")
+    tx.run(statement, {"tenant": tx.tenant, "server": server})
 
 
 def slide(tx: Tx, projection: Projection, *, now: datetime) -> bool:
@@ -92,8 +94,13 @@ class Reweighing:
     def has_more(self) -> bool:
         return self.reweighed_to is not None
 
-    def save(self, projection: Projection) -> None:
-        projection.weights_version, projection.reweighed_to = self.weights_version, self.reweighed_to
+    def is_change_of(self, projection: Projection) -> bool:
+        before = (projection.weights_version, projection.reweighed_to)
+        return before != (self.weights_version, self.reweighed_to)
+
+    def save(self, tx: Tx) -> None:
+        position = {"version": self.weights_version, "to": self.reweighed_to}
+        tx.run(_SAVE_REWEIGHING, {"tenant": tx.tenant, **position})
 
 
 def to_reweigh(tx: Tx, projection: Projection, weights: Weights) -> Reweighing:
@@ -155,3 +162,15 @@ _PAGES_CROSSED = " UNION ".join(
     for source in counted_metrics().values()
 )
 _USERS_CROSSED = f"SELECT DISTINCT user_id::text FROM user_points_hour WHERE {_in_span('bucket_hour')}"  # noqa: S608  constants
+
+_RAISE_STEP = text("UPDATE projections SET step = step + 1 WHERE tenant_id = :tenant RETURNING step")
+
+_FIND_PLANNED = text("""
+    SELECT 1 FROM projections WHERE tenant_id = :tenant AND step = :step
+    AND (CAST(:row AS bigint) IS NULL
+         OR EXISTS (SELECT FROM outbox WHERE tenant_id = :tenant AND id = CAST(:row AS bigint)))
+""")
+
+_SAVE_REWEIGHING = text("""
+    UPDATE projections SET weights_version = :version, reweighed_to = :to WHERE tenant_id = :tenant
+""")

@@ -25,7 +25,6 @@ from analytics.boards import intents, planning, progress, rebuilding, redis_stor
 from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, Version, boards_in
 from analytics.boards.planning import Chunk, Plan
-from analytics.boards.progress import Projection
 from analytics.boards.redis_store import RedisState
 from analytics.boards.summaries import summary_key
 from analytics.locks import lock_boards, try_lock_boards
@@ -65,23 +64,23 @@ def project_step(
     `locked` is called when it has the lock, before it reads.
     """
     with tenant_tx(tenant_id) as tx:
-        try_lock_boards(tx, tenant_id)
+        ((on,),) = try_lock_boards(tx, tenant_id, timeline.CURRENT)
         locked()
         if not registry.is_live(tx, tenant_id):
             return Projected()
         position, is_new = progress.get_or_create(tx, now=now)
         if is_new:
             _delete_boards_of_former_tenant(tenant_id)
-        plan = planning.make(tx, position, now=now, limit=limit)
+        plan = planning.make(tx, position, server=on.server, now=now, limit=limit)
         # Otherwise whatever Redis will differ in is recorded already.
-        commits_first = plan.has_new_intents and plan.has_redis
-        done = Projected(more=True) if commits_first else _carry_out(tx, plan, position)
+        commits_first = bool(plan.new_intents) and plan.has_redis
+        done = Projected(more=True) if commits_first else _carry_out(tx, plan)
     if commits_first:
         with tenant_tx(tenant_id) as tx:
-            try_lock_boards(tx, tenant_id)
-            planned = progress.find_planned(tx, plan.step, min(plan.rows, default=None))
-            if planned is not None and timeline.current(tx) == plan.server:
-                done = _carry_out(tx, plan, planned)
+            find = progress.finding_planned(tenant_id, plan.step, min(plan.rows, default=None))
+            (on,), planned = try_lock_boards(tx, tenant_id, timeline.CURRENT, find)
+            if planned and on.server == plan.server:
+                done = _carry_out(tx, plan)
     PROJECTED.labels(tenant_id).inc(done.pages + done.users)
     return done
 
@@ -135,7 +134,7 @@ def retire(tenant_id: str, *, now: datetime) -> None:
     with tenant_tx(tenant_id) as tx:
         lock_boards(tx, tenant_id)
         lock_boards(tx, ALL_TENANTS)
-        progress.invalidate_plans(tx)
+        tx.run(*progress.raising_step(tenant_id))
         writes = BoardWrites()
         for member in tx.scalars(_ON_GLOBAL, {"tenant": tenant_id}).all():
             for board in boards_in(tenant_id, GLOBAL):
@@ -149,21 +148,23 @@ def retire(tenant_id: str, *, now: datetime) -> None:
             redis_store.publish(client, raised)
 
 
-def _carry_out(tx: Tx, plan: Plan, position: Projection) -> Projected:
+def _carry_out(tx: Tx, plan: Plan) -> Projected:
     """Write what was planned. Under the tenant's board lock, and with the intents committed."""
     done = Projected(pages=len(plan.pages.members), users=len(plan.users.members), rows=len(plan.rows), more=plan.more)
     with _RedisWriter(tx, plan) as writer:
         for chunk, of_chunk in writer.versions_by_chunk():
             writer.write(chunk, of_chunk)
             chunk.save(tx)
-        plan.reweighing.save(position)
+        if plan.reweighing is not None:
+            plan.reweighing.save(tx)
         outbox.delete(tx, plan.rows)
         try:
             done.rebuilt = writer.finish()
         except RedisUnavailable:
             done.in_redis = False
     if done.in_redis:
-        position.server = plan.server
+        if plan.is_other_server:
+            progress.set_server(tx, plan.server)
         intents.delete(tx, Kind.PAGE, plan.pages.members)
         intents.delete(tx, Kind.USER, plan.users.members)
     return done

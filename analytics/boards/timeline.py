@@ -9,7 +9,7 @@ what Redis has besides is deleted.
 from sqlalchemy import text
 
 from analytics.boards.names import ALL_TENANTS
-from tenants.db import Tx
+from tenants.db import Query, Tx
 
 # After a restore: no server.
 RESTORED = "restored"
@@ -17,7 +17,7 @@ RESTORED = "restored"
 
 def current(tx: Tx) -> str | None:
     """This server and its timeline; None: it is a standby. (On Citus: of the coordinator, since no table is read.)"""
-    server: str | None = tx.run(_CURRENT, {})[0].server
+    server: str | None = tx.run(*CURRENT)[0].server
     return server
 
 
@@ -49,12 +49,15 @@ def forget(tx: Tx) -> None:
 
 
 # The timeline is in the name of the file that is written now; pg_control_checkpoint() has it only after a checkpoint.
-_CURRENT = text("""
-    SELECT CASE WHEN NOT pg_is_in_recovery() THEN
-        (SELECT system_identifier::text FROM pg_control_system())
-        || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
-    END AS server
-""")
+CURRENT: Query = (
+    text("""
+        SELECT CASE WHEN NOT pg_is_in_recovery() THEN
+            (SELECT system_identifier::text FROM pg_control_system())
+            || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
+        END AS server
+    """),
+    {},
+)
 
 _ELSEWHERE = text("""
     SELECT p.tenant_id AS owner FROM projections p JOIN tenants t ON t.id = p.tenant_id

@@ -48,8 +48,7 @@ def advance(tx: Tx, changing: Collection[Board], *, now: datetime, by: int = 1) 
     own, global_ones = _by_owner(changing)
     if not changing:
         return {}
-    # As a parameter: on Citus no UPDATE may call a function like clock_timestamp().
-    numbered = {"clock": tx.run(_CLOCK, {})[0].clock + by, "by": by, "now": now}
+    numbered = {"by": by, "now": now}
     queries: list[Query] = []
     if own:
         queries.append((_ADVANCE, {"tenant": tx.tenant, **_columns(own), **numbered}))
@@ -90,11 +89,13 @@ def _columns(boards: Collection[Board]) -> dict[str, list[str]]:
 
 _NAMED = """unnest(CAST(:scopes AS text[]), CAST(:windows AS text[]), CAST(:metrics AS text[]))
          AS w(scope, time_window, metric)"""
-_CLOCK = text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS clock")
+# When the server received the statement, which was sent after the locks were taken. (Not clock_timestamp(), which is
+# volatile: on Citus no UPDATE may call it.)
+_CLOCK = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint + :by"
 
 _ADVANCE = text(f"""
     INSERT INTO boards AS b (tenant_id, scope, time_window, metric, version, reserved, changed_at)
-    SELECT :tenant, scope, time_window, metric, :clock, :clock, :now FROM {_NAMED}
+    SELECT :tenant, scope, time_window, metric, {_CLOCK}, {_CLOCK}, :now FROM {_NAMED}
     ON CONFLICT (tenant_id, scope, time_window, metric) DO UPDATE SET
         version = GREATEST(b.reserved + :by, EXCLUDED.version), reserved = GREATEST(b.reserved + :by, EXCLUDED.version),
         changed_at = EXCLUDED.changed_at
@@ -103,7 +104,8 @@ _ADVANCE = text(f"""
 
 _ADVANCE_GLOBAL = text(f"""
     UPDATE global_boards b SET
-        version = GREATEST(b.reserved + :by, :clock), reserved = GREATEST(b.reserved + :by, :clock), changed_at = :now
+        version = GREATEST(b.reserved + :by, {_CLOCK}), reserved = GREATEST(b.reserved + :by, {_CLOCK}),
+        changed_at = :now
     FROM {_NAMED} WHERE b.time_window = w.time_window AND b.metric = w.metric
     RETURNING '{GLOBAL}' AS scope, b.time_window, b.metric, b.version
 """)  # noqa: S608  constants

@@ -29,7 +29,7 @@ from analytics.ingest.writes import EventKind, Item, WriteRequest
 from analytics.locks import try_lock_boards
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
-from tenants.db import Tx, tenant_tx, utcnow
+from tenants.db import Query, Tx, tenant_tx, utcnow
 from tests.conftest import make_tenant, redis_unavailable
 
 pytestmark = pytest.mark.long
@@ -284,12 +284,12 @@ def between_plan_and_writing(come_between: Callable[[], None]) -> Iterator[None]
     """Something happens after a projector has committed its plan, before it has the lock again."""
     calls: list[str] = []
 
-    def lock(tx: Tx, tenant_id: str) -> None:
+    def lock(tx: Tx, tenant_id: str, *then: Query) -> list[list[Any]]:
         calls.append(tenant_id)
         if len(calls) == 2:
             with ThreadPoolExecutor(1) as another:
                 another.submit(come_between).result()
-        try_lock_boards(tx, tenant_id)
+        return try_lock_boards(tx, tenant_id, *then)
 
     with patch.object(projection, "try_lock_boards", lock):
         yield

@@ -75,8 +75,8 @@ def test_new_weights_reach_every_page_in_bounded_steps(
             for _ in range(2):  # what was not saved is found again
                 reweighing = progress.to_reweigh(tx, projection, weights)
                 assert reweighing == Reweighing(expected, 1, to)
-            reweighing.save(projection)
-            tx.flush()
+            reweighing.save(tx)
+            tx.refresh(projection)
             steps.append(progress.reweighing(tx, weights))
         assert steps == [(2, 3), (3, 3), (3, 3)]
 
@@ -90,7 +90,8 @@ def test_newer_weights_begin_with_the_first_page_again(
         for version in (1, 2):
             reweighing = progress.to_reweigh(tx, projection, Weights(version=version))
             assert reweighing == Reweighing(pages[:2], version, pages[1])
-            reweighing.save(projection)
+            reweighing.save(tx)
+            tx.refresh(projection)
 
 
 def test_pages_whose_sharing_differs_from_the_setting_are_found(
