@@ -1,14 +1,16 @@
 """The environment, read once and typed. An invalid value stops the start with a one-line error."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 LogFormat = Literal["json", "console"]
 DEFAULT_DATA_DIR = Path(".plaudit")
+DEFAULT_JOB_CONNECTIONS = 4
 
 
 class SettingsError(Exception):
@@ -18,7 +20,11 @@ class SettingsError(Exception):
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     database_url: str | None
+    # The owner past a pooler, for what needs a connection of its own: backups, restores, migrations.
+    direct_database_url: str | None
     service_database_url: str | None
+    # Connections of a process for requests or jobs, if set.
+    database_pool: int | None
     redis_url: str | None
     queue_redis_url: str | None
     host: str
@@ -45,6 +51,16 @@ class Settings:
     web_threads: int
 
     @property
+    def request_connections(self) -> int:
+        """The pool of a process that answers requests: few of them need a connection at the same moment."""
+        return self.database_pool or self.web_threads // 2 + 1
+
+    @property
+    def job_connections(self) -> int:
+        """The pool of a worker, cron or command, which uses one connection at a time."""
+        return self.database_pool or DEFAULT_JOB_CONNECTIONS
+
+    @property
     def all_web_threads(self) -> int:
         """With threads for requests that wait: enough that one tenant's waiting requests leave room for others'."""
         return 5 * self.web_threads
@@ -58,8 +74,10 @@ class Settings:
         redis_url = _url(env, "REDIS_URL", {"redis", "rediss", "unix"})
         metrics_dir = env.get("PROMETHEUS_MULTIPROC_DIR")
         return cls(
-            database_url=_url(env, "DATABASE_URL", {"postgresql", "postgres"}),
-            service_database_url=_url(env, "PLAUDIT_SERVICE_DATABASE_URL", {"postgresql", "postgres"}),
+            database_url=_database_url(env, "DATABASE_URL"),
+            direct_database_url=_direct_database_url(env),
+            service_database_url=_database_url(env, "PLAUDIT_SERVICE_DATABASE_URL"),
+            database_pool=_integer(env, "PLAUDIT_DATABASE_POOL", 0, minimum=1, maximum=1_000) or None,
             redis_url=redis_url,
             queue_redis_url=_url(env, "PLAUDIT_QUEUE_REDIS_URL", {"redis", "rediss", "unix"}) or redis_url,
             host=env.get("PLAUDIT_HOST") or "127.0.0.1",
@@ -105,9 +123,54 @@ def _url(env: Mapping[str, str], name: str, schemes: set[str]) -> str | None:
     # The value may contain a password, so the message does not repeat it.
     if parts.scheme.split("+")[0] not in schemes or not (parts.netloc or parts.path):
         raise SettingsError(problem)
-    if "postgres" in schemes and not parts.path.strip("/"):
-        raise SettingsError(f"{name} must name a database: postgresql://user:password@host:5432/database")
     return raw
+
+
+def _database_url(env: Mapping[str, str], name: str) -> str | None:
+    """The address of a database. Several hosts are moved to its query, where SQLAlchemy and libpq both read them.
+
+    Of several, only one that accepts writes is connected to, unless the address says otherwise.
+    """
+    raw = env.get(name)
+    if not raw:
+        return None
+    scheme, _, rest = raw.partition("://")
+    netloc = re.match(r"[^/?#]*", rest)[0]  # type: ignore[index]  # matches always
+    login, at, hosts = netloc.rpartition("@")
+    several = hosts.split(",")
+    if len(several) > 1:
+        rest = f"{login}{at}{rest[len(netloc) :]}"
+        rest += f"{'&' if '?' in rest else '?'}{_hosts_query(name, several)}"
+    url = _url({name: f"{scheme}://{rest}"}, name, {"postgresql", "postgres"}) or ""
+    parts = urlsplit(url)
+    if not parts.path.strip("/"):
+        raise SettingsError(f"{name} must name a database: postgresql://user:password@host:5432/database")
+    query = parse_qs(parts.query)
+    if len(query.get("host", [])) > 1 or len(query.get("port", [])) > 1:
+        raise SettingsError(f"{name} must name its hosts and ports once: before the database, or in its query")
+    if "," in query.get("host", [""])[0] and "target_session_attrs" not in query:
+        url += "&target_session_attrs=read-write"
+    return url
+
+
+def _hosts_query(name: str, several: list[str]) -> str:
+    """`a:1`, `[::1]:2` as `host=a,::1&port=1,2`."""
+    found = [_HOST_AND_PORT.fullmatch(host) for host in several]
+    if not all(found):
+        raise SettingsError(f"{name} must name its hosts as host:port,host:port, an IPv6 address in brackets")
+    hosts = ",".join(match[1] or match[2] for match in found if match)
+    ports = ",".join(match[3] or "" for match in found if match)
+    return f"host={quote(hosts, safe=':')}&port={quote(ports)}"
+
+
+_HOST_AND_PORT = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._~-]+))(?::([0-9]{1,5}))?")
+
+
+def _direct_database_url(env: Mapping[str, str]) -> str | None:
+    url = _database_url(env, "PLAUDIT_DIRECT_DATABASE_URL")
+    if url and not env.get("DATABASE_URL"):
+        raise SettingsError("PLAUDIT_DIRECT_DATABASE_URL is another way to the database of DATABASE_URL: set that too")
+    return url
 
 
 def _live_url(env: Mapping[str, str], public_url: str, live_port: int) -> str:

@@ -115,7 +115,7 @@ def connect(settings: Settings) -> None:
     db.configure(
         service_url=settings.service_database_url,
         owner_url=settings.database_url,
-        pool_size=settings.web_threads // 2 + 1,
+        pool_size=settings.request_connections,
         share_connections=True,
     )
     redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"

@@ -38,13 +38,13 @@ from sqlalchemy import (
     create_engine,
     event,
 )
-from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.engine import Connection, ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, ORMExecuteState, Session, mapped_column, with_loader_criteria
 
 from tenants import pipelines
 from tenants.errors import NotFound, Unavailable
-from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, Statement
+from tenants.pipelines import BEGIN, COMMIT, READ_ONLY, ROLLBACK, Driver, NoAnswer, Statement
 from tenants.shares import TenantShare, share_of
 from tenants.waiting import require_may_wait
 
@@ -55,6 +55,11 @@ PLATFORM_ROLE = "plaudit_platform"
 TENANT_ID = re.compile(r"[a-z][a-z0-9-]{1,62}")
 
 CONNECT_TIMEOUT_S = 2
+# Until a new connection answers, and until a transaction is open: neither waits for a lock. A pooler lets its clients
+# wait for longer, while its server is down or all of its connections are in use.
+ANSWER_WITHIN_S = 3.0
+# The same for a whole transaction in one round trip, whose statements may take as long as the server lets them.
+TRIP_WITHIN_S = 5.0
 # For a network that delivers nothing any more; a server that answers nothing is noticed by whoever waits for it.
 LOST_AFTER_MS = 15_000
 POOL_TIMEOUT_S = 1.5
@@ -204,7 +209,7 @@ def make_engine(
     url: str, *, pool_size: int, isolation_level: Literal["READ COMMITTED", "AUTOCOMMIT"] = "READ COMMITTED"
 ) -> Engine:
     address = make_url(url).set(drivername="postgresql+psycopg")
-    return create_engine(
+    engine = create_engine(
         address,
         pool_size=pool_size,
         max_overflow=0,
@@ -222,6 +227,25 @@ def make_engine(
             "client_encoding": "utf-8",
         },
     )
+    event.listen(engine, "do_connect", _connect)
+    event.listen(engine, "handle_error", _drop_if_read_only)
+    return engine
+
+
+def _connect(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> Driver:
+    """A connection that leads to a server: a pooler accepts its clients also while it has none for them."""
+    driver = psycopg.connect(**options)
+    pipelines.run(driver, (_CHECK,), within_s=ANSWER_WITHIN_S)
+    return driver
+
+
+_CHECK = Statement(b"SELECT 1")
+
+
+def _drop_if_read_only(context: ExceptionContext) -> None:
+    """Drop the pool's connections to a read-only server, as `pipelines.run` does: new ones may lead to another."""
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
 
 
 @contextmanager
@@ -262,8 +286,8 @@ def platform_tx(*, separate: bool = False) -> Iterator[Tx]:
 
 @contextmanager
 def owner_tx() -> Iterator[Tx]:
-    """One transaction as the owner: administration and maintenance, never a request."""
-    with _open(owner_engine(), OWNER_OPENING, separate=True) as connection:
+    """One transaction as the owner: administration and maintenance, never a request, nor inside another one."""
+    with _open(owner_engine(), OWNER_OPENING, separate=False) as connection:
         tx = yield from _session(connection, None, separate=True)
     tx.run_after_commit()
 
@@ -321,8 +345,8 @@ def _configured() -> _Engines:
 @contextmanager
 def _open(engine: Engine, opening: Sequence[Statement], *, separate: bool) -> Iterator[Connection]:
     """A transaction on a connection of the pool: opened in one round trip, committed at the end."""
-    if not separate and current_tx() is not None:
-        raise RuntimeError("A transaction is already open, and a request uses one connection only: see tenants/db.py")
+    if not separate:
+        refuse_inside_another()
     connection = _begin(engine, opening)
     try:
         yield connection
@@ -335,15 +359,21 @@ def _open(engine: Engine, opening: Sequence[Statement], *, separate: bool) -> It
         connection.close()
 
 
+def refuse_inside_another() -> None:
+    """A request or job that waited for a second connection could lock up the pool."""
+    if current_tx() is not None:
+        raise RuntimeError("A transaction is already open, and nobody uses two connections at once: see tenants/db.py")
+
+
 def _begin(engine: Engine, opening: Sequence[Statement]) -> Connection:
     """A connection inside a transaction. The opening statements also check that the connection still works."""
     require_may_wait()
     connection = engine.connect()
     try:
-        run_together(connection, BEGIN, *opening)
+        run_together(connection, BEGIN, *opening, within_s=ANSWER_WITHIN_S)
     except DBAPIError as error:
         connection.close()
-        if not error.connection_invalidated:
+        if not error.connection_invalidated or isinstance(error.orig, NoAnswer):
             raise
         # The server was restarted, so the pool's other connections are lost too: try once with a new one.
         connection = engine.connect()
@@ -351,16 +381,16 @@ def _begin(engine: Engine, opening: Sequence[Statement]) -> Connection:
             connection.invalidate()
             connection.close()
             connection = engine.connect()
-        run_together(connection, BEGIN, *opening)
+        run_together(connection, BEGIN, *opening, within_s=ANSWER_WITHIN_S)
     connection.begin()  # so that SQLAlchemy takes the transaction for ours, and its sessions end nothing
     return connection
 
 
-def run_together(connection: Connection, *statements: Statement) -> list[PGresult]:
+def run_together(connection: Connection, *statements: Statement, within_s: float | None = None) -> list[PGresult]:
     """Run statements on a connection, in one round trip; returns their answers."""
     driver: Driver = connection.connection.driver_connection  # type: ignore[assignment]
     try:
-        return pipelines.run(driver, statements)
+        return pipelines.run(driver, statements, within_s=within_s)
     except psycopg.Error as error:
         raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
     finally:

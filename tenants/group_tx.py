@@ -15,8 +15,11 @@ from sqlalchemy import PoolProxiedConnection
 from tenants import pipelines
 from tenants.db import (
     SERVICE_ROLE,
+    STATEMENT_TIMEOUT_MS,
+    TRIP_WITHIN_S,
     Tx,
     current_tx,
+    refuse_inside_another,
     run_together,
     service_connection,
     service_engine,
@@ -25,6 +28,9 @@ from tenants.db import (
 )
 from tenants.pipelines import BEGIN, COMMIT, Driver, Statement
 from tenants.waiting import require_may_wait
+
+# For a transaction in one round trip that may wait for locks: a little longer than the server lets a statement take.
+APART_WITHIN_S = STATEMENT_TIMEOUT_MS / 1000 + 2.0
 
 
 @contextmanager
@@ -57,7 +63,8 @@ def run_in_one_trip(calls: Calls, *, shared: bool) -> list[Any]:
     Nothing is sent again after an error: the server may have executed what it did not answer.
     """
     with _driver() as driver:
-        return first_rows(driver, pipelines.run(driver, statements_of(calls, shared=shared)))
+        within_s = TRIP_WITHIN_S if shared else APART_WITHIN_S
+        return first_rows(driver, pipelines.run(driver, statements_of(calls, shared=shared), within_s=within_s))
 
 
 def read_together(calls: Calls) -> list[list[Any]]:
@@ -65,7 +72,8 @@ def read_together(calls: Calls) -> list[list[Any]]:
     if not calls:
         return []
     with _driver() as driver:
-        return rows_of_calls(driver, pipelines.run(driver, statements_of(calls, shared=False)))
+        answers = pipelines.run(driver, statements_of(calls, shared=False), within_s=TRIP_WITHIN_S)
+        return rows_of_calls(driver, answers)
 
 
 def statements_of(calls: Calls, *, shared: bool) -> list[Statement]:
@@ -95,12 +103,13 @@ def read_one(tenant_id: str, statement: str, parameters: Sequence[Any]) -> Any:
     tx = current_tx()
     if tx is not None and tx.tenant_id == tenant_id:
         return tx.raw.exec_driver_sql(statement, tuple(parameters)).one_or_none()
-    return run_in_one_trip([(tenant_id, statement, parameters)], shared=False)[0]
+    return next(iter(read_together([(tenant_id, statement, parameters)])[0]), None)
 
 
 @contextmanager
 def _driver() -> Iterator[Driver]:
     """A connection of the service's pool, as the driver has it."""
+    refuse_inside_another()
     pooled = _check_out()
     driver: Driver = pooled.driver_connection  # type: ignore[assignment]
     try:

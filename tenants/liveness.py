@@ -229,7 +229,7 @@ def _announce(changes: list[Change], *, written_at: float) -> None:
 
 def _write_again(change: Change) -> Change:
     """Write it with the present time: its transaction was so long that others may not read the first row."""
-    with tenant_tx(change.tenant_id, separate=True) as tx:
+    with tenant_tx(change.tenant_id) as tx:
         return credential_feed.insert(tx, change.tenant_id, change.names)
 
 

@@ -16,12 +16,10 @@ from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
 from tenants import pipelines
-from tenants.db import SERVICE_ROLE, set_role, set_tenant
+from tenants.db import SERVICE_ROLE, TRIP_WITHIN_S, set_role, set_tenant
 from tenants.group_tx import Calls, first_rows, statements_of, take_out
-from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, Statement
+from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, NoAnswer, Statement
 
-# Longer than the server lets a statement take, for a server or network that does not answer at all.
-MAX_TRIP_S = 10.0
 LOOK_EVERY_S = 0.1
 MAX_STEPS_WHEN_LOST = 100
 
@@ -102,7 +100,7 @@ class _Exchange:
         self._waits = waits
         self._socket = driver.pgconn.socket
         self._watched = 0
-        self._gives_up_at = loop.time() + MAX_TRIP_S
+        self._gives_up_at = loop.time() + TRIP_WITHIN_S
         self._looking = loop.call_later(LOOK_EVERY_S, self._look)
         self.done: asyncio.Future[list[PGresult]] = loop.create_future()
         self._advance(None)
@@ -139,7 +137,7 @@ class _Exchange:
             return
         self._end()  # which closes the connection
         if not self.done.done():
-            self.done.set_exception(psycopg.OperationalError(f"no answer within {MAX_TRIP_S:g} s"))
+            self.done.set_exception(NoAnswer(f"no answer within {TRIP_WITHIN_S:g} s"))
 
     def _watch(self, wanted: int) -> None:
         """Call `_advance` whenever the socket is ready for this: as a rule, whenever something can be read."""

@@ -21,7 +21,7 @@ from uuid import UUID
 import psycopg
 from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
-from psycopg.errors import error_from_result
+from psycopg.errors import _WaitTimeout, error_from_result
 from psycopg.generators import fetch_many, send
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
@@ -31,11 +31,17 @@ from sqlalchemy.exc import DBAPIError
 _CONNECTED = ConnStatus.OK
 _FAILED = ExecStatus.FATAL_ERROR
 _IDLE = TransactionStatus.IDLE
+# PostgreSQL's code for a write on a standby, or where transactions are read-only.
+READ_ONLY = "25006"
 MAX_KEPT_STATEMENTS = 256
 # `:name`, and not `::type`.
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
 Driver = psycopg.Connection[Any]
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server, or a pooler before it, did not answer in time. The connection is closed."""
 
 
 class Statement(NamedTuple):
@@ -62,14 +68,18 @@ def named(sql: str, values: Mapping[str, object]) -> Statement:
     return Statement(numbered, [value for value, _ in encoded], [kind for _, kind in encoded])
 
 
-def run(driver: Driver, statements: Sequence[Statement]) -> list[PGresult]:
-    """Send these, and wait for all answers: one for each. Raises the first error.
+def run(driver: Driver, statements: Sequence[Statement], *, within_s: float | None = None) -> list[PGresult]:
+    """Send these, and wait for all answers: one for each. Raises the first error, or `NoAnswer`.
 
     After an error of the server the connection is usable, and a transaction that began here is rolled back. After
     anything else that interrupts it, the connection is closed: it may be that the server has executed the statements.
+    It is closed as well if the server is read-only: another connection may lead to one that is not.
     """
     with closing(exchange(driver, statements)) as waits:
-        return driver.wait(waits)
+        try:
+            return driver.wait(waits, timeout=within_s)
+        except _WaitTimeout:
+            raise NoAnswer(f"no answer within {within_s:g} s") from None
 
 
 def exchange(driver: Driver, statements: Sequence[Statement]) -> PQGen[list[PGresult]]:
@@ -88,9 +98,12 @@ def exchange(driver: Driver, statements: Sequence[Statement]) -> PQGen[list[PGre
         raise
     for answer in answers:
         if answer.status == _FAILED:
-            if statements[0] is BEGIN and pgconn.status == _CONNECTED and pgconn.transaction_status != _IDLE:
+            error = error_from_result(answer)
+            if error.sqlstate == READ_ONLY:
+                driver.close()
+            elif statements[0] is BEGIN and pgconn.status == _CONNECTED and pgconn.transaction_status != _IDLE:
                 yield from exchange(driver, (ROLLBACK,))
-            raise error_from_result(answer)
+            raise error
     return answers
 
 

@@ -21,6 +21,8 @@ from tenants.waiting import require_may_wait
 # The server's answer, and the acknowledgement of what we sent: a connection that hangs is given up.
 STATEMENT_TIMEOUT_MS = 300
 TCP_TIMEOUT_MS = 2_000
+# The same where a pooler has no server for it.
+ANSWER_WITHIN_S = 1.0
 _OPENING = (
     Statement(f"SET LOCAL ROLE {PLATFORM_ROLE}".encode()),
     Statement(f"SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}".encode()),
@@ -54,7 +56,8 @@ class PlatformCalls:
             raise ConnectionLost(type(error).__name__) from None
         driver: Driver = pooled.driver_connection  # type: ignore[assignment]
         try:
-            answers = pipelines.run(driver, (BEGIN, *opening, pipelines.bound(statement, values), COMMIT))
+            statements = (BEGIN, *opening, pipelines.bound(statement, values), COMMIT)
+            answers = pipelines.run(driver, statements, within_s=ANSWER_WITHIN_S)
             return pipelines.rows(driver, answers[-2])
         except psycopg.Error as error:
             message = f"{type(error).__name__} {error.sqlstate or ''}".strip()

@@ -75,7 +75,11 @@ def tick(_settings: Settings) -> None:
 
 
 def connect(settings: Settings) -> None:
-    db.configure(service_url=settings.service_database_url, owner_url=settings.database_url, pool_size=4)
+    db.configure(
+        service_url=settings.service_database_url,
+        owner_url=settings.database_url,
+        pool_size=settings.job_connections,
+    )
     error_reports.configure(settings.sentry_dsn)
     tenants_redis.configure(
         boards_url=settings.redis_url or _queue_url(settings),

@@ -20,7 +20,7 @@ MIN_CLAIM_DAYS = 1
 
 def expire(tenant_id: str, quest_id: UUID) -> None:
     """Make a quest EXPIRED if its time has come, in a transaction of its own: before its caller is told."""
-    with tenant_tx(tenant_id, separate=True) as tx:
+    with tenant_tx(tenant_id) as tx:
         _expire(tx, quest_id)
 
 

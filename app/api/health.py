@@ -34,7 +34,7 @@ def live() -> ResponseReturnValue:
 @blueprint.response(200, HealthOut)
 @public
 def ready() -> ResponseReturnValue:
-    """PostgreSQL answers and is migrated. Without Redis the service is degraded, but ready."""
+    """PostgreSQL answers, accepts writes and is migrated. Without Redis the service is degraded, but ready."""
     database, migrations = check_database()
     checks = {
         "database": database,
@@ -51,8 +51,23 @@ def ready() -> ResponseReturnValue:
 def check_database() -> tuple[str, str]:
     try:
         with platform_tx() as tx:
-            revision = tx.scalar(text("SELECT version_num FROM alembic_version"))
-    except Exception:  # noqa: BLE001  whatever the error, the database is not ready
-        return "unavailable", "unknown"
+            revision, is_read_only = tx.execute(_STATE).one()
+            if is_read_only:
+                tx.raw.invalidate()  # the next connection may lead to another server
+                raise _ReadOnly
+    except Exception as error:  # noqa: BLE001  whatever the error, the database is not ready
+        return "read-only" if _says_read_only(error) else "unavailable", "unknown"
     # A newer schema is fine: migrations only expand, so this release works while the next one is rolled out.
     return "ok", "ok" if str(revision or "") >= head_revision() else f"at {revision}, needs {head_revision()}"
+
+
+class _ReadOnly(Exception):
+    """PostgreSQL accepts no writes: a standby, or a server whose transactions are read-only."""
+
+
+_STATE = text("SELECT version_num, current_setting('transaction_read_only') = 'on' FROM alembic_version")
+
+
+def _says_read_only(error: Exception) -> bool:
+    """The driver has no code for an address of several servers of which none accepts writes."""
+    return isinstance(error, _ReadOnly) or "session is read-only" in str(error) or "in hot standby" in str(error)

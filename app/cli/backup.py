@@ -22,8 +22,8 @@ def backup(data_dir: Path, file: Path, as_json: bool) -> None:
     from app.run import backups
     from tenants import db
 
-    with database(data_dir) as settings:
-        size = backups.write(str(settings.database_url), file, db.owner_engine())
+    with database(data_dir, direct=True):
+        size = backups.write(file, db.owner_engine())
     show({"file": str(file), "bytes": size}, as_json=as_json, text=f"Wrote {file} ({size:,} bytes).")
 
 
@@ -47,12 +47,13 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
     from migrations.run import migrate
     from tenants import db, redis
 
-    with database(data_dir, keep_old_version=True, create=True) as settings:
+    with database(data_dir, keep_old_version=True, create=True, direct=True) as settings:
+        backups.refuse_pooler(db.owner_engine())
         if not yes:
             click.echo(f"The SQL in {file} runs as the owner of the database: continue only if you trust it.", err=True)
             if backups.has_data(db.owner_engine()):
                 click.confirm("The database has data. Replace all of it?", abort=True)
-        backups.read(str(settings.database_url), file, db.owner_engine(), trust=trust)
+        backups.read(file, db.owner_engine(), trust=trust)
         before, after = migrate(db.owner_engine(), service_url=settings.service_database_url)
         with db.owner_tx() as tx:
             timeline.forget(tx)

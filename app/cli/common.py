@@ -24,10 +24,13 @@ def json_option(command: Command) -> Command:
 
 
 @contextlib.contextmanager
-def database(data_dir: Path, *, keep_old_version: bool = False, create: bool = False) -> Iterator["Settings"]:
+def database(
+    data_dir: Path, *, keep_old_version: bool = False, create: bool = False, direct: bool = False
+) -> Iterator["Settings"]:
     """Point this process at the database: DATABASE_URL's, or the local one. Yields the settings with its addresses.
 
-    A local database is created only with `create`: in the wrong folder a command fails instead.
+    A local database is created only with `create`: in the wrong folder a command fails instead. `direct`: past a pooler,
+    where PLAUDIT_DIRECT_DATABASE_URL says how.
     """
     from app.run import environment
     from app.run.data_folder import LocalServersError
@@ -47,7 +50,10 @@ def database(data_dir: Path, *, keep_old_version: bool = False, create: bool = F
                 )
             addresses = stack.enter_context(running(data_dir, keep_old_version=keep_old_version))
             settings = Settings.from_env(environment.with_addresses(addresses))
-        db.configure(service_url=settings.service_database_url, owner_url=settings.database_url, pool_size=2)
+        if direct and settings.direct_database_url:
+            db.configure(service_url=None, owner_url=settings.direct_database_url, pool_size=2)
+        else:
+            db.configure(service_url=settings.service_database_url, owner_url=settings.database_url, pool_size=2)
         try:
             yield settings
         finally:
@@ -170,15 +176,18 @@ def _message_for(error: Exception) -> str | None:
 
     The classes are imported here, after the error: `plaudit --help` must not wait for SQLAlchemy.
     """
-    from sqlalchemy.exc import OperationalError, ProgrammingError
+    from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
     from app.run.data_folder import LocalServersError
     from app.run.supervisor import UpError
     from app.settings import SettingsError
     from tenants.errors import DomainError
+    from tenants.pipelines import READ_ONLY
 
     if isinstance(error, DomainError | LocalServersError | SettingsError | UpError):
         return str(error)
+    if isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == READ_ONLY:
+        return f"The database is read-only ({_first_line(error)}): check that DATABASE_URL names the primary server"
     if isinstance(error, OperationalError):
         return (
             f"The database cannot be reached ({_first_line(error)}): "

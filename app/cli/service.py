@@ -109,7 +109,7 @@ def migrate(data_dir: Path, as_json: bool) -> None:
     from migrations import run
     from tenants import db
 
-    with database(data_dir, create=True) as settings:
+    with database(data_dir, create=True, direct=True) as settings:
         before, after = run.migrate(db.owner_engine(), service_url=settings.service_database_url)
     text = (
         f"The schema is at {after} already."

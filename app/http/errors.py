@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from werkzeug.exceptions import HTTPException
 
 from tenants import errors as domain
+from tenants.pipelines import READ_ONLY
 
 log = structlog.get_logger()
 
@@ -171,10 +172,11 @@ def answer_http_error(error: HTTPException) -> Response:
 
 
 def answer_database_error(error: DBAPIError) -> Response:
-    """An outage is a 503; a statement that PostgreSQL refuses is a bug."""
+    """An outage is a 503, as is a read-only server, such as a standby; a statement that it refuses is a bug."""
     sqlstate = str(getattr(error.orig, "sqlstate", None) or "")
     is_timeout = sqlstate in {"57014", "55P03", "25P03"}
     is_too_large = sqlstate.startswith("54")
+    is_read_only = sqlstate == READ_ONLY
     is_outage = error.connection_invalidated or is_timeout or isinstance(error, OperationalError | InterfaceError)
     if is_outage and not is_too_large:
         log.error(
@@ -182,7 +184,7 @@ def answer_database_error(error: DBAPIError) -> Response:
             action="database.error",
             data={"error": type(error.orig).__name__},
         )
-        return answer_domain_error(DatabaseUnavailable())
+        return answer_domain_error(DatabaseUnavailable("The database is read-only" if is_read_only else None))
     if is_too_large or sqlstate.startswith("22"):
         log.warning("PostgreSQL refused a value", action="database.value", data={"error": type(error.orig).__name__})
         return answer_domain_error(domain.Invalid("A value cannot be stored"))

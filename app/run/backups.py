@@ -16,11 +16,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
 from app.run import environment
 from app.run.server_files import wheel_binaries
 from tenants.errors import Conflict, Invalid, Unavailable
+from tenants.pipelines import Driver
 from tenants.rls import create_roles
 
 _UNWANTED = re.compile(
@@ -45,8 +46,9 @@ _OURS = re.compile(
 _OWNERS_POLICY = re.compile(r"^(CREATE POLICY owner ON \S+ TO )\S+( USING )")
 
 
-def write(database_url: str, file: Path, engine: Engine) -> int:
+def write(file: Path, engine: Engine) -> int:
     """Dump the database to `file`, in one step: a dump that fails leaves no file and does not touch an older one."""
+    refuse_pooler(engine)
     _refuse_partial(engine)
     target = file.absolute()
     if not target.parent.is_dir():
@@ -58,12 +60,12 @@ def write(database_url: str, file: Path, engine: Engine) -> int:
     try:
         _run(
             [
-                str(_tool("pg_dump", database_url)),
+                str(_tool("pg_dump", engine)),
                 *("--format=custom", "--no-owner", "--enable-row-security", "--lock-wait-timeout=10000"),
                 # With a salt, whoever has the backup could compute who a visitor was.
                 *("--schema=public", "--exclude-table-data=visitor_salts", f"--file={unfinished}"),
             ],
-            database_url,
+            engine,
         )
         os.fsync(handle)
         size = os.fstat(handle).st_size
@@ -76,9 +78,10 @@ def write(database_url: str, file: Path, engine: Engine) -> int:
     return size
 
 
-def read(database_url: str, file: Path, engine: Engine, *, trust: bool = False) -> None:
+def read(file: Path, engine: Engine, *, trust: bool = False) -> None:
     """Replace the schema by the dump's, all or nothing. A dump with unknown objects needs `trust`."""
-    tool = _tool("pg_restore", database_url)
+    refuse_pooler(engine)
+    tool = _tool("pg_restore", engine)
     listed = subprocess.run([str(tool), "--list", str(file)], capture_output=True, text=True, check=False)
     if listed.returncode or "alembic_version" not in listed.stdout:
         raise Invalid(f"{file} is not a backup of Plaudit")
@@ -92,13 +95,13 @@ def read(database_url: str, file: Path, engine: Engine, *, trust: bool = False) 
             connection.execute(text(statement))
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "restore.sql"
-        _run([str(tool), "--no-owner", f"--file={script}", str(file)], database_url)
+        _run([str(tool), "--no-owner", f"--file={script}", str(file)], engine)
         portable = script.with_name("portable.sql")
         with script.open() as lines, portable.open("w") as out:
             out.write("SET lock_timeout = '10s';\nDROP SCHEMA public CASCADE;\nCREATE SCHEMA public;\n")
             out.writelines(_portable(lines))
         options = ["--no-psqlrc", "--quiet", "--single-transaction", "-v", "ON_ERROR_STOP=1"]
-        _run([str(tool.with_name("psql")), *options, "-f", str(portable)], database_url)
+        _run([str(tool.with_name("psql")), *options, "-f", str(portable)], engine)
     with engine.begin() as connection:
         for statement in create_roles():
             connection.execute(text(statement))
@@ -139,6 +142,22 @@ def _portable(lines: Iterable[str]) -> Iterator[str]:
             yield _OWNERS_POLICY.sub(r"\1CURRENT_USER\2", line)
 
 
+def refuse_pooler(engine: Engine) -> None:
+    """Refuse a connection that a pooler lends from transaction to transaction.
+
+    PostgreSQL's tools change their session (search_path, row_security, timeouts), which the pooler then lends to others.
+    A pooler is recognised by the process id that it tells its clients, which is not that of the server's process.
+    """
+    with engine.connect() as connection:
+        driver: Driver = connection.connection.driver_connection  # type: ignore[assignment]
+        if driver.info.backend_pid == connection.scalar(text("SELECT pg_backend_pid()")):
+            return
+    raise Conflict(
+        "The database is behind a connection pooler, through which it cannot be backed up or restored: "
+        "set PLAUDIT_DIRECT_DATABASE_URL to the address of the server itself"
+    )
+
+
 def _refuse_partial(engine: Engine) -> None:
     """Refuse a login that is not the owner: row-level security would silently leave rows out of its dump."""
     with engine.connect() as connection:
@@ -161,17 +180,10 @@ def sees_every_row(connection: Connection) -> bool:
     )
 
 
-def _tool(name: str, database_url: str) -> Path:
+def _tool(name: str, engine: Engine) -> Path:
     """The first tool of that name that is at least as new as the server."""
-    import psycopg
-
-    try:
-        with psycopg.connect(_plain(database_url), connect_timeout=5) as connection:
-            server = connection.info.server_version // 10_000
-    except psycopg.OperationalError as error:
-        raise Unavailable(
-            f"The database cannot be reached ({str(error).splitlines()[0]}): check DATABASE_URL"
-        ) from None
+    with engine.connect() as connection:
+        server = int(connection.scalar(text("SHOW server_version_num")) or 0) // 10_000
     shipped = wheel_binaries().postgres.with_name(name)
     installed = shutil.which(name)
     candidates = [
@@ -191,9 +203,9 @@ def _major_version(tool: Path) -> int:
     return int(major[1]) if major else 0
 
 
-def _run(command: list[str], database_url: str) -> None:
+def _run(command: list[str], engine: Engine) -> None:
     """Run a tool on the database. The password is in the environment, never on a command line."""
-    url = make_url(_plain(database_url))
+    url = engine.url
     env = environment.inherited(PGCONNECT_TIMEOUT="5", **({"PGPASSWORD": str(url.password)} if url.password else {}))
     address = URL.create(
         "postgresql", url.username, host=url.host, port=url.port, database=url.database, query=url.query
@@ -204,8 +216,3 @@ def _run(command: list[str], database_url: str) -> None:
         lines = done.stderr.strip().splitlines() or ["no message"]
         message = next((line for line in lines if "error" in line.lower()), lines[0])
         raise Unavailable(f"{Path(command[0]).name} failed: {message}")
-
-
-def _plain(database_url: str) -> str:
-    """The address as libpq understands it, with its parameters."""
-    return make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)

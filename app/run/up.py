@@ -104,7 +104,7 @@ def _start_service(
     traffic: bool,
     as_json: bool,
 ) -> None:
-    demo_credentials = _prepare_database(addresses, data_dir if demo else None)
+    demo_credentials = _prepare_database(settings, addresses, data_dir if demo else None)
     _start_live(processes, addresses)
     demo_secret = {"PLAUDIT_DEMO_SECRET": secrets.token_urlsafe(32) if traffic else ""}
     if settings.database_url is None:
@@ -126,7 +126,8 @@ def _start_service(
             where = {"URL": f"http://{host}:{settings.port}", "CLIENT_ID": demo_credentials["client_id"]}
             where["CLIENT_SECRET"] = demo_credentials["client_secret"]
             env = {f"PLAUDIT_DEMO_{name}": value for name, value in where.items()} | demo_secret
-            env |= {"DATABASE_URL": "", "PLAUDIT_SERVICE_DATABASE_URL": "", "REDIS_URL": "", "PLAUDIT_SECRET_KEY": ""}
+            env |= {"DATABASE_URL": "", "PLAUDIT_DIRECT_DATABASE_URL": "", "PLAUDIT_SERVICE_DATABASE_URL": ""}
+            env |= {"REDIS_URL": "", "PLAUDIT_SECRET_KEY": ""}
             _prepare_demo(processes, env, ready=data_dir / "demo-ready")
         if sys.stdout.isatty() and not as_json:
             processes.wait_at_most(QUIET_WITHIN_S, lambda: processes.out.has_been_quiet_for(QUIET_S))
@@ -145,7 +146,7 @@ def _start_live(processes: Supervisor, addresses: Addresses) -> None:
 
 def _without_owner_login(addresses: Addresses) -> dict[str, str]:
     """Processes that answer requests get the service's login only, where there is one."""
-    return {"DATABASE_URL": ""} if addresses.service_database_url else {}
+    return {"DATABASE_URL": "", "PLAUDIT_DIRECT_DATABASE_URL": ""} if addresses.service_database_url else {}
 
 
 def _prepare_demo(processes: Supervisor, env: dict[str, str], *, ready: Path) -> None:
@@ -156,15 +157,17 @@ def _prepare_demo(processes: Supervisor, env: dict[str, str], *, ready: Path) ->
         processes.out.line("demo", "still creating its history; the boards fill up meanwhile")
 
 
-def _prepare_database(addresses: Addresses, demo_in: Path | None) -> dict[str, str]:
+def _prepare_database(settings: Settings, addresses: Addresses, demo_in: Path | None) -> dict[str, str]:
     """Migrate and, if requested, create the demo tenant, before any child runs; closes all connections."""
     from app.run import demo as demo_tenant
     from migrations.run import migrate
     from tenants import db
 
-    db.configure(service_url=addresses.service_database_url or None, owner_url=addresses.database_url, pool_size=2)
+    service_url = addresses.service_database_url or None
+    owner_url = settings.direct_database_url or addresses.database_url
+    db.configure(service_url=service_url, owner_url=owner_url, pool_size=2)
     try:
-        migrate(db.owner_engine(), service_url=addresses.service_database_url or None)
+        migrate(db.owner_engine(), service_url=service_url)
         return demo_tenant.ensure(demo_in) if demo_in else {}
     finally:
         db.dispose()

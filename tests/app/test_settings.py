@@ -1,6 +1,10 @@
+from typing import Any
+
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from app.settings import Settings, SettingsError
+from tenants.db import make_engine
 
 
 @pytest.mark.parametrize(
@@ -10,9 +14,14 @@ from app.settings import Settings, SettingsError
         ("PLAUDIT_PORT", "70000"),
         ("PLAUDIT_PORT", "²"),
         ("PLAUDIT_PROXY_HOPS", "-1"),
-        ("DATABASE_URL", "mysql://x/y"),
+        ("DATABASE_URL", "mysql://me:hunter2@host/db"),
         ("DATABASE_URL", "postgresql://host"),
         ("DATABASE_URL", "postgresql://h:port/db"),
+        ("DATABASE_URL", "postgresql://me:hunter2@a:1,b:port/db"),
+        ("DATABASE_URL", "postgresql://me:hunter2@a:1,,b:2/db"),
+        ("DATABASE_URL", "postgresql://me:hunter2@a:1,b:2/"),
+        ("DATABASE_URL", "postgresql://me:hunter2@a:1,b:2/db?host=c"),
+        ("PLAUDIT_DATABASE_POOL", "0"),
         ("REDIS_URL", "localhost:6379"),
         ("PLAUDIT_PUBLIC_URL", "plaudit.example"),
         ("PLAUDIT_SECRET_KEY", "short"),
@@ -24,11 +33,6 @@ def test_a_wrong_value_is_named_in_one_line(name: str, value: str) -> None:
         Settings.from_env({name: value})
     assert name in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_password_in_an_address_is_not_repeated() -> None:
-    with pytest.raises(SettingsError) as refused:
-        Settings.from_env({"DATABASE_URL": "mysql://me:hunter2@host/db"})
     assert "hunter2" not in str(refused.value)
 
 
@@ -43,3 +47,48 @@ def test_behind_a_proxy_the_sockets_are_on_the_public_origin() -> None:
     assert Settings.from_env({"PLAUDIT_PUBLIC_URL": "https://p.example/"}).live_url == "https://p.example"
     assert Settings.from_env({"PLAUDIT_PUBLIC_URL": "https://p.example/"}).has_public_url
     assert not Settings.from_env({"PLAUDIT_PUBLIC_URL": ""}).has_public_url
+
+
+@pytest.mark.parametrize(
+    ("address", "read_as"),
+    [
+        (
+            "postgresql://me:p,w%40@a:1,b.example:2/db",
+            "postgresql://me:p,w%40@/db?host=a%2Cb.example&port=1%2C2&target_session_attrs=read-write",
+        ),
+        (
+            "postgresql://me@[::1]:1,[fe80::1]/db?sslmode=require&target_session_attrs=any",
+            "postgresql://me@/db?sslmode=require&target_session_attrs=any&host=::1%2Cfe80::1&port=1%2C",
+        ),
+        (
+            "postgresql://me@/db?host=a,b&port=1,2",
+            "postgresql://me@/db?host=a,b&port=1,2&target_session_attrs=read-write",
+        ),
+        ("postgresql://me@[::1]:5432/db", "postgresql://me@[::1]:5432/db"),
+    ],
+)
+def test_several_hosts_of_a_database_are_read_by_our_driver_and_by_postgresql(address: str, read_as: str) -> None:
+    names = ("DATABASE_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_DIRECT_DATABASE_URL")
+    settings = Settings.from_env(dict.fromkeys(names, address))
+    assert {settings.database_url, settings.service_database_url, settings.direct_database_url} == {read_as}
+    assert Settings.from_env({"DATABASE_URL": read_as}).database_url == read_as  # as child processes are given it
+    by_libpq = conninfo_to_dict(read_as)
+    assert engine_arguments(read_as).items() >= {name: by_libpq[name] for name in ("host", "port", "dbname")}.items()
+
+
+def engine_arguments(url: str) -> dict[str, Any]:
+    engine = make_engine(url, pool_size=1)
+    _, arguments = engine.dialect.create_connect_args(engine.url)
+    return {**arguments, "port": str(arguments["port"])}
+
+
+def test_the_direct_address_is_another_way_to_a_database_that_is_named() -> None:
+    with pytest.raises(SettingsError, match="DATABASE_URL: set that too"):
+        Settings.from_env({"PLAUDIT_DIRECT_DATABASE_URL": "postgresql://me:hunter2@host/db"})
+
+
+def test_the_size_of_the_pools_can_be_set() -> None:
+    settings = Settings.from_env({"PLAUDIT_WEB_THREADS": "32"})
+    assert (settings.request_connections, settings.job_connections) == (17, 4)
+    settings = Settings.from_env({"PLAUDIT_DATABASE_POOL": "1"})
+    assert (settings.request_connections, settings.job_connections) == (1, 1)

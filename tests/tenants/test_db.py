@@ -1,6 +1,7 @@
 """Transactions: one at a time, whole or not at all, and their announcements after the commit."""
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import select, text
@@ -17,7 +18,7 @@ def test_a_transaction_inside_another_of_the_same_tenant_is_the_same_and_of_anot
 ) -> None:
     with tenant_tx(tenant) as outer, tenant_tx(tenant) as inner:
         assert inner is outer
-        for second in (tenant_tx(other_tenant), platform_tx()):
+        for second in (tenant_tx(other_tenant), platform_tx(), owner_tx()):
             with pytest.raises(RuntimeError, match="already open"), second:
                 pass
     with tenant_tx(other_tenant) as later:
@@ -107,8 +108,12 @@ def test_a_connection_lost_in_a_transaction_fails_it_and_is_replaced(tenant: str
     def lose_it() -> None:
         with tenant_tx(tenant) as tx:
             pid = tx.scalar(text("SELECT pg_backend_pid()"))
-            with owner_tx() as owner:
-                owner.scalar(text("SELECT pg_terminate_backend(:pid, 60000)"), {"pid": pid})
+            with ThreadPoolExecutor(1) as elsewhere:
+                elsewhere.submit(terminate, pid).result()
+
+    def terminate(pid: int) -> None:
+        with owner_tx() as owner:
+            owner.scalar(text("SELECT pg_terminate_backend(:pid, 60000)"), {"pid": pid})
 
     with pytest.raises(DBAPIError) as raised:
         lose_it()

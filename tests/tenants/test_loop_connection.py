@@ -48,7 +48,7 @@ def test_a_connection_that_is_lost_between_two_trips_is_an_error_and_replaced(te
 def test_a_server_that_does_not_answer_is_given_up_and_the_outcome_unknown(
     tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_connection, "MAX_TRIP_S", 0.2)
+    monkeypatch.setattr(loop_connection, "TRIP_WITHIN_S", 0.2)
 
     async def test() -> None:
         connection = LoopConnection(asyncio.get_running_loop())

@@ -129,7 +129,7 @@ def test_a_lost_connection_is_closed_and_says_why(driver: Driver) -> None:
 def test_a_connection_is_closed_if_waiting_for_its_answers_is_interrupted(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(waits: Iterator[object]) -> None:
+    def interrupt(waits: Iterator[object], timeout: float | None) -> None:
         next(waits)  # everything is sent
         raise KeyboardInterrupt
 
