@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import psycopg
 import structlog
@@ -35,16 +35,16 @@ from sqlalchemy import (
     MetaData,
     Text,
     TextClause,
-    create_engine,
     event,
 )
-from sqlalchemy.engine import Connection, ExceptionContext, make_url
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, ORMExecuteState, Session, mapped_column, with_loader_criteria
 
 from tenants import pipelines
+from tenants.engines import make_engine
 from tenants.errors import NotFound, Unavailable
-from tenants.pipelines import BEGIN, COMMIT, READ_ONLY, ROLLBACK, Driver, NoAnswer, Statement
+from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, NoAnswer, Statement
 from tenants.shares import TenantShare, share_of
 from tenants.waiting import require_may_wait
 
@@ -54,15 +54,11 @@ SERVICE_ROLE = "plaudit_service"
 PLATFORM_ROLE = "plaudit_platform"
 TENANT_ID = re.compile(r"[a-z][a-z0-9-]{1,62}")
 
-CONNECT_TIMEOUT_S = 2
-# Until a new connection answers, and until a transaction is open: neither waits for a lock. A pooler lets its clients
-# wait for longer, while its server is down or all of its connections are in use.
-ANSWER_WITHIN_S = 3.0
+# Until a transaction is open, which waits for no lock. A pooler lets its clients wait for longer, while its server is
+# down or all of its connections are in use.
+OPEN_WITHIN_S = 3.0
 # The same for a whole transaction in one round trip, whose statements may take as long as the server lets them.
 TRIP_WITHIN_S = 5.0
-# For a network that delivers nothing any more; a server that answers nothing is noticed by whoever waits for it.
-LOST_AFTER_MS = 15_000
-POOL_TIMEOUT_S = 1.5
 STATEMENT_TIMEOUT_MS = 10_000
 LOCK_TIMEOUT_MS = 5_000
 # In a transaction that several tenants share: one tenant's locked row must not block the others.
@@ -205,49 +201,6 @@ def dispose() -> None:
             _engines.owner.dispose()
 
 
-def make_engine(
-    url: str, *, pool_size: int, isolation_level: Literal["READ COMMITTED", "AUTOCOMMIT"] = "READ COMMITTED"
-) -> Engine:
-    address = make_url(url).set(drivername="postgresql+psycopg")
-    engine = create_engine(
-        address,
-        pool_size=pool_size,
-        max_overflow=0,
-        isolation_level=isolation_level,
-        hide_parameters=True,  # values must not appear in logged errors
-        pool_timeout=POOL_TIMEOUT_S,
-        pool_recycle=1800,
-        # `_open` ends every transaction itself; the pool's own ROLLBACK would be superfluous work for each.
-        pool_reset_on_return=None if isolation_level == "AUTOCOMMIT" else "rollback",
-        # Prepared statements survive neither a migration nor PgBouncer: do not create any.
-        connect_args={
-            "connect_timeout": CONNECT_TIMEOUT_S,
-            "tcp_user_timeout": LOST_AFTER_MS,
-            "prepare_threshold": None,
-            "client_encoding": "utf-8",
-        },
-    )
-    event.listen(engine, "do_connect", _connect)
-    event.listen(engine, "handle_error", _drop_if_read_only)
-    return engine
-
-
-def _connect(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> Driver:
-    """A connection that leads to a server: a pooler accepts its clients also while it has none for them."""
-    driver = psycopg.connect(**options)
-    pipelines.run(driver, (_CHECK,), within_s=ANSWER_WITHIN_S)
-    return driver
-
-
-_CHECK = Statement(b"SELECT 1")
-
-
-def _drop_if_read_only(context: ExceptionContext) -> None:
-    """Drop the pool's connections to a read-only server, as `pipelines.run` does: new ones may lead to another."""
-    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
-        context.is_disconnect = True
-
-
 @contextmanager
 def tenant_tx(tenant_id: str, *, separate: bool = False) -> Iterator[Tx]:
     """One transaction that sees and changes this tenant's rows only. Commits at the end, rolls back on an error.
@@ -370,10 +323,13 @@ def _begin(engine: Engine, opening: Sequence[Statement]) -> Connection:
     require_may_wait()
     connection = engine.connect()
     try:
-        run_together(connection, BEGIN, *opening, within_s=ANSWER_WITHIN_S)
+        run_together(connection, BEGIN, *opening, within_s=OPEN_WITHIN_S)
     except DBAPIError as error:
         connection.close()
-        if not error.connection_invalidated or isinstance(error.orig, NoAnswer):
+        if isinstance(error.orig, NoAnswer):
+            engine.dispose()  # its other connections would wait as long
+            raise
+        if not error.connection_invalidated:
             raise
         # The server was restarted, so the pool's other connections are lost too: try once with a new one.
         connection = engine.connect()
@@ -381,7 +337,7 @@ def _begin(engine: Engine, opening: Sequence[Statement]) -> Connection:
             connection.invalidate()
             connection.close()
             connection = engine.connect()
-        run_together(connection, BEGIN, *opening, within_s=ANSWER_WITHIN_S)
+        run_together(connection, BEGIN, *opening, within_s=OPEN_WITHIN_S)
     connection.begin()  # so that SQLAlchemy takes the transaction for ours, and its sessions end nothing
     return connection
 

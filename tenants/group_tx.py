@@ -26,7 +26,7 @@ from tenants.db import (
     set_role,
     set_tenant,
 )
-from tenants.pipelines import BEGIN, COMMIT, Driver, Statement
+from tenants.pipelines import BEGIN, COMMIT, Driver, NoAnswer, Statement
 from tenants.waiting import require_may_wait
 
 # For a transaction in one round trip that may wait for locks: a little longer than the server lets a statement take.
@@ -115,6 +115,8 @@ def _driver() -> Iterator[Driver]:
     try:
         yield driver
     except psycopg.Error as error:
+        if isinstance(error, NoAnswer):
+            service_engine().dispose()  # its other connections would wait as long
         raise pipelines.as_dbapi_error(error, is_disconnect=driver.closed) from None
     finally:
         if driver.closed:

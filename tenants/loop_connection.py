@@ -16,7 +16,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
 from tenants import pipelines
-from tenants.db import SERVICE_ROLE, TRIP_WITHIN_S, set_role, set_tenant
+from tenants.db import SERVICE_ROLE, TRIP_WITHIN_S, service_engine, set_role, set_tenant
 from tenants.group_tx import Calls, first_rows, statements_of, take_out
 from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, NoAnswer, Statement
 
@@ -136,6 +136,7 @@ class _Exchange:
             self._advance(Ready.R)
             return
         self._end()  # which closes the connection
+        service_engine().dispose()  # the pool's would wait as long
         if not self.done.done():
             self.done.set_exception(NoAnswer(f"no answer within {TRIP_WITHIN_S:g} s"))
 

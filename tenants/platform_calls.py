@@ -14,14 +14,13 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenants import pipelines
-from tenants.db import PLATFORM_ROLE, make_engine, service_engine
+from tenants.db import PLATFORM_ROLE, service_engine
+from tenants.engines import make_engine
 from tenants.pipelines import BEGIN, COMMIT, Driver, Statement
 from tenants.waiting import require_may_wait
 
-# The server's answer, and the acknowledgement of what we sent: a connection that hangs is given up.
 STATEMENT_TIMEOUT_MS = 300
-TCP_TIMEOUT_MS = 2_000
-# The same where a pooler has no server for it.
+# A connection that hangs, or a pooler that has no server for it, is given up.
 ANSWER_WITHIN_S = 1.0
 _OPENING = (
     Statement(f"SET LOCAL ROLE {PLATFORM_ROLE}".encode()),
@@ -77,9 +76,8 @@ class PlatformCalls:
         wanted = (os.getpid(), service_engine().url)
         if self._engine is None or self._of != wanted:
             self.close()
-            address = wanted[1].update_query_dict({"tcp_user_timeout": str(TCP_TIMEOUT_MS), "keepalives_idle": "2"})
             self._engine = make_engine(
-                address.render_as_string(hide_password=False),
+                wanted[1].render_as_string(hide_password=False),
                 pool_size=self._max_connections,
                 isolation_level="AUTOCOMMIT",
             )

@@ -36,6 +36,7 @@ from migrations.run import migrate
 from tenants import db, logs, passwords, registry
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
+from tenants.engines import make_engine
 from tests import recorded_sql, secrets_seen
 from tests.contract import conformity
 from tests.secrets_seen import LOG_FOLDER, LOGS
@@ -246,7 +247,7 @@ def fresh_database(servers: Addresses) -> Iterator[Addresses]:
         redis_url=servers.redis_url,
     )
     if not template:
-        engine = db.make_engine(fresh.database_url, pool_size=1)
+        engine = make_engine(fresh.database_url, pool_size=1)
         migrate(engine, service_url=None)
         engine.dispose()
     try:

@@ -50,19 +50,25 @@ def ready() -> ResponseReturnValue:
 
 def check_database() -> tuple[str, str]:
     try:
-        with platform_tx() as tx:
-            revision, is_read_only = tx.execute(_STATE).one()
-            if is_read_only:
-                tx.raw.invalidate()  # the next connection may lead to another server
-                raise _ReadOnly
+        revision = _revision()
     except Exception as error:  # noqa: BLE001  whatever the error, the database is not ready
         return "read-only" if _says_read_only(error) else "unavailable", "unknown"
     # A newer schema is fine: migrations only expand, so this release works while the next one is rolled out.
-    return "ok", "ok" if str(revision or "") >= head_revision() else f"at {revision}, needs {head_revision()}"
+    return "ok", "ok" if revision >= head_revision() else f"at {revision}, needs {head_revision()}"
 
 
 class _ReadOnly(Exception):
     """PostgreSQL accepts no writes: a standby, or a server whose transactions are read-only."""
+
+
+def _revision() -> str:
+    """The schema's revision, from a server that accepts writes."""
+    with platform_tx() as tx:
+        revision, is_read_only = tx.execute(_STATE).one()
+        if is_read_only:
+            tx.raw.invalidate()  # the next connection may lead to another server
+            raise _ReadOnly
+    return str(revision)
 
 
 _STATE = text("SELECT version_num, current_setting('transaction_read_only') = 'on' FROM alembic_version")

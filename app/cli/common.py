@@ -29,8 +29,8 @@ def database(
 ) -> Iterator["Settings"]:
     """Point this process at the database: DATABASE_URL's, or the local one. Yields the settings with its addresses.
 
-    A local database is created only with `create`: in the wrong folder a command fails instead. `direct`: past a pooler,
-    where PLAUDIT_DIRECT_DATABASE_URL says how.
+    A local database is created only with `create`: in the wrong folder a command fails instead. `direct` is past a
+    pooler, where PLAUDIT_DIRECT_DATABASE_URL says how.
     """
     from app.run import environment
     from app.run.data_folder import LocalServersError

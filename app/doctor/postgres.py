@@ -13,7 +13,8 @@ from app.doctor import processes
 from app.doctor.findings import Finding, duration, ok, problem, warn
 from app.doctor.installation import Installation, read_only
 from app.settings import Settings
-from tenants.db import make_engine, utcnow
+from tenants.db import utcnow
+from tenants.engines import is_pooled, make_engine
 
 ABOUT = "PostgreSQL"
 MIN_VERSION = 15
@@ -192,6 +193,7 @@ def connections(installation: Installation) -> Iterable[Finding]:
     with installation.reading() as connection:
         names = ("max_connections", "superuser_reserved_connections", "reserved_connections")
         values = read(connection, names)
+        behind_pooler = is_pooled(connection)
         in_use = int(
             connection.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")) or 0
         )
@@ -200,13 +202,14 @@ def connections(installation: Installation) -> Iterable[Finding]:
     with contextlib.suppress(RedisError, OSError):  # said elsewhere
         workers = len(processes.workers(installation)) or USUAL_WORKERS
     needed = connections_needed(installation.settings, workers=workers)
-    what = f"{allowed} connections are allowed; the processes here need up to {needed}, {in_use} are open now"
-    if needed > allowed or in_use > MAX_SHARE_IN_USE * allowed:
+    of_whom = " from the pooler" if behind_pooler else ""
+    what = f"{allowed} connections are allowed; the processes here need up to {needed}{of_whom}, {in_use} are open now"
+    if (needed > allowed and not behind_pooler) or in_use > MAX_SHARE_IN_USE * allowed:
         yield warn(
             ABOUT,
             what,
             why="a request that gets no connection is refused with 503 (the formula: docs/performance.md)",
-            advice="raise max_connections, put PgBouncer in between, or lower PLAUDIT_WEB_PROCESSES or _THREADS",
+            advice="raise max_connections, put PgBouncer in between, or lower PLAUDIT_WEB_PROCESSES or _DATABASE_POOL",
         )
     else:
         yield ok(ABOUT, what)
@@ -214,10 +217,11 @@ def connections(installation: Installation) -> Iterable[Finding]:
 
 def connections_needed(settings: Settings, *, workers: int) -> int:
     """At most, for `web`, one `live`, the workers and one `cron`: the formula of docs/performance.md."""
-    for_requests = settings.web_threads // 2 + 1 + FOR_REVOCATIONS
+    for_requests = settings.request_connections + FOR_REVOCATIONS
     of_requests, of_jobs = settings.web_processes + 1, workers + 1
     with_owner = of_jobs if settings.service_database_url else of_jobs + of_requests
-    return of_requests * for_requests + FOR_LOOP_COMMITS * settings.web_processes + 4 * of_jobs + 2 * with_owner
+    for_jobs = settings.job_connections * of_jobs
+    return of_requests * for_requests + FOR_LOOP_COMMITS * settings.web_processes + for_jobs + 2 * with_owner
 
 
 def clock(installation: Installation) -> Iterable[Finding]:

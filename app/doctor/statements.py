@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.doctor.findings import Finding, ok
 from app.doctor.installation import Installation, read_only
-from tenants.db import make_engine
+from tenants.engines import make_engine
 
 ABOUT = "Statements"
 MAX_STATEMENTS = 10

@@ -20,8 +20,8 @@ from sqlalchemy.engine import URL
 
 from app.run import environment
 from app.run.server_files import wheel_binaries
+from tenants.engines import is_pooled
 from tenants.errors import Conflict, Invalid, Unavailable
-from tenants.pipelines import Driver
 from tenants.rls import create_roles
 
 _UNWANTED = re.compile(
@@ -145,17 +145,14 @@ def _portable(lines: Iterable[str]) -> Iterator[str]:
 def refuse_pooler(engine: Engine) -> None:
     """Refuse a connection that a pooler lends from transaction to transaction.
 
-    PostgreSQL's tools change their session (search_path, row_security, timeouts), which the pooler then lends to others.
-    A pooler is recognised by the process id that it tells its clients, which is not that of the server's process.
+    PostgreSQL's tools change their session (search_path, row_security, timeouts), which others would be lent then.
     """
     with engine.connect() as connection:
-        driver: Driver = connection.connection.driver_connection  # type: ignore[assignment]
-        if driver.info.backend_pid == connection.scalar(text("SELECT pg_backend_pid()")):
-            return
-    raise Conflict(
-        "The database is behind a connection pooler, through which it cannot be backed up or restored: "
-        "set PLAUDIT_DIRECT_DATABASE_URL to the address of the server itself"
-    )
+        if is_pooled(connection):
+            raise Conflict(
+                "The database is behind a connection pooler, through which it cannot be backed up or restored: "
+                "set PLAUDIT_DIRECT_DATABASE_URL to the address of the server itself"
+            )
 
 
 def _refuse_partial(engine: Engine) -> None:

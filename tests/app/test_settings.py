@@ -4,7 +4,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from app.settings import Settings, SettingsError
-from tenants.db import make_engine
+from tenants.engines import make_engine
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import make_url
 
 from app.run.data_folder import Addresses
-from tenants.db import make_engine
+from tenants.engines import make_engine
 
 
 @contextlib.contextmanager

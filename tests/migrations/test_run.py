@@ -57,7 +57,7 @@ def test_a_start_on_a_migrated_database_does_not_load_alembic(engine: Engine) ->
     migrate(engine)
     url = engine.url.render_as_string(hide_password=False)
     code = (
-        "import sys; from migrations.run import migrate; from tenants.db import make_engine;"
+        "import sys; from migrations.run import migrate; from tenants.engines import make_engine;"
         f"migrate(make_engine({url!r}, pool_size=1)); print('alembic' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

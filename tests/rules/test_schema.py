@@ -10,7 +10,8 @@ from sqlalchemy import Connection, Engine, Row, text
 from app.settings import Settings
 from migrations.head import head_revision
 from migrations.run import alembic_config, load_models, migrate
-from tenants.db import Base, make_engine
+from tenants.db import Base
+from tenants.engines import make_engine
 
 # The few tables that are nobody's: each with its reason.
 NOT_A_TENANTS = {

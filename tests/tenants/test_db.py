@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from tenants import registry
+from tenants import db, pipelines, registry
 from tenants.db import owner_tx, platform_tx, tenant_tx, utcnow
 from tenants.errors import NotFound
+from tenants.pipelines import Statement
 from tenants.users import User, ensure_external
 
 
@@ -102,6 +103,25 @@ def test_the_first_transaction_after_a_restart_finds_a_working_connection(tenant
     for _ in range(3):
         with tenant_tx(tenant) as tx:
             assert tx.scalar(backend) not in backends
+
+
+def test_a_transaction_that_nobody_opens_in_time_is_given_up_and_not_tried_again(
+    connected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler that has no server for it."""
+    with owner_tx() as tx:
+        before = tx.scalar(text("SELECT pg_backend_pid()"))
+    run, tries = pipelines.run, []
+    with monkeypatch.context() as patch:
+        patch.setattr(db, "OPEN_WITHIN_S", 0.2)
+        patch.setattr(db, "OWNER_OPENING", (Statement(b"SELECT pg_sleep(5)"),))
+        patch.setattr(pipelines, "run", lambda *what, **options: tries.append(what) or run(*what, **options))
+        with pytest.raises(DBAPIError, match="no answer") as given_up, owner_tx():
+            pass
+    assert given_up.value.connection_invalidated
+    assert len(tries) == 1
+    with owner_tx() as tx:
+        assert tx.scalar(text("SELECT pg_backend_pid()")) != before
 
 
 def test_a_connection_lost_in_a_transaction_fails_it_and_is_replaced(tenant: str) -> None:

@@ -61,6 +61,20 @@ def test_a_server_that_does_not_answer_is_given_up_and_the_outcome_unknown(
     run(test())
 
 
+def test_a_connection_to_a_read_only_server_is_replaced(tenant: str) -> None:
+    async def test() -> None:
+        connection = LoopConnection(asyncio.get_running_loop())
+        before = pid_of(await connection.run_in_one_trip([(tenant, PID, ())], shared=True))
+        async with connection.transaction(shared=True) as tx:
+            await tx.run([(tenant, "SET TRANSACTION READ ONLY", ())])
+            with pytest.raises(DBAPIError) as refused:
+                await tx.commit([(tenant, "UPDATE tenants SET id = id WHERE id = %s", (tenant,))])
+        assert refused.value.connection_invalidated
+        assert pid_of(await connection.run_in_one_trip([(tenant, PID, ())], shared=True)) != before
+
+    run(test())
+
+
 def test_the_loop_goes_on_while_the_server_works(tenant: str) -> None:
     async def test() -> None:
         connection = LoopConnection(asyncio.get_running_loop())

@@ -13,8 +13,8 @@ from psycopg.pq import TransactionStatus
 
 from app.settings import Settings
 from tenants import pipelines
-from tenants.db import make_engine
-from tenants.pipelines import BEGIN, COMMIT, Driver, Statement, bound
+from tenants.engines import make_engine
+from tenants.pipelines import BEGIN, COMMIT, Driver, NoAnswer, Statement, bound
 
 ROOT = Path(__file__).parents[2]
 
@@ -139,6 +139,21 @@ def test_a_connection_is_closed_if_waiting_for_its_answers_is_interrupted(
     assert driver.closed
 
 
+def test_a_server_that_does_not_answer_in_time_is_given_up_and_the_connection_closed(driver: Driver) -> None:
+    assert pipelines.run(driver, [Statement(b"SELECT 1")], within_s=60)
+    with pytest.raises(NoAnswer):
+        pipelines.run(driver, [BEGIN, Statement(b"SELECT pg_sleep(5)"), COMMIT], within_s=0.1)
+    assert driver.closed
+
+
+def test_a_connection_to_a_read_only_server_is_closed_by_a_write(driver: Driver) -> None:
+    statements = [BEGIN, Statement(b"SET TRANSACTION READ ONLY"), Statement(b"SELECT 1"), COMMIT]
+    assert pipelines.run(driver, statements)
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        pipelines.run(driver, [*statements[:2], Statement(b"CREATE TABLE never ()"), COMMIT])
+    assert driver.closed
+
+
 def test_more_is_sent_and_answered_at_once_than_sockets_hold(driver: Driver) -> None:
     large = "x" * 5_000_000
     answers = pipelines.run(driver, [BEGIN, *[bound("SELECT %s::text AS large", [large])] * 4, COMMIT])
@@ -149,7 +164,7 @@ COOPERATING = """
 from gevent import monkey; monkey.patch_all()
 import sys, gevent
 from tenants import pipelines
-from tenants.db import make_engine
+from tenants.engines import make_engine
 
 engine = make_engine(sys.argv[1], pool_size=1, isolation_level="AUTOCOMMIT")
 sleep = pipelines.bound("SELECT pg_sleep(%s)", [0.5])

@@ -1,23 +1,29 @@
 """What a job adds to the function it calls: it is safe to run twice, and one tenant's trouble stops no other."""
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
 from rq import Queue
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
 
 from analytics import locks, outbox, wake
 from analytics.boards import projection
 from analytics.outbox import Kind
+from app.settings import Settings
+from tenants import db, signing
 from tenants import redis as tenants_redis
-from tenants import signing
 from tenants.db import tenant_tx, utcnow
 from tenants.redis import RedisUnavailable
+from tests.outages import read_only
 from tests.service import eventually
 from tests.workers.conftest import delete, is_there, stop_redis
-from workers import jobs
+from workers import jobs, run, schedule
 
 
 @pytest.fixture
@@ -156,3 +162,47 @@ def test_without_a_secret_key_no_signing_key_is_made(connected: None, monkeypatc
     monkeypatch.setenv("PLAUDIT_SECRET_KEY", "x" * 32)
     jobs.rotate_signing_key()
     assert made == [1]
+
+
+# Until snapshots are taken without a second connection.
+NESTED = {"workers.jobs.refresh_snapshots"}
+
+
+def test_no_job_uses_two_connections_at_once(
+    tenant: str, settings: Settings, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """So a pool of one is enough: a second connection would wait for the first for ever."""
+    delete(tenant)
+    run.connect(replace(settings, database_pool=1))
+    in_use: Counter[str] = Counter()
+    most = 0
+
+    def take(*_: object) -> None:
+        nonlocal most
+        in_use["connections"] += 1
+        most = max(most, in_use["connections"])
+
+    for engine in (db.service_engine(), db.owner_engine()):
+        event.listen(engine, "checkout", take)
+        event.listen(engine, "checkin", lambda *_: in_use.subtract(["connections"]))
+    for entry in schedule.SCHEDULE:
+        if entry.job not in NESTED:
+            schedule.resolve(entry.job)()
+    assert most == 1
+    assert [line for line in logged() if line["level"] == "error"] == []
+    assert not is_there(tenant)
+
+
+def test_a_projection_that_finds_a_read_only_server_is_made_up_for(
+    stale_tenant: str, settings: Settings, queue: Queue
+) -> None:
+    url = read_only(settings.service_database_url or settings.database_url)
+    run.connect(replace(settings, service_database_url=url))
+    with pytest.raises(DBAPIError) as refused:
+        jobs.project(stale_tenant)
+    assert refused.value.connection_invalidated
+    run.connect(settings)
+    jobs.sweep()
+    assert [stale_tenant] in [job.args for job in queue.jobs]
+    jobs.project(stale_tenant)
+    assert not is_stale(stale_tenant)

@@ -6,14 +6,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from app.cli.common import clear_errors, show_table
 from app.run.data_folder import Addresses
+from app.settings import Settings
 from tenants import registry
 from tenants.db import owner_tx, utcnow
+from tenants.engines import make_engine
 from tests.app.cli.conftest import Run
 from tests.conftest import reachable_folder
+from tests.outages import read_only
 from tests.service import plaudit
 
 
@@ -56,6 +60,15 @@ def test_a_database_that_was_not_migrated_is_said_in_one_line(servers: Addresses
     assert answer.returncode == 1
     assert "run plaudit migrate" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
+
+
+def test_a_read_only_database_is_said_in_one_line(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = make_engine(read_only(settings.database_url), pool_size=1)
+    with pytest.raises(SystemExit), clear_errors(), engine.begin() as connection:
+        connection.execute(text("CREATE TABLE never ()"))
+    said = capsys.readouterr().err
+    assert said.startswith("plaudit: The database is read-only")
+    assert len(said.splitlines()) == 1
 
 
 def test_a_bug_keeps_its_traceback() -> None:

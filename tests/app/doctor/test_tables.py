@@ -9,6 +9,7 @@ from app.doctor import tables
 from app.doctor.findings import Level
 from app.doctor.installation import Installation
 from tenants import db
+from tenants.engines import make_engine
 from tests.app.doctor.conftest import bad, execute
 from tests.service import eventually
 
@@ -41,7 +42,7 @@ def test_a_large_table_without_statistics_is_named(scratch: Installation, monkey
 
 def test_a_transaction_that_is_open_for_long_is_named(scratch: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "MAX_OPEN_TRANSACTION_S", 0.2)
-    with db.make_engine(scratch.settings.database_url or "", pool_size=1).begin() as connection:
+    with make_engine(scratch.settings.database_url or "", pool_size=1).begin() as connection:
         connection.execute(text("SELECT 1"))
         time.sleep(0.3)
         ((level, what),) = bad(tables.open_transactions(scratch))

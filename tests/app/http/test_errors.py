@@ -103,6 +103,7 @@ def execute(statement: str) -> None:
     [
         ("SELECT pg_sleep(10)", 503, "database_unavailable"),
         ("SELECT pg_terminate_backend(pg_backend_pid())", 503, "database_unavailable"),
+        ("SET TRANSACTION READ ONLY; CREATE TABLE never ()", 503, "database_unavailable"),
         ("SELECT CAST(99999999999 AS integer)", 422, "invalid"),
         ("SELECT repeat('x', 2000000000) || repeat('x', 2000000000)", 422, "invalid"),
         ("SELECT nonsense", 500, "internal_error"),

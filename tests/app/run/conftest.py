@@ -11,7 +11,7 @@ import pytest
 from app.run import data_folder
 from app.run.local_servers import LocalServers, started
 from migrations.run import migrate
-from tenants.db import make_engine
+from tenants.engines import make_engine
 from tests.conftest import reachable_folder
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the servers as somebody else")

@@ -87,9 +87,14 @@ def test_a_backup_is_whole_under_another_owner_too(
         server.execute(sql.SQL("CREATE DATABASE {0} OWNER {0}").format(sql.Identifier(owner)))
     url = make_url(servers.database_url).set(username=owner, password="pw", database=owner)
     env = {"DATABASE_URL": url.render_as_string(hide_password=False), "REDIS_URL": servers.redis_url}
+    directly = {
+        **env,
+        "DATABASE_URL": "postgresql://x@127.0.0.1:1/x",
+        "PLAUDIT_DIRECT_DATABASE_URL": env["DATABASE_URL"],
+    }
     try:
         for _ in range(2):  # and a backup of that, restored again
-            done = plaudit("restore", str(file), "--yes", data_dir=tmp_path, env=env)
+            done = plaudit("restore", str(file), "--yes", data_dir=tmp_path, env=directly)
             assert done.returncode == 0, done.stderr
             rows = rows_of(env["DATABASE_URL"])
             assert rows["tenants"]
@@ -97,7 +102,7 @@ def test_a_backup_is_whole_under_another_owner_too(
             made = plaudit("client", "create", "one", "--scopes", "admin", data_dir=tmp_path, env=env)
             assert made.returncode == 0, made.stderr
             file.unlink()
-            again = plaudit("backup", str(file), data_dir=tmp_path, env=env)
+            again = plaudit("backup", str(file), data_dir=tmp_path, env=directly)
             assert again.returncode == 0, again.stderr
     finally:
         with psycopg.connect(servers.database_url, autocommit=True) as server:
