@@ -73,7 +73,7 @@ class _Connects:
 def is_pooled(connection: Connection) -> bool:
     """Whether a pooler is in between. Its clients are told a process id that is not the one of the server's process."""
     driver: Driver = connection.connection.driver_connection  # type: ignore[assignment]
-    return driver.info.backend_pid != connection.scalar(text("SELECT pg_backend_pid()"))
+    return driver.info.backend_pid != int(connection.scalar(text("SELECT pg_backend_pid()")) or 0)
 
 
 def _drop_if_read_only(context: ExceptionContext) -> None:

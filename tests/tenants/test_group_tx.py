@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
+from tenants import group_tx
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.group_tx import read_one, read_together, run_in_one_trip, shared_tx
 from tenants.users import User, ensure_external
@@ -71,6 +72,20 @@ def test_an_error_in_one_trip_says_whether_the_outcome_is_known(tenant: str) -> 
             run_in_one_trip([(tenant, "SELECT pg_sleep(60)", ())], shared=False)
     assert lost.value.connection_invalidated
     assert run_in_one_trip([(tenant, "SELECT %s AS one", (1,))], shared=True) == [(1,)]
+
+
+def test_a_trip_that_is_not_answered_in_time_is_given_up_and_its_outcome_unknown(
+    tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_tx, "TRIP_WITHIN_S", 0.1)
+    with pytest.raises(DBAPIError, match="no answer") as given_up:
+        run_in_one_trip([(tenant, "SELECT pg_sleep(5)", ())], shared=True)
+    assert given_up.value.connection_invalidated
+
+
+def test_nothing_takes_a_second_connection_inside_a_transaction(tenant: str) -> None:
+    with tenant_tx(tenant), pytest.raises(RuntimeError, match="already open"):
+        read_together([(tenant, "SELECT 1", ())])
 
 
 def test_rows_of_several_tenants_are_read_together_each_in_its_own(tenant: str, other_tenant: str) -> None:

@@ -261,7 +261,7 @@ def test_after_a_connection_is_lost_in_a_commit_nothing_is_sent_again(tenant: st
     async def test() -> None:
         group = make()
         await written(group, view(tenant, "a"))
-        with tenant_tx(tenant) as locking:
+        with owner_tx() as locking:
             locking.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": tenant})
             decided = submit(group, lost)
             await asyncio.sleep(0.1)  # it waits for the lock

@@ -1,9 +1,12 @@
 """Health checks: alive whatever is down; ready only with a migrated database."""
 
+import pytest
 from flask.testing import FlaskClient
 
 from app.settings import Settings
+from tenants import engines
 from tests.app.conftest import with_settings
+from tests.outages import silent_pooler
 
 
 def test_health(client: FlaskClient) -> None:
@@ -22,6 +25,17 @@ def test_without_redis_it_is_degraded_and_ready(settings: Settings) -> None:
     )
     assert ready.status_code == 200
     assert ready.get_json()["status"] == "degraded"
+
+
+def test_behind_a_pooler_without_a_server_it_says_so_soon(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "CONNECT_TIMEOUT_S", 0.2)
+    with silent_pooler() as address:
+        client = with_settings(settings, database_url=address, service_database_url=address)
+        ready = client.get("/health/ready")
+        assert (ready.status_code, ready.get_json()["checks"]["database"]) == (503, "unavailable")
+        login = {"tenant": "acme", "username": "somebody", "password": "correct horse battery"}
+        answer = client.post("/api/v1/auth/login", json=login)
+        assert (answer.status_code, answer.get_json()["code"]) == (503, "database_unavailable")
 
 
 def test_without_the_database_it_is_not_ready_but_alive(settings: Settings) -> None:
