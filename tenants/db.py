@@ -7,8 +7,8 @@ There are three kinds, one for each database role:
 - `platform_tx()`: as `plaudit_platform`, for the few reads across tenants that a policy allows.
 - `owner_tx()`: as the owner of the tables, for migrations, partitions, retention and tenant administration.
 
-`tenant_tx` inside another of the same tenant is the same transaction: no request uses two connections. What
-must commit by itself meanwhile passes `separate=True`. Announcements wait for the commit: `tx.after_commit(...)`.
+`tenant_tx` inside another of the same tenant is the same transaction; any other inside one is an error: no request and
+no job uses two connections, so a pool of one cannot lock up. Announcements wait for the commit: `tx.after_commit(...)`.
 
 Nothing here keeps session state, so it all works behind PgBouncer in transaction mode: role, tenant and timeouts are
 set until the transaction ends when it opens, all in one round trip (`tenants.pipelines`). `SET LOCAL plaudit.tenant` is
@@ -206,7 +206,7 @@ def tenant_tx(tenant_id: str, *, separate: bool = False) -> Iterator[Tx]:
     """One transaction that sees and changes this tenant's rows only. Commits at the end, rolls back on an error.
 
     Inside another one of the same tenant it joins that one, which commits at its own end. With `separate` it neither
-    joins another nor is joined: it takes a connection of its own, which code that answers a request may not do twice.
+    joins another nor is joined: for tests, which are two callers at once (`tests/rules` refuses it elsewhere).
     """
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise NotFound
@@ -230,10 +230,10 @@ def current_tx() -> Tx | None:
 
 
 @contextmanager
-def platform_tx(*, separate: bool = False) -> Iterator[Tx]:
+def platform_tx() -> Iterator[Tx]:
     """One transaction across tenants, on the tables whose policies name the platform role."""
-    with _open(_configured().service, set_role(PLATFORM_ROLE), separate=separate) as connection:
-        tx = yield from _session(connection, None, separate=separate)
+    with _open(_configured().service, set_role(PLATFORM_ROLE), separate=False) as connection:
+        tx = yield from _session(connection, None, separate=False)
     tx.run_after_commit()
 
 

@@ -123,6 +123,13 @@ def used_of_redis_store(source: str) -> set[str]:
     return used
 
 
+def test_nobody_takes_a_second_connection() -> None:
+    """A pool of one is enough for a process that does one thing at a time: see tenants/db.py."""
+    files = [file for name in PACKAGES for file in (ROOT / name).rglob("*.py")]
+    found = [str(file.relative_to(ROOT)) for file in files if "separate=True" in file.read_text()]
+    assert found == ["tenants/db.py"], "but for the owner's transactions, which no other one joins"
+
+
 def test_few_modules_write_boards() -> None:
     assert vars(redis_store).keys() >= NOT_WRITING
     writing = {
