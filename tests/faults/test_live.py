@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import requests
@@ -73,11 +72,22 @@ def make_long_board(wiki: Caller) -> None:
     projection.project_all(wiki.tenant, now=utcnow)
 
 
-def test_a_thousand_clients_receive_changes_and_one_that_never_reads_delays_nobody(
-    settings: Settings, addresses: Addresses, wiki: Caller, tmp_path: Any
-) -> None:
+@pytest.fixture(scope="module")
+def whole_live(settings: Settings, addresses: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with Live(settings, addresses, PROMETHEUS_MULTIPROC_DIR=str(tmp_path_factory.mktemp("metrics"))) as running:
+        yield running
+
+
+@pytest.fixture
+def live(whole_live: Live) -> Live:
+    """Whoever was connected in the test before is gone."""
+    eventually(lambda: connections(whole_live) == 0)
+    return whole_live
+
+
+def test_a_thousand_clients_receive_changes_and_one_that_never_reads_delays_nobody(live: Live, wiki: Caller) -> None:
     make_long_board(wiki)
-    with Live(settings, addresses, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)) as live, Watchers() as watchers:
+    with Watchers() as watchers:
         for ticket in many_tickets(wiki, CLIENTS):
             watchers.add(Watcher(live.port, f"/ws/leaderboards?ticket={ticket}"))
             watchers.all[-1].send(BOARD)
@@ -100,12 +110,9 @@ def test_a_thousand_clients_receive_changes_and_one_that_never_reads_delays_nobo
         deaf.sock.close()
 
 
-def test_a_stream_that_nobody_reads_is_dropped(
-    settings: Settings, addresses: Addresses, wiki: Caller, tmp_path: Any
-) -> None:
+def test_a_stream_that_nobody_reads_is_dropped(live: Live, wiki: Caller) -> None:
     make_long_board(wiki)
-    metrics = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    with Live(settings, addresses, **metrics) as live, Watchers() as watchers, socket.socket() as deaf:
+    with Watchers() as watchers, socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", live.port))
         path = f"/api/v1/live/events?topic=tenant:7d:likes&top=100&ticket={ticket_for(wiki)}"
@@ -124,31 +131,28 @@ def test_a_stream_that_nobody_reads_is_dropped(
         eventually(lambda: newest(reader, "tenant:7d:likes") == version)
 
 
-def test_a_client_that_sends_without_end_blocks_no_other(
-    settings: Settings, addresses: Addresses, wiki: Caller
-) -> None:
-    with Live(settings, addresses) as live:
-        other = live.follow(wiki, scope="tenant", window="7d", metric="likes")
-        other.read_until("subscribed")
-        flood = Watcher(live.port, f"/ws/leaderboards?ticket={ticket_for(wiki)}")
-        stop = threading.Event()
+def test_a_client_that_sends_without_end_blocks_no_other(live: Live, wiki: Caller) -> None:
+    other = live.follow(wiki, scope="tenant", window="7d", metric="likes")
+    other.read_until("subscribed")
+    flood = Watcher(live.port, f"/ws/leaderboards?ticket={ticket_for(wiki)}")
+    stop = threading.Event()
 
-        def send_on() -> None:
-            with contextlib.suppress(OSError):
-                while not stop.is_set():
-                    flood.sock.sendall(b"\x81\x81\0\0\0\0x" * 5000)
+    def send_on() -> None:
+        with contextlib.suppress(OSError):
+            while not stop.is_set():
+                flood.sock.sendall(b"\x81\x81\0\0\0\0x" * 5000)
 
-        sender = threading.Thread(target=send_on)
-        sender.start()
-        for _ in range(5):
-            time.sleep(0.2)
-            other.send(op="ping")
-            other.read_until("pong", within_s=3)
-        stop.set()
-        flood.sock.close()
-        sender.join()
-        other.close()
-        assert "Traceback" not in live.log_text()
+    sender = threading.Thread(target=send_on)
+    sender.start()
+    for _ in range(5):
+        time.sleep(0.2)
+        other.send(op="ping")
+        other.read_until("pong", within_s=3)
+    stop.set()
+    flood.sock.close()
+    sender.join()
+    other.close()
+    assert "Traceback" not in live.log_text()
 
 
 def test_without_redis_a_socket_opens_and_receives_changes(
