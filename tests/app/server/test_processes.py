@@ -71,7 +71,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[by
         process.stderr.close()
 
 
-def pids(url: str, asked: int = 40) -> set[int]:
+def pids(url: str, asked: int = 20) -> set[int]:
     return {int(requests.get(url, timeout=5).text) for _ in range(asked)}
 
 
@@ -113,6 +113,7 @@ def test_a_stop_answers_what_is_under_way_and_ends_all_processes(server: Any) ->
     assert not any(child.is_running() for child in children)
 
 
+@pytest.mark.parametrize("server", [""], indirect=True)
 def test_a_port_that_is_taken_is_said_so(server: Any) -> None:
     port = server[1].rpartition(":")[2]
     second = subprocess.run([sys.executable, "-c", SERVE, port], cwd=ROOT, capture_output=True, text=True, check=False)
