@@ -18,7 +18,11 @@ from app.http.services import services_of
 from app.server import processes
 from app.server.front import Front
 from tenants import waiting
+from tests.app.http.test_fast_reads import RANK
 from tests.people import Caller
+from tests.service import eventually
+
+VIEWS = "/api/v1/pages/a/views"
 
 
 class OverHttp:
@@ -77,3 +81,15 @@ def served(app: Flask) -> Iterator[str]:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
         assert not thread.is_alive()
+
+
+def become_known(remote: Caller, in_threads: list[str]) -> None:
+    """Until the caller's plain calls are answered without a thread."""
+
+    def is_known() -> bool:
+        in_threads.clear()
+        answers = [remote("POST", VIEWS), remote("GET", f"{RANK}?member=a")]
+        assert [answer.status_code for answer in answers] == [202, 200]
+        return not in_threads
+
+    eventually(is_known)
