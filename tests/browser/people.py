@@ -13,6 +13,12 @@ from tests.beacons import FIREFOX
 from tests.service import Service
 
 SHOTS = Path(__file__).parents[2] / ".build" / "screenshots"
+# Titles of pages.
+NASTY = {
+    "script": '<script>alert("x")</script><img src=x onerror=alert(1)>',
+    "rtl": "\u202egnp.exe \u2067\u05e2\u05d1\u05e8\u05d9\u05ea\u2069",
+    "long": "averylongwordwithoutanyspace" * 12,
+}
 
 
 class Wiki:
@@ -118,3 +124,8 @@ class Watched:
 def origin_of(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme.replace('ws', 'http')}://{parts.netloc}"
+
+
+def names(page: Page) -> list[str]:
+    """The titles on the board."""
+    return page.locator(".board tbody .name a[data-route]").all_inner_texts()
