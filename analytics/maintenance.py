@@ -22,7 +22,10 @@ log = structlog.get_logger()
 
 
 def keep_months(*, now: datetime) -> None:
-    """Create the audit's partitions of this month and the next ones; drop those past every tenant's retention."""
+    """Create the audit's partitions of this month and the next ones; drop those past every tenant's retention.
+
+    Safe to run at once: `make_month_of_actions` locks until the commit, so the second finds what the first has done.
+    """
     with platform_tx() as tx:
         tenant_ids = [tenant.id for tenant in registry.live(tx)]
     longest = tenant_settings.Retention().action_events_days
@@ -128,7 +131,7 @@ _PURGES = {
     "action_events": text("""
         WITH deleted AS (DELETE FROM action_events WHERE tenant_id = :tenant AND (received_at, id) IN (
             SELECT received_at, id FROM action_events
-            WHERE tenant_id = :tenant AND received_at < :before LIMIT :limit) RETURNING 1)
+            WHERE tenant_id = :tenant AND received_at < :before LIMIT :limit FOR UPDATE SKIP LOCKED) RETURNING 1)
         SELECT count(*) FROM deleted
     """),
     # Their views and visitors stay in the page's totals of all time.
@@ -158,7 +161,7 @@ _PURGES = {
             SELECT user_id, account, bucket_hour FROM user_points_hour
             WHERE tenant_id = :tenant
               AND bucket_hour AT TIME ZONE 'UTC' < CAST(:before AS timestamptz) AT TIME ZONE 'UTC'
-            LIMIT :limit
+            LIMIT :limit FOR UPDATE SKIP LOCKED
         ), deleted AS (
             DELETE FROM user_points_hour b USING old
             WHERE b.tenant_id = :tenant AND b.user_id = old.user_id AND b.account = old.account

@@ -21,7 +21,7 @@ from app.http.fast_lane import FastLane
 from app.http.services import Services
 from app.settings import Settings, SettingsError
 from app.ui import assets, dashboard, widgets
-from tenants import db, error_reports
+from tenants import db, error_reports, fingerprints, liveness
 from tenants import redis as tenants_redis
 from tenants.reader_signatures import ReaderSignatures
 from tenants.shares import TenantShare, share_of
@@ -50,6 +50,7 @@ class PlauditFlask(Flask):
 def create_app(settings: Settings) -> Flask:
     """Create the application for these settings. It connects to nothing until the first request."""
     connect(settings)
+    register_as("web", settings)
     app = new_flask(settings)
     documented = api.install(app)
     dashboard.install(app, documented)
@@ -92,6 +93,12 @@ def secret_key(settings: Settings) -> str:
     if settings.secret_key is None:
         raise SettingsError("PLAUDIT_SECRET_KEY must be set: at least 32 characters, the same for all processes")
     return settings.secret_key
+
+
+def register_as(kind: str, settings: Settings) -> None:
+    """How this process is listed beside the others, which must have the same secret and public address."""
+    public_url = settings.public_url if settings.has_public_url else None
+    liveness.register_as(kind, fingerprints.of(secret_key(settings), public_url))
 
 
 def new_flask(settings: Settings) -> Flask:

@@ -13,6 +13,11 @@ Two rules make a revocation effective on the next call in every process, whateve
 
 A process counts as registered for others (`LISTED_S`) longer than for itself (`REGISTERED_S`), and its reads are good
 only if they began after it was registered. So nobody trusts a memory that a revocation did not wait for.
+
+The same rows tell a process whether its secret and its public address are those of the others (`tenants.fingerprints`):
+those of the process that was started first, among those that are listed and agreed so far. Who differs trusts no memory
+either, so nothing is answered without asking (`Feed.difference`). It never counts as the first while one of the others
+is listed, however often those are restarted; once all of them are gone, the oldest that is left is.
 """
 
 import os
@@ -26,11 +31,12 @@ from math import inf
 from uuid import UUID, uuid4
 
 import structlog
-from sqlalchemy import BigInteger, Identity, Index, Integer, Uuid, text
+from sqlalchemy import BigInteger, Identity, Index, Integer, Uuid, false, text
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, TenantOwned, Tx, array
+from tenants.fingerprints import Difference, Fingerprints
 from tenants.platform_calls import CallFailed, ConnectionLost, PlatformCalls
 
 POLL_EVERY_S = 0.1
@@ -77,6 +83,10 @@ class Process(Base):
     started_at: Mapped[datetime] = mapped_column(server_default=text("clock_timestamp()"))
     seen_at: Mapped[datetime] = mapped_column(server_default=text("clock_timestamp()"))
     seen: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
+    secret_fingerprint: Mapped[str | None]
+    url_fingerprint: Mapped[str | None]
+    # Whether it has another secret or address than those who were here before.
+    differs: Mapped[bool] = mapped_column(server_default=false())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,9 @@ class Feed:
         clock: Callable[[], float] = boottime,
     ) -> None:
         self.kind = "web"
+        self.fingerprints = Fingerprints()
+        self.difference: Difference | None = None
+        self.has_compared = threading.Event()
         self._apply, self._drop_all, self._clock = apply, drop_all, clock
         self._calls = PlatformCalls(max_connections=2)  # one to read changes, one to wait for acknowledgements
         self._lock = threading.Lock()
@@ -131,6 +144,8 @@ class Feed:
     def _reset(self) -> None:
         self.id = uuid4()
         self._is_failing = False
+        self.difference = None
+        self.has_compared.clear()
         self._begin_again()
 
     def _begin_again(self) -> None:
@@ -231,16 +246,30 @@ class Feed:
         began = self._clock()
         with self._lock:
             newest = [change_id for change_id, at in self._applied.items() if at > began - ACKNOWLEDGED_S]
-        values = [self.id, self.kind, socket.gethostname(), os.getpid(), array(newest)]
-        self._calls.run(_REGISTER, values, durable=self._registered_at == inf)
+        own = self.fingerprints
+        values = [own.secret, own.url, self.id, self.kind, socket.gethostname(), os.getpid(), array(newest)]
+        differences = self._calls.run(_REGISTER, values, durable=self._registered_at == inf)
+        self._compared(Difference(*differences[0]) if differences else None)
         done = self._clock()
         if done - self._heartbeat_at > REGISTERED_S:  # others may not have waited for this process until now
             self._registered_at = done
             self._wanted.set()
         self._heartbeat_at = began
 
+    def _compared(self, difference: Difference | None) -> None:
+        if (difference is None) != (self.difference is None):
+            if difference is not None:
+                data = {"variable": difference.variable, "host": difference.host, "pid": difference.pid}
+                log.critical("this process has other settings than the others", action="settings.differ", data=data)
+            else:
+                log.info("the processes that had other settings are gone", action="settings.agree")
+        self.difference = difference
+        self.has_compared.set()
+
     def _trust(self) -> None:
-        if self._read_at > self._registered_at:
+        if self.difference is not None:
+            self._trusted_until = -inf
+        elif self._read_at > self._registered_at:
             self._trusted_until = min(self._read_at + TRUST_S, self._heartbeat_at + REGISTERED_S)
 
     def _applied_ids(self, now: float) -> list[int]:
@@ -297,9 +326,32 @@ _READ = f"""
     SELECT id, tenant_id, names FROM credential_changes
     WHERE at > now() - interval '{REREAD_S} s' AND id <> ALL(CAST(%s AS bigint[])) ORDER BY id LIMIT %s
 """  # noqa: S608  our own number
-_REGISTER = """
-    INSERT INTO processes (id, kind, host, pid, seen) VALUES (%s, %s, %s, %s, CAST(%s AS bigint[]))
-    ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), seen = EXCLUDED.seen
-"""
+# Writes the process's row, and returns from whom it differs in what. An address is compared with those of the same
+# secret, as its fingerprint depends on that.
+_REGISTER = f"""
+    WITH own(secret, url) AS (
+        SELECT CAST(%s AS text), CAST(%s AS text)
+    ), listed AS (
+        SELECT * FROM processes WHERE seen_at > now() - interval '{LISTED_S} s' AND secret_fingerprint IS NOT NULL
+    ), first AS (
+        SELECT * FROM listed ORDER BY differs, started_at, id LIMIT 1
+    ), first_with_url AS (
+        SELECT l.* FROM listed l JOIN first f ON f.secret_fingerprint = l.secret_fingerprint
+        WHERE l.url_fingerprint IS NOT NULL ORDER BY l.differs, l.started_at, l.id LIMIT 1
+    ), differences AS (
+        SELECT 'PLAUDIT_SECRET_KEY' AS variable, host, pid FROM first, own WHERE secret_fingerprint <> secret
+        UNION ALL
+        SELECT 'PLAUDIT_PUBLIC_URL', host, pid FROM first_with_url, own
+        WHERE secret_fingerprint = secret AND url_fingerprint <> url
+    ), written AS (
+        INSERT INTO processes (id, kind, host, pid, seen, secret_fingerprint, url_fingerprint, differs)
+        VALUES (%s, %s, %s, %s, CAST(%s AS bigint[]), (SELECT secret FROM own), (SELECT url FROM own),
+                EXISTS (SELECT FROM differences))
+        ON CONFLICT (id) DO UPDATE
+        SET seen_at = clock_timestamp(), seen = EXCLUDED.seen, secret_fingerprint = EXCLUDED.secret_fingerprint,
+            url_fingerprint = EXCLUDED.url_fingerprint, differs = EXCLUDED.differs
+    )
+    SELECT variable, host, pid FROM differences
+"""  # noqa: S608  our own number
 _REGISTERED = "SELECT id, seen FROM processes WHERE seen_at > now() - make_interval(secs => %s)"
 _UNREGISTER = "DELETE FROM processes WHERE id = %s"

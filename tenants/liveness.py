@@ -21,6 +21,7 @@ import structlog
 from tenants import credential_feed, redis
 from tenants.credential_feed import MAX_UNCOMMITTED_S, Change, Feed, boottime
 from tenants.db import Tx, current_tx, tenant_tx
+from tenants.fingerprints import Difference, Fingerprints
 from tenants.redis import RedisUnavailable
 
 # Where changes are announced, so that others need not wait for their next read: {"tenant", "names"}.
@@ -209,9 +210,25 @@ def poll_soon() -> None:
     _feed.poll_soon()
 
 
-def name_process(kind: str) -> None:
-    """What this process is listed as."""
-    _feed.kind = kind
+def register_as(kind: str, fingerprints: Fingerprints) -> None:
+    """What this process is listed as, and what it must have in common with the others that are."""
+    _feed.kind, _feed.fingerprints = kind, fingerprints
+
+
+def start() -> None:
+    """Be listed from now on, and not only from the first look-up."""
+    _feed.start()
+
+
+def difference() -> Difference | None:
+    """In what this process differs from those that were started before it: then it must answer nobody."""
+    return _feed.difference
+
+
+def compare(*, within_s: float) -> bool:
+    """Whether this process has compared itself with the others, once at least; waits for the first time."""
+    _feed.start()
+    return _feed.has_compared.wait(within_s)
 
 
 def _announce(changes: list[Change], *, written_at: float) -> None:

@@ -105,16 +105,19 @@ def deleted(tx: Tx) -> list[str]:
     return list(tx.scalars(select(Tenant.id).where(Tenant.deleted_at.is_not(None)).order_by(Tenant.id)))
 
 
-def purge(tx: Tx, tenant_id: str) -> None:
-    """Delete a marked tenant and all its rows: by foreign keys, then in tables that have none. As the owner."""
+def purge(tx: Tx, tenant_id: str) -> bool:
+    """Delete a marked tenant and all its rows: by foreign keys, then in tables that have none. As the owner.
+
+    Returns whether it was this call: False if another one has deleted it, or is about to.
+    """
     tx.execute(text("SET LOCAL statement_timeout = 0"))
-    purged = tx.scalar(
-        delete(Tenant).where(Tenant.id == tenant_id, Tenant.deleted_at.is_not(None)).returning(Tenant.id)
-    )
-    if purged is None:
-        return
+    marked = select(Tenant.id).where(Tenant.id == tenant_id, Tenant.deleted_at.is_not(None))
+    if tx.scalar(marked.with_for_update(skip_locked=True)) is None:
+        return False
+    tx.execute(delete(Tenant).where(Tenant.id == tenant_id))
     for table in tx.scalars(_TENANT_TABLES).all():
-        tx.execute(text(f"DELETE FROM {table} WHERE tenant_id = :tenant"), {"tenant": purged})  # noqa: S608  quoted
+        tx.execute(text(f"DELETE FROM {table} WHERE tenant_id = :tenant"), {"tenant": tenant_id})  # noqa: S608  quoted
+    return True
 
 
 # Changes of credentials stay for their own retention: a process that was stopped meanwhile must still read them.

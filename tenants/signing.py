@@ -22,7 +22,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet
-from sqlalchemy import LargeBinary, delete, select, text, update
+from sqlalchemy import LargeBinary, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -148,15 +148,25 @@ class Signer:
     def rotate(self, *, now: datetime) -> str:
         """Publish a new key, which signs later; retire the older ones when their tokens have expired."""
         with platform_tx() as tx:
-            tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATE_LOCK})
-            created = self._create_key(tx, now=now, activates_at=now + PUBLISHED_AHEAD)
-            retires_at = created.activates_at + timedelta(seconds=MAX_TOKEN_TTL_S + 60)
-            tx.execute(
-                update(SigningKey)
-                .where(SigningKey.retires_at.is_(None), SigningKey.kid != created.kid)
-                .values(retires_at=retires_at)
-            )
-            tx.execute(delete(SigningKey).where(SigningKey.retires_at < now))
+            lock_keys(tx)
+            return self._rotate(tx, now=now)
+
+    def rotate_if_due(self, *, now: datetime) -> str | None:
+        """Rotate when the newest key is old enough. Safe to run at once: the second finds the key of the first."""
+        with platform_tx() as tx:
+            lock_keys(tx)
+            newest = tx.scalar(select(func.max(SigningKey.created_at)))
+            return self._rotate(tx, now=now) if newest is not None and newest <= now - ROTATE_AFTER else None
+
+    def _rotate(self, tx: Tx, *, now: datetime) -> str:
+        created = self._create_key(tx, now=now, activates_at=now + PUBLISHED_AHEAD)
+        retires_at = created.activates_at + timedelta(seconds=MAX_TOKEN_TTL_S + 60)
+        tx.execute(
+            update(SigningKey)
+            .where(SigningKey.retires_at.is_(None), SigningKey.kid != created.kid)
+            .values(retires_at=retires_at)
+        )
+        tx.execute(delete(SigningKey).where(SigningKey.retires_at < now))
         self._loaded = None
         return created.kid
 
@@ -186,7 +196,7 @@ class Signer:
         with platform_tx() as tx:
             rows = self._usable(tx, now)
             if not any(row.activates_at <= now and self._decrypt(row) for row in rows):
-                tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATE_LOCK})
+                lock_keys(tx)
                 rows = self._usable(tx, now)
                 if not any(row.activates_at <= now and self._decrypt(row) for row in rows):
                     rows = [*rows, self._create_key(tx, now=now, activates_at=now)]
@@ -227,13 +237,9 @@ class Signer:
             return None
 
 
-def rotate_if_due(signer: Signer, *, now: datetime) -> str | None:
-    """Rotate when the newest key is old enough. Safe to run twice: the second finds a new key."""
-    with platform_tx() as tx:
-        newest = tx.scalar(select(SigningKey.created_at).order_by(SigningKey.created_at.desc()).limit(1))
-    if newest is None or newest > now - ROTATE_AFTER:
-        return None
-    return signer.rotate(now=now)
+def lock_keys(tx: Tx) -> None:
+    """Until the transaction ends, nobody else creates a key."""
+    tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATE_LOCK})
 
 
 def _kid_of(token: str) -> str:

@@ -92,11 +92,12 @@ def purge_deleted_tenants() -> None:
     with owner_tx() as tx:
         marked = registry.deleted(tx)
     for tenant_id in marked:
-        with _isolated(tenant_id):
+        with _isolated(tenant_id), contextlib.suppress(Busy):
             projection.retire(tenant_id, now=utcnow())
             with owner_tx() as tx:
-                registry.purge(tx, tenant_id)
-            log.info("tenant purged", action="audit.tenant.purged", tenantId=tenant_id)
+                is_purged = registry.purge(tx, tenant_id)
+            if is_purged:
+                log.info("tenant purged", action="audit.tenant.purged", tenantId=tenant_id)
 
 
 @contextlib.contextmanager
@@ -156,6 +157,6 @@ def rotate_signing_key() -> None:
     if settings.secret_key is None:
         return
     signer = signing.Signer(issuer=settings.public_url, secret_key=settings.secret_key)
-    kid = signing.rotate_if_due(signer, now=utcnow())
+    kid = signer.rotate_if_due(now=utcnow())
     if kid is not None:
         log.info("signing key rotated", action="audit.signing_key.rotated", data={"kid": kid})

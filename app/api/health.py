@@ -8,8 +8,12 @@ from app.api.blueprint import Blueprint, Schema
 from app.http.edge import quiet
 from app.http.rights import public
 from migrations.head import head_revision
+from tenants import liveness
 from tenants.db import platform_tx
 from tenants.redis import boards, queue
+
+# It takes one round trip, in the first moments of a process.
+MAX_COMPARE_S = 1.0
 
 blueprint = Blueprint("health", __name__, url_prefix="/health", description="Health checks")
 
@@ -34,18 +38,31 @@ def live() -> ResponseReturnValue:
 @blueprint.response(200, HealthOut)
 @public
 def ready() -> ResponseReturnValue:
-    """PostgreSQL answers, accepts writes and is migrated. Without Redis the service is degraded, but ready."""
+    """PostgreSQL answers, accepts writes and is migrated; no process that was started before has other settings.
+
+    These are the secret and the public address. Without Redis the service is degraded, but ready.
+    """
     database, migrations = check_database()
+    settings = check_settings() if database == "ok" else "unknown"
     checks = {
         "database": database,
         "migrations": migrations,
+        "settings": settings,
         "redis": "ok" if boards().is_up() else "unavailable",
         "queue": "ok" if queue().is_up() else "unavailable",
     }
-    if database != "ok" or migrations != "ok":
+    if not database == migrations == settings == "ok":
         return {"status": "unavailable", "checks": checks}, 503
     is_degraded = checks["redis"] != "ok" or checks["queue"] != "ok"
     return {"status": "degraded" if is_degraded else "ok", "checks": checks}
+
+
+def check_settings() -> str:
+    """Whether this process has compared its settings with those of the others, and which of them differs."""
+    if not liveness.compare(within_s=MAX_COMPARE_S):
+        return "not compared yet"
+    difference = liveness.difference()
+    return "ok" if difference is None else str(difference)
 
 
 def check_database() -> tuple[str, str]:

@@ -73,7 +73,7 @@ def examine(installation: Installation) -> Report:
     if has_redis:
         report.findings += run(OF_PROCESSES, installation)
     if has_schema:
-        report.findings += run(OF_BOARDS, installation)
+        report.findings += run([processes.same_settings, *OF_BOARDS], installation)
     if has_schema and has_redis:
         report.findings += run([boards.in_redis], installation)
     return report

@@ -1,4 +1,5 @@
-"""The processes that keep boards up to date, as the queue shows them: workers, cron, waiting and failed jobs.
+"""The processes that keep boards up to date, as the queue shows them: workers, cron, waiting and failed jobs; and those
+that answer requests, as PostgreSQL does.
 
 RQ's own classes clean up what they read; these checks only read, so they use its keys directly.
 """
@@ -11,9 +12,11 @@ from rq.job import Job
 from rq.queue import Queue
 from rq.registry import FailedJobRegistry
 from rq.worker_registration import REDIS_WORKER_KEYS
+from sqlalchemy import text
 
 from app.doctor.findings import Finding, duration, ok, problem, some, warn
 from app.doctor.installation import Installation
+from tenants.credential_feed import LISTED_S
 from tenants.queue import QUEUE, cron_seen_at
 
 ABOUT = "Processes"
@@ -59,6 +62,28 @@ def cron(installation: Installation) -> Iterable[Finding]:
             why="snapshots, partitions, retention and the search for boards that are behind depend on it",
             advice="start plaudit cron (plaudit up does)",
         )
+
+
+def same_settings(installation: Installation) -> Iterable[Finding]:
+    """Whether those that answer requests have the same secret and public address."""
+    with installation.reading() as connection:
+        different = connection.execute(_DIFFERENT, {"listed_s": LISTED_S}).all()
+    if different:
+        names = some(f"{one.kind} {one.pid} on {one.host}" for one in different)
+        yield problem(
+            ABOUT,
+            f"Processes with another PLAUDIT_SECRET_KEY or PLAUDIT_PUBLIC_URL than the others: {names}",
+            why="they refuse every request: tokens and signatures of one would not be valid at the other",
+            advice="set both to the same values everywhere; their /health/ready says which differs, and from whose",
+        )
+    else:
+        yield ok(ABOUT, "Those that answer requests agree about secret and public address")
+
+
+_DIFFERENT = text("""
+    SELECT kind, host, pid FROM processes
+    WHERE differs AND seen_at > now() - make_interval(secs => :listed_s) ORDER BY host, kind, pid
+""")
 
 
 def waiting_jobs(installation: Installation) -> Iterable[Finding]:

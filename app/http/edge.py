@@ -13,8 +13,8 @@ from werkzeug.exceptions import RequestURITooLarge
 
 from app.http import request_counts
 from app.http.fast_answer import DEFAULT_HEADERS
-from tenants import logs
-from tenants.errors import Malformed
+from tenants import liveness, logs
+from tenants.errors import Malformed, Unavailable
 
 log = structlog.get_logger()
 
@@ -27,6 +27,9 @@ MAX_PATH_CHARS = 8 * 1024
 MAX_TARGET_CHARS = 16 * 1024
 TOO_LONG = "plaudit.target_too_long"
 
+# What is answered in every state.
+FOR_OPERATORS = ("/health/", "/metrics")
+
 DEMO_HEADER = "HTTP_X_PLAUDIT_DEMO"
 
 CORS_ALLOWED_HEADERS = (
@@ -37,6 +40,11 @@ CORS_EXPOSED_HEADERS = "ETag, Idempotent-Replay, Location, RateLimit, RateLimit-
 CORS_PATHS = ("/api/", "/oauth/", "/.well-known/")
 
 View = TypeVar("View", bound=Callable[..., Any])
+
+
+class SettingsDiffer(Unavailable):
+    code = "settings_differ"
+    title = "This server has other settings than the others of this service"
 
 
 def quiet(view: View) -> View:
@@ -100,6 +108,10 @@ def begin() -> Response | None:
         raise RequestURITooLarge
     if "\x00" in environ.get("PATH_INFO", "") or "%00" in environ.get("QUERY_STRING", ""):
         raise Malformed("An address may not contain the NUL character")
+    # On the event loop nobody asks: a process that differs trusts no memory, so threads answer all of its requests.
+    difference = liveness.difference()
+    if difference is not None and not environ.get("PATH_INFO", "").startswith(FOR_OPERATORS):
+        raise SettingsDiffer(f"Its {difference.variable} is another one: its log and /health/ready say more")
     return answer_preflight(req) if req.method == "OPTIONS" else None
 
 

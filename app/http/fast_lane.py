@@ -84,7 +84,7 @@ class FastLane:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         call = self.find(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", ""))
-        if call is None or not environ.keys().isdisjoint(SPECIAL):
+        if call is None or liveness.difference() is not None or not environ.keys().isdisjoint(SPECIAL):
             return self._flask(environ, start_response)
         started = time.perf_counter()
         environ["HTTP_X_REQUEST_ID"] = request_id = edge.request_id_of(environ.get("HTTP_X_REQUEST_ID"))

@@ -41,8 +41,8 @@ from app.live.hub import NO_LONGER_VALID, POLICY_VIOLATION, Hub
 from app.live.services import LiveServices, live_services
 from app.live.tops import Top
 from app.settings import Settings
-from app.web import connect, new_flask, secret_key
-from tenants import liveness, logs
+from app.web import connect, new_flask, register_as, secret_key
+from tenants import logs
 from tenants.db import utcnow
 from tenants.errors import DomainError, Forbidden, Invalid, Malformed, Unavailable
 from tenants.signing import Signer
@@ -70,7 +70,7 @@ def create_live_app(settings: Settings | None = None) -> Flask:
     app.config["SOCK_SERVER_OPTIONS"] = {"max_message_size": MAX_MESSAGE_BYTES}
     signer = Signer(issuer=settings.public_url, secret_key=secret_key(settings))
     services.install(app, LiveServices(settings, signer, hub=Hub()))
-    liveness.name_process("live")
+    register_as("live", settings)
     app.register_error_handler(RemoteProtocolError, _answer_bad_handshake)
     app.register_error_handler(WebsocketMismatch, _answer_mismatch)
     # One connection may send many requests at once: other greenlets run between them.

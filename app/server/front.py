@@ -32,7 +32,7 @@ from app.server import open_files, wsgi_calls
 from app.server.answers import head_of, refusal
 from app.server.requests import Request
 from app.server.site import Site
-from tenants import waiting
+from tenants import liveness, waiting
 from tenants.loop_connection import LoopConnection
 
 MAX_CONNECTIONS = 10_000
@@ -69,6 +69,7 @@ class Front:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> Site:
         """Answer requests from now on, on this loop, in this thread."""
+        liveness.start()
         self._loop = loop
         write = partial(commit_on_loop, connection=LoopConnection(loop))
         self._events = LoopCommit(loop, write, max_requests=MAX_EVENTS, after=self._waker)

@@ -1,5 +1,7 @@
 """What the owner does by the hour, for every tenant by itself."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -8,12 +10,14 @@ from sqlalchemy import text
 from analytics import maintenance
 from analytics.boards import recomputing
 from analytics.ingest import page_writes
+from app.settings import Settings
 from tenants import db
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.pipelines import Statement
 from tests.analytics.conftest import make_page, views_of
 from tests.analytics.scores.conftest import UPDATE, claim_of
 from tests.people import Caller
+from tests.service import blocked_connections, eventually
 
 
 def test_a_tenants_locked_row_keeps_nobody_elses_history(
@@ -59,15 +63,16 @@ def test_old_history_goes_and_totals_stay(admin: Caller, player: Caller, tenant:
     assert admin("GET", f"/api/v1/users/{player.id}").get_json()["score"] == 10
 
 
-def test_the_audits_months_are_made_ahead_and_dropped_when_they_are_over(tenant: str) -> None:
-    def months() -> set[str]:
-        with owner_tx() as tx:
-            return set(
-                tx.scalars(
-                    text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'action_events'::regclass")
-                )
+def months() -> set[str]:
+    with owner_tx() as tx:
+        return set(
+            tx.scalars(
+                text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'action_events'::regclass")
             )
+        )
 
+
+def test_the_audits_months_are_made_ahead_and_dropped_when_they_are_over(tenant: str) -> None:
     now = utcnow()
     with owner_tx() as tx:
         tx.execute(text("SELECT make_month_of_actions('2020-01-01')"))
@@ -77,3 +82,22 @@ def test_the_audits_months_are_made_ahead_and_dropped_when_they_are_over(tenant:
     assert "action_events_2020_01" not in months()
     assert f"action_events_{now:%Y_%m}" in months()
     assert len(months()) >= 3
+
+
+def test_months_are_made_and_dropped_by_two_processes_at_once(connected: None, settings: Settings) -> None:
+    now = utcnow()
+    newest = maintenance.month_ahead(now.date(), maintenance.MONTHS_AHEAD)
+    name = maintenance.partition_of(newest)
+    with owner_tx() as tx:
+        tx.execute(text("SELECT make_month_of_actions('2020-01-01')"))
+        tx.execute(text(f"DROP TABLE {name}"))
+    with ThreadPoolExecutor(1) as other_process, ExitStack() as open_transaction:
+        first = open_transaction.enter_context(owner_tx())
+        first.execute(text("SELECT make_month_of_actions(:month)"), {"month": newest})
+        first.execute(text("DROP TABLE action_events_2020_01"))
+        second = other_process.submit(maintenance.keep_months, now=now)
+        eventually(lambda: blocked_connections(settings.database_url or ""))
+        open_transaction.close()
+        second.result(timeout=60)
+    assert name in months()
+    assert "action_events_2020_01" not in months()

@@ -1,6 +1,7 @@
 """Signing keys: published before they sign, encrypted, rotated by age; and the tokens that they sign."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import jwt as pyjwt
@@ -12,9 +13,11 @@ from sqlalchemy import text
 from app.http.services import services_of
 from app.settings import Settings
 from tenants import signing
-from tenants.db import owner_tx, platform_tx, utcnow
-from tenants.signing import MAX_TOKEN_TTL_S, BadToken, Signer, rotate_if_due
+from tenants.db import owner_tx, platform_tx, run_together, utcnow
+from tenants.pipelines import BEGIN, COMMIT
+from tenants.signing import MAX_TOKEN_TTL_S, BadToken, Signer
 from tests.people import Caller, client_of
+from tests.service import blocked_connections, eventually
 
 
 @pytest.fixture
@@ -132,9 +135,14 @@ def test_private_keys_are_sealed_and_a_lost_secret_makes_a_new_key(app: Flask, s
 def test_a_key_is_rotated_when_it_is_a_month_old_and_only_once(app: Flask, settings: Settings) -> None:
     signer = Signer(issuer=settings.public_url, secret_key=settings.secret_key or "")
     signer.jwks()
-    assert rotate_if_due(signer, now=utcnow()) is None
+    assert signer.rotate_if_due(now=utcnow()) is None
     later = utcnow() + timedelta(days=31)
-    assert rotate_if_due(signer, now=later) is not None
-    assert rotate_if_due(signer, now=later) is None
+    with ThreadPoolExecutor(2) as processes, platform_tx() as tx:
+        signing.lock_keys(tx)
+        rotations = [processes.submit(signer.rotate_if_due, now=later) for _ in range(2)]
+        eventually(lambda: blocked_connections(settings.database_url or "") == 2)
+        run_together(tx.raw, COMMIT, BEGIN)
+        assert [rotation.result() for rotation in rotations].count(None) == 1, "of two at once, the second has no work"
+    assert signer.rotate_if_due(now=later) is None
     with owner_tx() as tx:
         tx.execute(text("DELETE FROM signing_keys"))

@@ -155,7 +155,7 @@ def test_a_lock_released_before_its_holder_was_asked_is_taken(
 
 def test_without_a_secret_key_no_signing_key_is_made(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    monkeypatch.setattr(signing, "rotate_if_due", lambda *_args, **_kwargs: made.append(1))
+    monkeypatch.setattr(signing.Signer, "rotate_if_due", lambda *_args, **_kwargs: made.append(1))
     monkeypatch.delenv("PLAUDIT_SECRET_KEY", raising=False)
     jobs.rotate_signing_key()
     assert made == []

@@ -4,9 +4,11 @@ import pytest
 from flask.testing import FlaskClient
 
 from app.settings import Settings
-from tenants import engines
+from tenants import engines, liveness
+from tenants.fingerprints import Difference
 from tests.app.conftest import with_settings
 from tests.outages import silent_pooler
+from tests.people import client_of
 
 
 def test_health(client: FlaskClient) -> None:
@@ -15,7 +17,7 @@ def test_health(client: FlaskClient) -> None:
     assert ready.status_code == 200
     assert ready.get_json() == {
         "status": "ok",
-        "checks": {"database": "ok", "migrations": "ok", "redis": "ok", "queue": "ok"},
+        "checks": {"database": "ok", "migrations": "ok", "settings": "ok", "redis": "ok", "queue": "ok"},
     }
 
 
@@ -43,3 +45,21 @@ def test_without_the_database_it_is_not_ready_but_alive(settings: Settings) -> N
     client = with_settings(settings, database_url=nowhere, service_database_url=nowhere)
     assert client.get("/health/ready").status_code == 503
     assert client.get("/health/live").status_code == 200
+
+
+def test_a_process_that_differs_from_the_others_is_not_ready_and_answers_nothing_else(
+    client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = client_of(client, tenant, "stats:read")
+    board = "/api/v1/leaderboards?scope=tenant&window=7d&metric=views"
+    assert caller("GET", board).status_code == 200
+    monkeypatch.setattr(liveness._feed, "difference", Difference("PLAUDIT_SECRET_KEY", "node-a", 4711))
+    monkeypatch.setattr(liveness._feed, "_compared", lambda _difference: None)
+    refused = [caller("GET", board), caller("PUT", "/api/v1/pages/p", json={}), client.get("/dashboard")]
+    assert {(answer.status_code, answer.get_json()["code"]) for answer in refused} == {(503, "settings_differ")}
+    assert "node-a" not in refused[0].text, "nobody outside learns of machines by asking for a board"
+    ready = client.get("/health/ready")
+    assert (ready.status_code, ready.get_json()["status"]) == (503, "unavailable")
+    why = "PLAUDIT_SECRET_KEY is not the one of process 4711 on node-a, which was started before"
+    assert ready.get_json()["checks"]["settings"] == why
+    assert client.get("/health/live").status_code == client.get("/metrics").status_code == 200

@@ -10,13 +10,15 @@ import pytest
 from rq import Queue, SimpleWorker
 from rq.registry import FailedJobRegistry
 from rq.serializers import JSONSerializer
+from sqlalchemy import text
 
 from app.doctor import installation as installations
 from app.doctor import processes
 from app.doctor.findings import Level
 from app.doctor.installation import Installation
 from app.settings import Settings
-from tenants.db import utcnow
+from tenants.credential_feed import LISTED_S
+from tenants.db import owner_tx, utcnow
 from tenants.queue import CRON_SEEN, QUEUE, note_cron
 from tests.app.doctor.conftest import bad
 
@@ -60,6 +62,26 @@ def test_cron_is_missed_after_a_minute(installation: Installation) -> None:
     assert bad(processes.cron(installation)) == []
     later = replace(installation, now=installation.now + timedelta(minutes=5))
     assert bad(processes.cron(later)) == [(Level.PROBLEM, "Cron has enqueued nothing for 5 min")]
+
+
+def test_a_process_with_another_secret_is_named(installation: Installation) -> None:
+    assert bad(processes.same_settings(installation)) == []
+    seen_s = {"gone": LISTED_S + 1, "here": 0}
+    with owner_tx() as tx:
+        for host, ago_s in seen_s.items():
+            tx.execute(
+                text("""
+                    INSERT INTO processes (id, kind, host, pid, seen, seen_at, secret_fingerprint, differs) VALUES
+                    (gen_random_uuid(), 'web', :host, 7, '{}', now() - make_interval(secs => :ago), 'x', true)
+                """),
+                {"host": host, "ago": ago_s},
+            )
+    try:
+        ((level, what),) = bad(processes.same_settings(installation))
+        assert (level, what.partition(": ")[2]) == (Level.PROBLEM, "web 7 on here")
+    finally:
+        with owner_tx() as tx:
+            tx.execute(text("DELETE FROM processes WHERE secret_fingerprint = 'x'"))
 
 
 def test_jobs_that_wait_too_long_are_said(installation: Installation, queue: Queue) -> None:
