@@ -16,6 +16,8 @@ MAX_JOB_S = 3600
 # When cron last enqueued something: RQ has a registry of workers, and none of what enqueues.
 CRON_SEEN = "plaudit:cron-seen"
 CRON_SEEN_KEPT_S = 3600
+# The name of its leader's open transaction in pg_stat_activity.
+CRON_LEADER = "plaudit cron"
 
 
 def enqueue(job: str, *args: str, ttl_s: int | None = None) -> None:

@@ -20,6 +20,7 @@ from tenants import db, error_reports, logs
 from tenants import redis as tenants_redis
 from tenants.queue import QUEUE
 from workers import schedule
+from workers.leader import Leadership
 
 # RQ waits on Redis for this long at a time, so the client's own timeout must be longer.
 WORKER_TTL_S = 30
@@ -70,8 +71,10 @@ def work(settings: Settings) -> None:
 
 
 def tick(_settings: Settings) -> None:
-    """Enqueue scheduled jobs until a stop signal."""
-    schedule.run(should_stop=_stop_on_signals())
+    """Enqueue scheduled jobs until a stop signal, whenever no other cron process does."""
+    leadership = Leadership()
+    with leadership.contend():
+        schedule.run(should_stop=_stop_on_signals(), leads=leadership.is_held)
 
 
 def connect(settings: Settings) -> None:

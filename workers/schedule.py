@@ -1,7 +1,7 @@
 """The schedule: one literal table, and the loop that enqueues its jobs.
 
 RQ has a scheduler of its own, which enqueues with pickle and stops on the first Redis error; this one does neither.
-It takes no lock, so two may run at once: every job here is safe to run twice.
+Of several processes one leads (`workers.leader`), and the others wait until it is gone.
 """
 
 import time
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Every:
-    """Run `job` at every multiple of `seconds` since the epoch, and once at the start."""
+    """Run `job` at every multiple of `seconds` since the epoch, and once when a process begins to lead."""
 
     seconds: int
     job: str
@@ -64,13 +64,18 @@ def _run_here(job: str) -> None:
         log.exception("a job failed", action="cron.failed", data={"job": job})
 
 
-def run(*, should_stop: Callable[[], bool], schedule: list[Every] | None = None) -> None:
-    """Enqueue due jobs until `should_stop`. Without Redis it runs those that cannot wait until Redis is back."""
+def run(
+    *, should_stop: Callable[[], bool], leads: Callable[[], bool] = lambda: True, schedule: list[Every] | None = None
+) -> None:
+    """Enqueue due jobs until `should_stop`, while it leads. Without Redis it runs those that cannot wait for Redis."""
     entries = SCHEDULE if schedule is None else schedule
-    due_at = {entry: time.time() for entry in entries}  # each once at the start, since some may have been missed
+    due_at: dict[Every, float] = {}
     while not should_stop():
         for entry in entries:
-            if time.time() < due_at[entry]:
+            if not leads():
+                due_at.clear()  # when it does, each is due at once, since some may have been missed
+                break
+            if time.time() < due_at.get(entry, 0.0):
                 continue
             try:
                 enqueue(entry.job, ttl_s=max(entry.seconds, MIN_TTL_S))

@@ -74,7 +74,7 @@ def worker(data_dir: Path) -> None:
 @click.command()
 @click.pass_obj
 def cron(data_dir: Path) -> None:
-    """Enqueue scheduled jobs. Several may run at once."""
+    """Enqueue scheduled jobs. Of several that run, one does, and another if that one is gone."""
     become_workers_process(data_dir, "cron")
 
 

@@ -6,6 +6,7 @@ from sqlalchemy import text
 
 from app.doctor.findings import Finding, duration, ok, problem, warn
 from app.doctor.installation import Installation
+from tenants.queue import CRON_LEADER
 
 ABOUT = "Tables"
 # Autovacuum removes dead rows well before: see migrations, storage of hot tables.
@@ -49,14 +50,19 @@ def dead_rows(installation: Installation) -> Iterable[Finding]:
 
 
 def open_transactions(installation: Installation) -> Iterable[Finding]:
-    """The oldest that this login can see: a superuser's may be hidden from it."""
+    """The oldest that this login can see (a superuser's may be hidden from it), without that of cron's leader.
+
+    That one is open for as long as cron runs, and has no snapshot that would keep a row.
+    """
     with installation.reading() as connection:
         oldest = connection.execute(
             text("""
                 SELECT pid, usename, coalesce(extract(epoch FROM clock_timestamp() - xact_start), 0) AS open_s
                 FROM pg_stat_activity WHERE xact_start IS NOT NULL AND backend_type = 'client backend'
+                  AND application_name <> :leader
                 ORDER BY xact_start LIMIT 1
-            """)
+            """),
+            {"leader": CRON_LEADER},
         ).first()
     if oldest is not None and oldest.open_s > MAX_OPEN_TRANSACTION_S:
         yield warn(

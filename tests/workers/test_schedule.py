@@ -49,6 +49,22 @@ def test_a_job_is_enqueued_once_until_it_is_due_again(queue: Queue, monkeypatch:
     assert [job.func_name for job in queue.jobs] == ["workers.jobs.sweep", "workers.jobs.purge_expired"]
 
 
+def test_who_does_not_lead_enqueues_nothing_and_everything_once_it_does(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "TICK_S", 0)
+    monkeypatch.setattr(Every, "next_after", lambda _entry, at: at + 3600)
+    enqueued: list[int] = []
+    leads = iter([False, True, True, False, True])
+
+    def should_stop() -> bool:
+        enqueued.append(queue.count)
+        return len(enqueued) > 5
+
+    schedule.run(should_stop=should_stop, leads=lambda: next(leads), schedule=[Every(3600, "workers.jobs.sweep")])
+    assert enqueued == [0, 0, 1, 1, 1, 2]
+
+
 def test_without_redis_what_must_not_be_kept_is_deleted_too(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put_page(tenant, "a")
     old = utcnow() - timedelta(days=50)
