@@ -41,6 +41,8 @@ class Settings:
     secret_key: str | None
     metrics_token: str | None
     metrics_dir: Path | None
+    # Where workers and cron serve the metrics of their machine; None: nowhere.
+    metrics_port: int | None
     # Sent with each request of the demo's own traffic, so that these requests are not logged.
     demo_secret: str | None
     sentry_dsn: str | None
@@ -59,6 +61,11 @@ class Settings:
     def job_connections(self) -> int:
         """The pool of a worker, cron or command, which uses one connection at a time."""
         return self.database_pool or DEFAULT_JOB_CONNECTIONS
+
+    @property
+    def may_be_behind_proxy(self) -> bool:
+        """Then every request comes from loopback, and not every proxy adds X-Forwarded-For."""
+        return bool(self.proxy_hops) or self.has_public_url
 
     @property
     def all_web_threads(self) -> int:
@@ -92,6 +99,7 @@ class Settings:
             secret_key=_secret(env),
             metrics_token=env.get("PLAUDIT_METRICS_TOKEN") or None,
             metrics_dir=Path(metrics_dir) if metrics_dir else None,
+            metrics_port=_integer(env, "PLAUDIT_METRICS_PORT", 0, minimum=1, maximum=65535) or None,
             demo_secret=env.get("PLAUDIT_DEMO_SECRET") or None,
             sentry_dsn=_url(env, "SENTRY_DSN", {"http", "https"}),
             log_format=_log_format(env),

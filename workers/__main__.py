@@ -5,7 +5,7 @@ import sys
 from app.settings import Settings
 from tenants import logs
 from tenants.quick_exit import run_and_exit
-from workers import run
+from workers import metrics_server, run
 
 PROCESSES = {"worker": run.work, "cron": run.tick}
 
@@ -15,6 +15,7 @@ def main() -> None:
     settings = Settings.from_env()
     logs.configure(service=name, log_format=settings.log_format)
     run.connect(settings)
+    metrics_server.start(settings)
     PROCESSES[name](settings)
 
 

@@ -1,20 +1,16 @@
 """Prometheus metrics of all processes together."""
 
 from flask import Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, multiprocess
-from prometheus_client import REGISTRY as THIS_PROCESS
+from prometheus_client import CONTENT_TYPE_LATEST
 
+from analytics.scraping import metrics_text
 from app.api.blueprint import Blueprint
-from app.api.service_gauges import ServiceGauges, forget_ended_processes
 from app.http import request_counts
 from app.http.edge import quiet
 from app.http.rights import operator
 from app.http.services import essentials
 
 blueprint = Blueprint("metrics", __name__, description="For Prometheus")
-
-_whole_service = CollectorRegistry()
-_whole_service.register(ServiceGauges())
 
 
 @blueprint.get("/metrics")
@@ -24,11 +20,4 @@ _whole_service.register(ServiceGauges())
 def metrics() -> Response:
     """Counters and timings of every process. Only from loopback, or with the metrics token."""
     request_counts.write()
-    settings = essentials().settings
-    registry = THIS_PROCESS
-    if settings.metrics_dir is not None:
-        forget_ended_processes(settings.metrics_dir)
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry, path=str(settings.metrics_dir))  # type: ignore[no-untyped-call]
-    text = generate_latest(registry) + generate_latest(_whole_service)
-    return Response(text, content_type=CONTENT_TYPE_LATEST)
+    return Response(metrics_text(essentials().settings.metrics_dir), content_type=CONTENT_TYPE_LATEST)

@@ -4,15 +4,14 @@
 other tenants need no check here: inside `tenant_tx` they do not exist.
 """
 
-import hmac
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
-from ipaddress import ip_address
 from typing import Any, TypeVar
 
 from flask import g, request
 
+from analytics.scraping import may_scrape
 from app.http import body
 from app.http.auth import WRITTEN, Actor, NoCredentials, OriginNotAllowed, authenticate, caller_address
 from app.http.services import essentials, services
@@ -210,12 +209,9 @@ def _declare(view: View, access: Access | May) -> View:
 
 def _is_operator() -> bool:
     settings = essentials().settings
-    if settings.metrics_token is not None:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if hmac.compare_digest(given.encode(), settings.metrics_token.encode()):
-            return True
-    # Behind a proxy every request comes from loopback, and not every proxy adds X-Forwarded-For.
-    if settings.proxy_hops or settings.has_public_url or "HTTP_X_FORWARDED_FOR" in request.environ:
-        return False
-    address = caller_address()
-    return address is not None and ip_address(address).is_loopback
+    return may_scrape(
+        token=settings.metrics_token,
+        authorization=request.headers.get("Authorization", ""),
+        address=caller_address(),
+        is_behind_proxy=settings.may_be_behind_proxy or "HTTP_X_FORWARDED_FOR" in request.environ,
+    )

@@ -13,6 +13,7 @@ from tenants.engines import make_engine
         ("PLAUDIT_PORT", "eight"),
         ("PLAUDIT_PORT", "70000"),
         ("PLAUDIT_PORT", "²"),
+        ("PLAUDIT_METRICS_PORT", "0"),
         ("PLAUDIT_PROXY_HOPS", "-1"),
         ("DATABASE_URL", "mysql://me:hunter2@host/db"),
         ("DATABASE_URL", "postgresql://host"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from app.api.service_gauges import ServiceGauges
+from analytics.scraping import ServiceGauges
 from app.http import errors
 from tenants.errors import DomainError
 from tenants.settings import TenantSettings

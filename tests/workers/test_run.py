@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import requests
 
 from app.run import data_folder
 from app.run.local_servers import LocalServers, stop
@@ -17,7 +18,7 @@ from tenants import queue as tenants_queue
 from tenants import redis as tenants_redis
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
-from tests.service import ROOT, eventually
+from tests.service import ROOT, eventually, free_port
 from tests.workers.conftest import delete, is_there
 
 
@@ -51,12 +52,24 @@ def start(name: str, env: dict[str, str]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen([sys.executable, "-m", "workers", name], cwd=ROOT, env=env, stdout=log)
 
 
-def test_cron_enqueues_and_a_worker_runs(
+def test_cron_enqueues_and_a_worker_runs_and_both_serve_the_machines_metrics(
     tenant: str, workers_env: dict[str, str], processes: list["subprocess.Popen[bytes]"]
 ) -> None:
+    port = free_port()
+    workers_env["PLAUDIT_METRICS_PORT"] = str(port)
+
+    def scrape() -> str:
+        return requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
+
+    processes += [start("worker", workers_env)]
+    eventually(scrape)
+    processes += [start("cron", workers_env)]
     delete(tenant)
-    processes += [start("worker", workers_env), start("cron", workers_env)]
     eventually(lambda: not is_there(tenant), within_s=90)
+    assert "plaudit_queue_depth" in scrape()
+    processes[0].kill()
+    processes[0].wait()
+    assert "plaudit_queue_depth" in eventually(scrape), "the other process listens now"
 
 
 def test_a_restart_of_redis_is_survived(

@@ -1,20 +1,25 @@
-"""Gauges of the whole service, computed when Prometheus reads them: what an alert needs.
+"""What Prometheus reads, and who may: the counters of this machine's processes, and gauges of the whole service.
 
-PostgreSQL and both clients of Redis are asked at once, each in a thread of its own, and given one second together. A
-server that hangs counts as down, costs a scrape that second, and keeps one thread: it is not asked again until that
-has ended. What cannot be known without an answer (lag, queue) is then left out, so that no alert takes it for 0.
+The gauges are what an alert needs, computed when they are read. PostgreSQL and both clients of Redis are asked at once,
+each in a thread of its own, and given one second together. A server that hangs counts as down, costs a scrape that
+second, and keeps one thread: it is not asked again until that has ended. What cannot be known without an answer (lag,
+queue) is then left out, so that no alert takes it for 0.
 """
 
 import contextlib
+import hmac
 import os
 import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import REGISTRY as THIS_PROCESS
+from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -100,6 +105,28 @@ def _lag() -> tuple[bool, float | None]:
         return True, None
     finally:
         calls.close()
+
+
+_whole_service = CollectorRegistry()
+_whole_service.register(ServiceGauges())
+
+
+def metrics_text(metrics_dir: Path | None) -> bytes:
+    """Everything, in Prometheus's text format. With a folder: of all processes that keep their metrics there."""
+    registry = THIS_PROCESS
+    if metrics_dir is not None:
+        forget_ended_processes(metrics_dir)
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry, path=str(metrics_dir))  # type: ignore[no-untyped-call]
+    return generate_latest(registry) + generate_latest(_whole_service)
+
+
+def may_scrape(*, token: str | None, authorization: str, address: str | None, is_behind_proxy: bool) -> bool:
+    """With the token; or from this machine, unless a proxy is in front of it, through which everybody comes from it."""
+    given = authorization.removeprefix("Bearer ")
+    if token is not None and hmac.compare_digest(given.encode(), token.encode()):
+        return True
+    return not is_behind_proxy and address is not None and ip_address(address).is_loopback
 
 
 def forget_ended_processes(metrics_dir: Path) -> None:

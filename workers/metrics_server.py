@@ -1,0 +1,109 @@
+"""`GET /metrics` on machines without a `web` process (`PLAUDIT_METRICS_PORT`), for all processes of the machine.
+
+Every worker and cron process tries to listen on the port, of which one succeeds. When that one ends, another does so
+within `RETRY_S`. For operators only: requests are answered one after the other.
+"""
+
+import errno
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer
+
+import orjson
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from analytics.scraping import may_scrape, metrics_text
+from app.settings import Settings
+
+RETRY_S = 1.0
+# For each read of a request.
+READ_TIMEOUT_S = 2.0
+
+log = structlog.get_logger()
+
+
+def start(settings: Settings) -> None:
+    """Serve the metrics whenever no other process does, in a thread, until this process ends. Without a port: never."""
+    if settings.metrics_port is not None:
+        try:
+            server = listen(settings)
+        except OSError as error:
+            raise SystemExit(
+                f"Cannot listen on PLAUDIT_METRICS_PORT {settings.metrics_port}: {error.strerror}"
+            ) from None
+        threading.Thread(target=_run, args=(settings, server), name="metrics", daemon=True).start()
+
+
+def _run(settings: Settings, server: "MetricsServer | None") -> None:
+    while server is None:
+        time.sleep(RETRY_S)
+        server = listen(settings)
+    data = {"port": settings.metrics_port}
+    log.info("this process serves the metrics of its machine", action="metrics.served", data=data)
+    server.serve_forever()
+
+
+def listen(settings: Settings) -> "MetricsServer | None":
+    """None: another process does."""
+    try:
+        return MetricsServer(settings)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+
+
+class MetricsServer(TCPServer):
+    allow_reuse_address = True
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        super().__init__((settings.host, settings.metrics_port or 0), _Handler)
+
+    def handle_error(self, *_: object) -> None:
+        """In the handler of an exception. Whatever it is, the next scrape must be answered."""
+        log.warning("a scrape failed", action="metrics.failed", data={"error": type(sys.exception()).__name__})
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: MetricsServer
+    timeout = READ_TIMEOUT_S
+    server_version = "plaudit"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        match self.path.partition("?")[0]:
+            case "/health/live":
+                self._answer(200, "application/json", orjson.dumps({"status": "ok", "checks": {}}))
+            case "/metrics" if self._is_operator():
+                self._answer(200, CONTENT_TYPE_LATEST, metrics_text(self.server.settings.metrics_dir))
+            case "/metrics":
+                self._answer(
+                    403, "text/plain", b"Only from this machine, or with the metrics token as a bearer token\n"
+                )
+            case _:
+                self._answer(404, "text/plain", b"There is nothing at this address\n")
+
+    def _is_operator(self) -> bool:
+        settings = self.server.settings
+        return may_scrape(
+            token=settings.metrics_token,
+            authorization=self.headers.get("Authorization", ""),
+            address=str(self.client_address[0]),
+            is_behind_proxy=settings.may_be_behind_proxy or "X-Forwarded-For" in self.headers,
+        )
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Scrapes are not logged."""
