@@ -2,9 +2,16 @@
 against spikes of a tenant or of all tenants.
 
 They apply to new payments only: a replay is answered before them and is not counted.
+
+A tenant's breaker counts what all processes pay. No payment waits for that: each process counts its own, and once a
+second adds them to a counter in Redis, whose growth says what the others have paid (`Breakers.exchange`). So a tenant
+may exceed its limit by what is paid in that second, and by what others paid before a process had reached a thousandth
+of the limit and began to exchange. Without Redis each process counts alone.
 """
 
+import contextlib
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -19,8 +26,9 @@ from prometheus_client import Counter, Gauge
 from tenants import allowances
 from tenants.allowances import Taken
 from tenants.errors import Unavailable
+from tenants.redis import RedisUnavailable, boards, key
 from tenants.shares import share_of
-from tenants.throttle import State, TooMany
+from tenants.throttle import PREFIX, State, TooMany
 
 NAME = "scores"
 APP_ACTIONS = "app-actions"
@@ -29,6 +37,10 @@ WINDOW_S = 60
 MAX_PER_MINUTE = 3_000_000
 OPEN_S = 10.0
 PROBES = 5
+EXCHANGE_EVERY_S = 1.0
+# Below this part of a tenant's limit a process does not exchange: most tenants cost nothing.
+MIN_EXCHANGED_SHARE = 1 / 1000
+KEPT_S = 2 * WINDOW_S
 
 log = structlog.get_logger()
 
@@ -91,7 +103,7 @@ class _Phase(Enum):
 class Breaker:
     """Opens above a number of payments a minute; after a while admits a few, and closes if the spike is over.
 
-    A payment is counted when it is committed, so one that is rolled back is not counted. Each process has its own.
+    A payment is counted when it is committed, so one that is rolled back is not counted.
     """
 
     def __init__(self, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -104,6 +116,10 @@ class Breaker:
         self._phase = _Phase.CLOSED
         self._since = 0.0
         self._probes = 0
+        self._max_per_minute = 0
+        # What the other processes have not been told of, and the counter of all when they last were.
+        self._untold = 0
+        self._total: int | None = None
 
     def require(self, max_per_minute: int, *, pending: int = 0) -> None:
         """Admit one payment, or raise TooBusy. After its commit `passed` counts it.
@@ -111,7 +127,7 @@ class Breaker:
         `pending`: how many were admitted in the same transaction, which are not committed yet.
         """
         with self._lock:
-            now = self._clock()
+            now, self._max_per_minute = self._clock(), max_per_minute
             if self._phase is _Phase.OPEN and now - self._since >= OPEN_S:
                 self._phase, self._since, self._probes = _Phase.PROBING, now, 0
             if self._phase is _Phase.PROBING:
@@ -134,7 +150,30 @@ class Breaker:
         with self._lock:
             self._count(self._clock(), payments)
 
-    def _count(self, now: float, payments: int = 1) -> None:
+    def take_untold(self) -> int | None:
+        """What this process counted since it was last asked; None: too little to tell others."""
+        with self._lock:
+            self._drop_old(self._clock())
+            untold, self._untold = self._untold, 0
+            if self._arrived and self._arrived >= self._max_per_minute * MIN_EXCHANGED_SHARE:
+                return untold
+            self._total = None
+            return None
+
+    def told(self, untold: int, total: int | None) -> None:
+        """The counter of all processes after this one's part was added. None: it could not be."""
+        with self._lock:
+            if total is None:
+                self._untold += untold
+                return
+            by_others = total - untold - self._total if self._total is not None else 0
+            self._total = total
+            if by_others > 0:  # less than nothing: the counter was lost, and began again
+                self._count(self._clock(), by_others, by_others=True)
+
+    def _count(self, now: float, payments: int = 1, *, by_others: bool = False) -> None:
+        if not by_others:
+            self._untold += payments
         second = int(now)
         if not self._seconds or self._seconds[-1][0] != second:
             self._seconds.append([second, 0])
@@ -165,11 +204,13 @@ class Breaker:
 
 
 class Breakers:
-    """One breaker for each tenant, and one for all tenants."""
+    """One breaker for each tenant, of all processes; and one for all tenants, which protects this process."""
 
     def __init__(self) -> None:
         self._all = Breaker("_all")
         self._tenants: dict[str, Breaker] = {}
+        self._lock = threading.Lock()
+        self._pid = 0
 
     def require(self, tenant_id: str, *, max_per_minute: int, pending: int) -> None:
         # Whatever a tenant's setting is, it cannot open the common breaker alone.
@@ -179,9 +220,47 @@ class Breakers:
     def passed(self, tenant_id: str, payments: int) -> None:
         self._of(tenant_id).passed(payments)
         self._all.passed(payments)
+        if self._pid != os.getpid():  # nothing is started before a fork
+            self._start()
+
+    def exchange(self) -> None:
+        """Tell the other processes what was counted here since the last time, and count what they did."""
+        untold = {breaker: breaker.take_untold() for breaker in list(self._tenants.values())}
+        told = {breaker: amount for breaker, amount in untold.items() if amount is not None}
+        totals: list[int | None] = [None] * len(told)
+        with contextlib.suppress(RedisUnavailable):
+            if told:
+                totals = _add([breaker.name for breaker in told], list(told.values()))
+        for (breaker, amount), total in zip(told.items(), totals, strict=True):
+            breaker.told(amount, total)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid = os.getpid()
+                threading.Thread(target=self._run, name="breakers", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(EXCHANGE_EVERY_S)
+            try:
+                self.exchange()
+            except Exception:  # the next one may succeed
+                log.exception("breakers were not exchanged", action="breaker.failed")
 
     def _of(self, tenant_id: str) -> Breaker:
         return self._tenants.setdefault(tenant_id, Breaker(tenant_id))
+
+
+def _add(tenant_ids: Sequence[str], amounts: Sequence[int]) -> list[int | None]:
+    """Each tenant's counter of all processes, after this was added. In one round trip."""
+    with boards().client() as client:
+        pipeline = client.pipeline(transaction=False)
+        for tenant_id, amount in zip(tenant_ids, amounts, strict=True):
+            counter = key(PREFIX, tenant_id, "paid")
+            pipeline.incrby(counter, amount)
+            pipeline.expire(counter, KEPT_S)
+        return list(pipeline.execute()[::2])
 
 
 breakers = Breakers()

@@ -3,11 +3,12 @@
 import pytest
 
 from analytics.scores import limits
-from analytics.scores.limits import Breaker
+from analytics.scores.limits import Breaker, Breakers
 from tenants.errors import Unavailable
 from tenants.settings import Limits
 from tenants.shares import share_of
 from tests.analytics.scores.conftest import UPDATE, claim_of, entries
+from tests.conftest import redis_unavailable
 from tests.people import Caller
 
 
@@ -102,3 +103,57 @@ def test_a_tenants_spike_is_refused_with_503(admin: Caller, player: Caller) -> N
     statuses = [player("POST", UPDATE, json=claim_of()).status_code for _ in range(4)]
     assert statuses[0] == 200
     assert statuses[-1] == 503
+
+
+def pay(process: Breakers, tenant: str, payments: int, *, max_per_minute: int) -> None:
+    process.require(tenant, max_per_minute=max_per_minute, pending=payments - 1)
+    process.passed(tenant, payments)
+
+
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[Breakers]:
+    """Two, which exchange when the test says so."""
+    monkeypatch.setattr(Breakers, "_start", lambda _: None)
+    return [Breakers(), Breakers()]
+
+
+def exchange(processes: list[Breakers]) -> None:
+    for process in (*processes, *processes):
+        process.exchange()
+
+
+def test_a_tenants_spike_is_one_of_all_processes_together(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = processes(monkeypatch)
+    for payments in (1, 30, 20):
+        for process in both:
+            pay(process, tenant, payments, max_per_minute=100)
+        exchange(both)
+    for process in both:
+        with pytest.raises(Unavailable):
+            pay(process, tenant, 1, max_per_minute=100)
+        pay(process, "another", 1, max_per_minute=100)
+
+
+def test_without_redis_each_process_counts_alone_and_with_it_again_together(
+    tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = first, second = processes(monkeypatch)
+    for process in both:
+        pay(process, tenant, 1, max_per_minute=100)
+    exchange(both)
+    with redis_unavailable():
+        pay(first, tenant, 70, max_per_minute=100)
+        exchange(both)
+        pay(second, tenant, 40, max_per_minute=100)
+    exchange(both)
+    with pytest.raises(Unavailable):
+        pay(second, tenant, 1, max_per_minute=100)
+
+
+def test_a_tenant_far_below_its_limit_costs_no_round_trip(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, _ = processes(monkeypatch)
+    monkeypatch.setattr(limits, "boards", None)
+    pay(process, tenant, 999, max_per_minute=1_000_000)
+    process.exchange()
+    pay(process, tenant, 1, max_per_minute=1_000_000)
+    with pytest.raises(TypeError):
+        process.exchange()
