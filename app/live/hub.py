@@ -10,7 +10,6 @@ seconds; and when Redis is back after an outage, every follower is sent a `resyn
 
 import threading
 import time
-from collections import Counter as Counted
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +30,7 @@ from tenants.ceilings import Ceiling, CeilingReached
 from tenants.credential_feed import Change
 from tenants.db import utcnow
 from tenants.errors import Limited, Unavailable
+from tenants.open_counts import OpenCounts
 from tenants.redis import RedisUnavailable
 
 POLL_EVERY_S = 5.0
@@ -73,7 +73,7 @@ class Hub:
         self._lock = threading.Lock()
         self._connections: set[Follower] = set()
         self._followers: dict[Key, set[Follower]] = {}
-        self._open_counts: Counted[tuple[str, str]] = Counted()
+        self._open_counts = OpenCounts("live")
         self._ending: int | None = None
         # The newest version of each followed board, current while the listener is connected.
         self._newest: dict[Key, int] = {}
@@ -100,6 +100,7 @@ class Hub:
             CONNECTIONS.labels(kind)  # 0, and not missing in the metrics, until the first comes
         liveness.watch(self._on_credential_change)
         self._listener.start()
+        self._open_counts.start()
         for thread in self._threads:
             thread.start()
 
@@ -108,15 +109,15 @@ class Hub:
         tenant_id = follower.reader.tenant_id
         ceiling = ceilings.recent(tenant_id)[Ceiling.SOCKETS]
         limits = self._limits(follower, tenant_settings.recent(tenant_id).limits.live_connections, ceiling)
+        full = self._open_counts.open(limits)
+        if full == (tenant_id, ALL):
+            raise CeilingReached(Ceiling.SOCKETS, ceiling)
+        if full is not None:
+            raise TooManyConnections(f"At most {limits[full]} at once", retry_after_s=5)
         with self._lock:
             if self._ending is not None:
+                self._open_counts.close(limits)
                 raise Restarting
-            if self._open_counts[tenant_id, ALL] >= ceiling:
-                raise CeilingReached(Ceiling.SOCKETS, ceiling)
-            for group, limit in limits.items():
-                if self._open_counts[group] >= limit:
-                    raise TooManyConnections(f"At most {limit} at once", retry_after_s=5)
-            self._open_counts.update([(tenant_id, ALL), *limits])
             self._connections.add(follower)
         CONNECTIONS.labels(follower.kind).inc()
 
@@ -127,18 +128,18 @@ class Hub:
             if follower not in self._connections:
                 return
             self._connections.discard(follower)
-            self._open_counts.subtract([(follower.reader.tenant_id, ALL), *self._limits(follower, 0, 0)])
-            self._open_counts = +self._open_counts
+        self._open_counts.close(self._limits(follower, 0, 0))
         CONNECTIONS.labels(follower.kind).dec()
 
     def _limits(self, follower: Follower, limit: int, ceiling: int) -> dict[tuple[str, str], int]:
         """The groups that a connection belongs to, and the limit of each. Anonymous readers have their own groups."""
         tenant_id = follower.reader.tenant_id
+        limits = {(tenant_id, ALL): ceiling}
         if not follower.reader.is_anonymous:
-            return {(tenant_id, ""): limit}
+            return {**limits, (tenant_id, ""): limit}
         limit = min(limit, ceiling // 2)  # so that they leave room for the tenant's own
         from_address = min(limit, MAX_CONNECTIONS_PER_ADDRESS)
-        return {(tenant_id, "public"): limit, (tenant_id, f"from {follower.address}"): from_address}
+        return {**limits, (tenant_id, "public"): limit, (tenant_id, f"from {follower.address}"): from_address}
 
     def add(self, key: Key, follower: Follower) -> None:
         with self._lock:

@@ -9,7 +9,9 @@ from analytics.metrics import LIKES
 from analytics.windows import Window
 from app.http.auth import Reader
 from app.live.follower import Followed, Follower
-from app.live.hub import RESTARTING, Hub, Restarting
+from app.live.hub import ALL, RESTARTING, Hub, Restarting, TooManyConnections
+from tenants import settings as tenant_settings
+from tenants.db import tenant_tx, utcnow
 
 BOARD = Board("wiki", "tenant", Window.WEEK, LIKES)
 KEY = (BOARD.tenant_id, BOARD.topic)
@@ -82,6 +84,22 @@ def test_a_follower_that_joins_while_the_process_stops_is_refused(hub: Hub, tena
     hub.leave(follower)
     hub.leave(follower)
     assert open_sockets() == before, "who leaves twice is counted once"
+
+
+def test_sockets_of_other_processes_count_too(hub: Hub, tenant: str) -> None:
+    other, follower = Hub(), follower_of(hub)
+    follower.reader = Reader(tenant, public_only=False, is_anonymous=False)
+    with tenant_tx(tenant) as tx:
+        tenant_settings.change(tx, {"limits": {"live_connections": 2}}, now=utcnow())
+    for process in (hub, other, hub):
+        process._open_counts.beat()
+    assert [other._open_counts.open({(tenant, ALL): 9, (tenant, ""): 9}) for _ in range(2)] == [None, None]
+    with pytest.raises(TooManyConnections):
+        hub.join(follower)
+    other._open_counts.close([(tenant, ALL), (tenant, "")])
+    other._open_counts.beat()
+    hub.join(follower)
+    hub.leave(follower)
 
 
 def open_sockets() -> float:

@@ -1,0 +1,143 @@
+"""How many of something are open in all processes together, such as a tenant's sockets, against a limit for each group.
+
+Each process has its own counts and writes them to Redis: a hash for each group, with a field for each process. Whoever
+opens one more writes its count and reads the others' in one step, so of several who open the last one, one does. A
+process that is alone asks nobody. What is closed or was refused, others read within `BEAT_S`.
+
+A process counts while its beat is younger than `LISTED_S`: what a killed one had open is free again then. Redis may be
+emptied: each process notices at its next beat, and writes its counts again. Without Redis each process counts alone.
+"""
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from tenants.redis import RedisUnavailable, boards
+from tenants.throttle import PREFIX
+
+BEAT_S = 1.0
+LISTED_S = 5
+# Of a group that nobody writes any more.
+KEPT_S = 3600
+REWRITE_EVERY_S = 1200.0
+MAX_GROUPS_PER_BEAT = 2_000
+
+# A tenant, and which of the things that it has open.
+Group = tuple[str, str]
+
+# Returns whether this process was listed, and the others that are.
+_BEAT = f"""
+local now = tonumber(redis.call('TIME')[1])
+local listed = {{redis.call('HEXISTS', KEYS[1], ARGV[1])}}
+redis.call('HSET', KEYS[1], ARGV[1], now)
+local all = redis.call('HGETALL', KEYS[1])
+for place = 1, #all, 2 do
+    if tonumber(all[place + 1]) < now - {LISTED_S} then
+        redis.call('HDEL', KEYS[1], all[place])
+    elseif all[place] ~= ARGV[1] then
+        table.insert(listed, all[place])
+    end
+end
+return listed
+"""
+# Returns the processes and their counts, one after the other.
+_WRITE_AND_READ = f"""
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('EXPIRE', KEYS[1], {KEPT_S})
+return redis.call('HGETALL', KEYS[1])
+"""
+
+log = structlog.get_logger()
+
+
+class OpenCounts:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._id = uuid4().hex.encode()
+        self._lock = threading.Lock()
+        self._own: Counter[Group] = Counter()
+        # Groups whose count in Redis is not ours any more, in the order in which they changed.
+        self._unwritten: dict[Group, None] = {}
+        self._others: frozenset[bytes] = frozenset()
+        self._rewritten_at = time.monotonic()
+
+    def start(self) -> None:
+        """In the process that counts: after a fork, not before."""
+        threading.Thread(target=self._run, name=f"open-{self._name}", daemon=True).start()
+
+    def open(self, limits: Mapping[Group, int]) -> Group | None:
+        """Count one more in each of these groups. Returns one that is full; then it is counted in none."""
+        with self._lock:
+            for group, limit in limits.items():
+                if self._own[group] >= limit:
+                    return group
+            self._own.update(limits.keys())
+            self._unwritten |= dict.fromkeys(limits)
+        with contextlib.suppress(RedisUnavailable):
+            for group, limit in limits.items() if self._others else ():
+                if self._of_others(group) + self._own[group] > limit:
+                    self.close(limits)
+                    return group
+        return None
+
+    def close(self, groups: Iterable[Group]) -> None:
+        """One less in each of these groups."""
+        with self._lock:
+            for group in groups:
+                self._own[group] -= 1
+                self._unwritten[group] = None
+                if self._own[group] <= 0:
+                    del self._own[group]
+
+    def beat(self) -> None:
+        """Be listed for another moment, learn who else is, and write what has changed."""
+        with boards().client() as client:
+            answer: Any = client.eval(_BEAT, 1, f"{PREFIX}:{self._name}", self._id)
+            was_listed, *others = answer
+            self._others = frozenset(others)
+            with self._lock:
+                if not was_listed or time.monotonic() - self._rewritten_at > REWRITE_EVERY_S:
+                    self._unwritten |= dict.fromkeys(self._own)
+                    self._rewritten_at = time.monotonic()
+                written = {group: self._own[group] for group in islice(self._unwritten, MAX_GROUPS_PER_BEAT)}
+            pipeline = client.pipeline(transaction=False)
+            for group, count in written.items():
+                if count:
+                    pipeline.hset(self._key(group), self._id, count)
+                    pipeline.expire(self._key(group), KEPT_S)
+                else:
+                    pipeline.hdel(self._key(group), self._id)
+            pipeline.execute()
+            with self._lock:
+                for group, count in written.items():
+                    if self._own[group] == count:
+                        self._unwritten.pop(group, None)
+
+    def _of_others(self, group: Group) -> int:
+        """How many the other processes have open, after this one's count was written."""
+        with boards().client() as client:
+            fields: Any = client.eval(_WRITE_AND_READ, 1, self._key(group), self._id, self._own[group])
+        counts = dict(zip(fields[::2], fields[1::2], strict=True))
+        return sum(int(counts.get(process, 0)) for process in self._others)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.beat()
+            except RedisUnavailable:
+                self._others = frozenset()
+            except Exception:  # the next one may succeed
+                log.exception("open counts were not exchanged", action="counts.failed", data={"name": self._name})
+            time.sleep(BEAT_S)
+
+    def _key(self, group: Group) -> str:
+        """No name or address of a person in a key."""
+        return f"{PREFIX}:{self._name}:{hashlib.blake2b(' '.join(group).encode(), digest_size=16).hexdigest()}"
