@@ -4,12 +4,14 @@ Each process has its own counts and writes them to Redis: a hash for each group,
 opens one more writes its count and reads the others' in one step, so of several who open the last one, one does. A
 process that is alone asks nobody. What is closed or was refused, others read within `BEAT_S`.
 
-A process counts while its beat is younger than `LISTED_S`: what a killed one had open is free again then. Redis may be
-emptied: each process notices at its next beat, and writes its counts again. Without Redis each process counts alone.
+A process beats while it has any open, and counts while its beat is younger than `LISTED_S`: what a killed one had open
+is free again then. Redis may be emptied: each process notices at its next beat, and writes its counts again. Without
+Redis each process counts alone.
 """
 
 import contextlib
 import hashlib
+import os
 import threading
 import time
 from collections import Counter
@@ -59,28 +61,36 @@ log = structlog.get_logger()
 
 
 class OpenCounts:
+    """Of one kind of things, under its name."""
+
     def __init__(self, name: str) -> None:
         self._name = name
-        self._id = uuid4().hex.encode()
         self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._id = uuid4().hex.encode()
+        self._is_beating = False
         self._own: Counter[Group] = Counter()
         # Groups whose count in Redis is not ours any more, in the order in which they changed.
         self._unwritten: dict[Group, None] = {}
         self._others: frozenset[bytes] = frozenset()
         self._rewritten_at = time.monotonic()
 
-    def start(self) -> None:
-        """In the process that counts: after a fork, not before."""
-        threading.Thread(target=self._run, name=f"open-{self._name}", daemon=True).start()
-
     def open(self, limits: Mapping[Group, int]) -> Group | None:
         """Count one more in each of these groups. Returns one that is full; then it is counted in none."""
         with self._lock:
+            if self._pid != os.getpid():
+                self._reset()  # a fork has nothing open
             for group, limit in limits.items():
                 if self._own[group] >= limit:
                     return group
             self._own.update(limits.keys())
             self._unwritten |= dict.fromkeys(limits)
+            is_first, self._is_beating = not self._is_beating, True
+        if is_first:
+            self._begin_beating()
         with contextlib.suppress(RedisUnavailable):
             for group, limit in limits.items() if self._others else ():
                 if self._of_others(group) + self._own[group] > limit:
@@ -128,15 +138,25 @@ class OpenCounts:
         counts = dict(zip(fields[::2], fields[1::2], strict=True))
         return sum(int(counts.get(process, 0)) for process in self._others)
 
+    def _begin_beating(self) -> None:
+        """Learn of the others, and beat as long as anything is open."""
+        with contextlib.suppress(RedisUnavailable):
+            self.beat()
+        threading.Thread(target=self._run, name=f"open-{self._name}", daemon=True).start()
+
     def _run(self) -> None:
         while True:
+            time.sleep(BEAT_S)
             try:
                 self.beat()
             except RedisUnavailable:
                 self._others = frozenset()
             except Exception:  # the next one may succeed
                 log.exception("open counts were not exchanged", action="counts.failed", data={"name": self._name})
-            time.sleep(BEAT_S)
+            with self._lock:
+                if not self._own:
+                    self._is_beating = False
+                    return
 
     def _key(self, group: Group) -> str:
         """No name or address of a person in a key."""

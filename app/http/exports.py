@@ -1,20 +1,20 @@
 """Long answers, such as a whole board: how many at once, in which pieces, and for how long.
 
 An answer is sent as the reader reads it (`app.server.wsgi_calls`): a few pieces are on their way, and then the thread
-that serves the answer waits. So a slow reader costs a thread. Hence the bounds here: concurrent exports, for each
-tenant and in total; bytes of a piece; and seconds of a whole export, for a reader who reads a little now and then. (For
-one who reads nothing the server has a bound.)
+that serves the answer waits. So a slow reader costs a thread. Hence the bounds here: concurrent exports, in a process
+and for each tenant in all of them; bytes of a piece; and seconds of a whole export, for a reader who reads a little now
+and then. (For one who reads nothing the server has a bound.)
 """
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import structlog
 
 from tenants.errors import Limited
+from tenants.open_counts import Group, OpenCounts
 
 MAX_EXPORTS = 16
 # Of these, for strangers: anonymous readers with a publishable key, and self-registered users.
@@ -63,37 +63,53 @@ class Export:
         self.close()  # the answer was never passed to the server
 
 
+# Those of each tenant, and of each stranger, in all processes.
+_everywhere = OpenCounts("exports")
+
+
 class Exports:
     """The exports that run in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: Counter[str] = Counter()
+        self._all = self._for_strangers = 0
 
     def begin(self, tenant_id: str, start: Callable[[], Iterator[bytes]], *, stranger: str | None = None) -> Export:
         """An export of what `start` returns; its slot is released if that fails.
 
         A `stranger` (a network with a publishable key, or a self-registered user) uses no slot of the tenant's own.
         """
-        limits = {"": MAX_EXPORTS, tenant_id: MAX_EXPORTS_PER_TENANT}
-        if stranger is not None:
-            name = f"{tenant_id} {stranger}"
-            limits = {"": MAX_EXPORTS, " ": MAX_EXPORTS_FOR_STRANGERS, name: MAX_EXPORTS_PER_STRANGER}
-        with self._lock:
-            if any(self._running[name] >= limit for name, limit in limits.items()):
-                raise TooManyExports(retry_after_s=RETRY_AFTER_S)
-            self._running.update(limits.keys())
-        export = Export(partial(self._end, limits.keys()))
+        group = (tenant_id, stranger or "")
+        limits = {group: MAX_EXPORTS_PER_TENANT if stranger is None else MAX_EXPORTS_PER_STRANGER}
+        if not self._take_slot(is_stranger=stranger is not None):
+            raise TooManyExports(retry_after_s=RETRY_AFTER_S)
+        if _everywhere.open(limits) is not None:
+            self._release_slot(is_stranger=stranger is not None)
+            raise TooManyExports(retry_after_s=RETRY_AFTER_S)
+        export = Export(partial(self._end, group))
         try:
             return export.with_content(start())
         except BaseException:
             export.close()
             raise
 
-    def _end(self, names: Iterable[str]) -> None:
+    def _end(self, group: Group) -> None:
+        _everywhere.close([group])
+        self._release_slot(is_stranger=group[1] != "")
+
+    def _take_slot(self, *, is_stranger: bool) -> bool:
+        """One of this process's."""
         with self._lock:
-            self._running.subtract(names)
-            self._running = +self._running
+            if self._all >= MAX_EXPORTS or (is_stranger and self._for_strangers >= MAX_EXPORTS_FOR_STRANGERS):
+                return False
+            self._all += 1
+            self._for_strangers += is_stranger
+            return True
+
+    def _release_slot(self, *, is_stranger: bool) -> None:
+        with self._lock:
+            self._all -= 1
+            self._for_strangers -= is_stranger
 
 
 def _pieces(parts: Iterator[bytes], *, deadline: float) -> Iterator[bytes]:

@@ -100,7 +100,6 @@ class Hub:
             CONNECTIONS.labels(kind)  # 0, and not missing in the metrics, until the first comes
         liveness.watch(self._on_credential_change)
         self._listener.start()
-        self._open_counts.start()
         for thread in self._threads:
             thread.start()
 

@@ -6,7 +6,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from app.http.exports import MAX_EXPORTS_PER_TENANT, Export, TooManyExports
+from app.http.exports import MAX_EXPORTS, Export, TooManyExports
 from app.http.services import services_of
 from app.settings import Settings, SettingsError
 from app.web import create_app, install_services, share_of_threads
@@ -34,14 +34,14 @@ def test_json_is_strict_and_shows_what_json_has_not_as_text(app: Flask) -> None:
 
 
 def test_with_new_services_nothing_of_the_old_ones_is_left(app: Flask, settings: Settings) -> None:
-    def begin() -> Export:
-        return services_of(app).exports.begin("wiki", lambda: iter(()))
+    def begin(tenant: str) -> Export:
+        return services_of(app).exports.begin(tenant, lambda: iter(()))
 
-    running = [begin() for _ in range(MAX_EXPORTS_PER_TENANT)]
+    running = [begin(f"tenant-{number}") for number in range(MAX_EXPORTS)]
     with pytest.raises(TooManyExports):
-        begin()
+        begin("wiki")
     install_services(app, settings)
-    begin().close()
+    begin("wiki").close()
     for export in running:
         export.close()
 

@@ -1,5 +1,6 @@
 """What is open in all processes together stays below its limit, whatever happens to Redis or to a process."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,13 +9,15 @@ import pytest
 from tenants import open_counts, redis
 from tenants.open_counts import Group, OpenCounts
 from tests.conftest import redis_unavailable
+from tests.service import eventually
 
 ALL, OWN = ("acme", "all"), ("acme", "")
 
 
 @pytest.fixture
-def process(connected: None, tenant: str) -> Callable[[], OpenCounts]:
+def process(connected: None, tenant: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], OpenCounts]:
     """Another process, listed, which beats when the test says so; counts of this test's own."""
+    monkeypatch.setattr(OpenCounts, "_begin_beating", lambda _: None)
 
     def start() -> OpenCounts:
         counts = OpenCounts(f"test-{tenant}")
@@ -82,6 +85,19 @@ def test_without_redis_each_counts_alone_and_what_redis_lost_is_written_again(
             client.delete(key)
     beat(a, b, a)
     assert a.open({OWN: 2}) == OWN
+
+
+def test_a_process_beats_while_it_has_any_open(connected: None, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_counts, "BEAT_S", 0.05)
+    name = f"test-{tenant}"
+    first, second = OpenCounts(name), OpenCounts(name)
+    assert first.open({OWN: 2}) is None
+    assert (second.open({OWN: 2}), second.open({OWN: 2})) == (None, OWN)
+    for each in (first, second):
+        each.close([OWN])
+    eventually(lambda: not any(thread.name == f"open-{name}" for thread in threading.enumerate()))
+    assert first.open({OWN: 1}) is None
+    first.close([OWN])
 
 
 def test_a_process_that_is_alone_asks_nobody(

@@ -9,8 +9,16 @@ from werkzeug.test import TestResponse
 
 from analytics.boards import reading
 from app.http import exports
-from app.http.exports import MAX_EXPORTS, MAX_EXPORTS_FOR_STRANGERS, Export, Exports, TooManyExports
+from app.http.exports import (
+    MAX_EXPORTS,
+    MAX_EXPORTS_FOR_STRANGERS,
+    MAX_EXPORTS_PER_TENANT,
+    Export,
+    Exports,
+    TooManyExports,
+)
 from tenants.db import owner_tx, utcnow
+from tenants.open_counts import OpenCounts
 from tests.people import client_of, user_of
 
 EXPORT = "/api/v1/leaderboards/export.csv?scope=tenant&window=all&metric=views"
@@ -115,13 +123,26 @@ def test_an_export_that_fails_half_way_says_so_at_its_end(
         assert caller("GET", EXPORT).text.splitlines()[-1].startswith("# incomplete")
 
 
-def test_an_export_that_takes_too_long_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_takes_too_long_ends_and_says_so(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports, "MAX_EXPORT_S", -1.0)
     pieces = list(Exports().begin("wiki", lambda: iter([b"rank,page\r\n"])))
     assert [piece.strip().startswith(b"# incomplete: stopped") for piece in pieces] == [True]
 
 
-def test_strangers_together_leave_slots_for_the_tenants_own() -> None:
+def test_a_tenants_exports_in_other_processes_count_too(tenant: str) -> None:
+    other, group = OpenCounts("exports"), (tenant, "")
+    assert [other.open({group: MAX_EXPORTS_PER_TENANT}) for _ in range(2)] == [None, None]
+    for process in (other, exports._everywhere):
+        process.beat()
+    with pytest.raises(TooManyExports):
+        Exports().begin(tenant, lambda: iter(()))
+    other.close([group])
+    other.beat()
+    Exports().begin(tenant, lambda: iter(())).close()
+    other.close([group])
+
+
+def test_strangers_together_leave_slots_for_the_tenants_own(connected: None) -> None:
     running = Exports()
 
     def begin(tenant: str, stranger: str | None = None) -> Export:

@@ -12,6 +12,7 @@ from app.live.follower import Followed, Follower
 from app.live.hub import ALL, RESTARTING, Hub, Restarting, TooManyConnections
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
+from tenants.open_counts import OpenCounts
 
 BOARD = Board("wiki", "tenant", Window.WEEK, LIKES)
 KEY = (BOARD.tenant_id, BOARD.topic)
@@ -21,6 +22,7 @@ KEY = (BOARD.tenant_id, BOARD.topic)
 def hub(connected: None, monkeypatch: pytest.MonkeyPatch) -> Hub:
     made = Hub()
     monkeypatch.setattr(made, "start", lambda: None)  # this Hub subscribes to nothing
+    monkeypatch.setattr(OpenCounts, "_begin_beating", lambda _: None)
     return made
 
 

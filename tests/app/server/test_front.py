@@ -280,7 +280,7 @@ def test_a_long_answer_comes_whole_and_one_that_is_not_read_ends(client: FlaskCl
         connection.request("GET", EXPORT, headers={"Authorization": f"Bearer {admin.token}"})
         assert connection.getresponse().read(100)
         connection.close()
-        eventually(lambda: app.extensions["plaudit"].exports._running.total() == 0)
+        eventually(lambda: app.extensions["plaudit"].exports._all == 0)
 
 
 def test_what_fails_outside_of_a_route_is_answered_and_logged(
