@@ -99,7 +99,9 @@ class Service:
         self.ready: dict[str, Any] = json.loads(line)
         self.url = str(self.ready["url"])
         secrets_seen.collect(self.ready)
-        secrets_seen.collect(json.loads((data_dir / "secrets.json").read_text()))
+        own = data_dir / "secrets.json"
+        if own.exists():  # not if servers and secret are the operator's
+            secrets_seen.collect(json.loads(own.read_text()))
 
     def get(self, path: str, **options: Any) -> requests.Response:
         return requests.get(self.url + path, timeout=10, **options)

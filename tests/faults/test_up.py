@@ -89,6 +89,7 @@ def test_servers_that_the_operator_named_stay_the_operators(
         "DATABASE_URL": addresses.database_url,
         "PLAUDIT_SERVICE_DATABASE_URL": addresses.service_database_url,
         "REDIS_URL": addresses.redis_url,
+        "PLAUDIT_SECRET_KEY": settings.secret_key or "",  # that of the tests' own process, which is listed there
     }
     with running_service(folder, env=env, prepared=False) as service:
         assert is_ready(service)
