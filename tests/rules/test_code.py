@@ -29,6 +29,7 @@ SUBJECTS = {
     "tests/analytics/scores/test_answered_ranks.py": "the rank of a payment, from payments to both sides of the boards",
     "tests/app/cli/test_commands.py": "app/cli/__init__.py: help, start and --data-dir of all commands",
     "tests/app/http/test_read_only_database.py": "a standby, to routes, the fast lane, the group commit and readiness",
+    "tests/app/server/test_raw_requests.py": "requests as bytes, through connections, bodies, the loop and threads",
     "tests/tenants/test_isolation.py": "the roles and policies of the database, behind every module",
     "tests/tenants/test_row_level_security.py": "the policies of every table, whichever module owns it",
 }
