@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, quote, urlsplit
 
+from tenants.redis_addresses import ClusterAddress, is_cluster
+
 LogFormat = Literal["json", "console"]
 DEFAULT_DATA_DIR = Path(".plaudit")
 DEFAULT_JOB_CONNECTIONS = 4
@@ -78,7 +80,7 @@ class Settings:
         port = _integer(env, "PLAUDIT_PORT", 8000, minimum=1, maximum=65535)
         live_port = _integer(env, "PLAUDIT_LIVE_PORT", port + 1, minimum=1, maximum=65535)
         public_url = _url(env, "PLAUDIT_PUBLIC_URL", {"http", "https"}) or f"http://127.0.0.1:{port}"
-        redis_url = _url(env, "REDIS_URL", {"redis", "rediss", "unix"})
+        redis_url = _redis_url(env)
         metrics_dir = env.get("PROMETHEUS_MULTIPROC_DIR")
         return cls(
             database_url=_database_url(env, "DATABASE_URL"),
@@ -86,7 +88,7 @@ class Settings:
             service_database_url=_database_url(env, "PLAUDIT_SERVICE_DATABASE_URL"),
             database_pool=_integer(env, "PLAUDIT_DATABASE_POOL", 0, minimum=1, maximum=1_000) or None,
             redis_url=redis_url,
-            queue_redis_url=_url(env, "PLAUDIT_QUEUE_REDIS_URL", {"redis", "rediss", "unix"}) or redis_url,
+            queue_redis_url=_queue_redis_url(env, redis_url),
             host=env.get("PLAUDIT_HOST") or "127.0.0.1",
             port=port,
             live_port=live_port,
@@ -179,6 +181,33 @@ def _direct_database_url(env: Mapping[str, str]) -> str | None:
     if url and not env.get("DATABASE_URL"):
         raise SettingsError("PLAUDIT_DIRECT_DATABASE_URL is another way to the database of DATABASE_URL: set that too")
     return url
+
+
+def _redis_url(env: Mapping[str, str]) -> str | None:
+    """A server, or a cluster: `redis+cluster://a:1,b:2`."""
+    raw = env.get("REDIS_URL") or ""
+    if not is_cluster(raw):
+        return _url(env, "REDIS_URL", {"redis", "rediss", "unix"})
+    try:
+        ClusterAddress.parse(raw)
+    except ValueError:
+        raise SettingsError(
+            "REDIS_URL must name the nodes of a cluster as redis+cluster://user:password@host:port,host:port"
+        ) from None
+    return raw
+
+
+def _queue_redis_url(env: Mapping[str, str], redis_url: str | None) -> str | None:
+    """That of the boards, unless it is a cluster, which RQ cannot use."""
+    if is_cluster(env.get("PLAUDIT_QUEUE_REDIS_URL") or ""):
+        raise SettingsError("PLAUDIT_QUEUE_REDIS_URL must be one Redis server, not a cluster: redis://host:6379/0")
+    url = _url(env, "PLAUDIT_QUEUE_REDIS_URL", {"redis", "rediss", "unix"})
+    if url is None and is_cluster(redis_url or ""):
+        raise SettingsError(
+            "PLAUDIT_QUEUE_REDIS_URL must be set beside a Redis Cluster, to a Redis server for the queue: "
+            "redis://host:6379/0"
+        )
+    return url or redis_url
 
 
 def _live_url(env: Mapping[str, str], public_url: str, live_port: int) -> str:

@@ -15,6 +15,7 @@ from analytics.boards.names import boards_in
 from app.cli.common import connect_redis, migrated_database
 from loadtests import dataset
 from tenants.db import utcnow
+from tenants.redis import make_client
 
 STALE = 1_000
 # Workers and their connections are long-lived, so measure them after a warm-up.
@@ -33,7 +34,7 @@ def projection_costs(seconds: float) -> None:
         connect_redis(settings, boards_timeout_s=30)
         with (
             psycopg.connect(str(settings.database_url), autocommit=True) as owner,
-            Redis.from_url(str(settings.redis_url)) as redis,
+            make_client(str(settings.redis_url), timeout_s=30) as redis,
         ):
             for name in (SMALL, LARGE):
                 began = time.perf_counter()

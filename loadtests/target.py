@@ -19,6 +19,7 @@ from loadtests.dataset import DataSet, TenantSize
 from loadtests.service import NotInTime, Service, running_service, wait_until
 from tenants import credentials, db, sessions
 from tenants.credentials import Scope
+from tenants.redis import make_client
 from tenants.signing import Signer
 from tenants.users import User
 
@@ -55,7 +56,7 @@ class Target:
         return addresses
 
     def redis(self) -> "Redis":
-        return Redis.from_url(self.addresses["redis_url"])
+        return make_client(self.addresses["redis_url"], timeout_s=5)
 
     def owner(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.addresses["database_url"], autocommit=True)
@@ -119,6 +120,8 @@ def running_target(data: DataSet) -> Iterator[Target]:
         target = Target(service, data)
         with target.redis() as redis:
             keys = [ready_key(tenant.id) for tenant in data.tenants]
-            wait_until(lambda: not {None, b"?"} & {*redis.mget(keys)}, within_s=BOARDS_WITHIN_S, every_s=0.2)
+            wait_until(
+                lambda: not {None, b"?"} & {redis.get(key) for key in keys}, within_s=BOARDS_WITHIN_S, every_s=0.2
+            )
         target.wait_until_idle(within_s=BOARDS_WITHIN_S)
         yield target

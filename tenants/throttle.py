@@ -4,6 +4,7 @@ import hashlib
 import math
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.storage import MemoryStorage, RedisStorage
@@ -11,6 +12,9 @@ from limits.strategies import MovingWindowRateLimiter, RateLimiter, SlidingWindo
 
 from tenants.errors import Limited
 from tenants.redis import Guarded, RedisUnavailable, boards
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 PREFIX = "lim"
 # Up to here each attempt is kept with its time; larger limits are two counters, which cost the same for any amount.
@@ -41,6 +45,18 @@ class State:
             "RateLimit": f'"{self.name}";r={self.remaining};t={self.resets_in_s}',
             "RateLimit-Policy": f'"{self.name}";q={self.limit};w={self.window_s}',
         }
+
+
+class _OnOurClient(RedisStorage):
+    """The library's storage, with the client that this process has anyway."""
+
+    def __init__(self, client: "Redis") -> None:
+        self._client = client
+        # The address is not used, and the library's own client opens no connection.
+        super().__init__("redis://", key_prefix=PREFIX)
+
+    def get_connection(self, readonly: bool = False) -> Any:  # noqa: ARG002  as the library calls it
+        return self._client
 
 
 class _Strategies:
@@ -118,7 +134,5 @@ def _current() -> _Limiters:
     global _limiters  # noqa: PLW0603  one set per process, for the Redis that is configured now
     guarded = boards()
     if _limiters is None or _limiters.guarded is not guarded:
-        # The address is not used: the connection pool has it.
-        storage = RedisStorage("redis://", connection_pool=guarded.redis.connection_pool, key_prefix=PREFIX)
-        _limiters = _Limiters(guarded, _Strategies(storage), _Strategies(MemoryStorage()))
+        _limiters = _Limiters(guarded, _Strategies(_OnOurClient(guarded.redis)), _Strategies(MemoryStorage()))
     return _limiters

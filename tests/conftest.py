@@ -37,6 +37,7 @@ from tenants import db, logs, passwords, registry
 from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
 from tenants.engines import make_engine
+from tenants.redis_cluster import GuardedCluster
 from tests import recorded_sql, secrets_seen
 from tests.contract import conformity
 from tests.secrets_seen import LOG_FOLDER, LOGS
@@ -267,7 +268,7 @@ def settings(addresses: Addresses) -> Settings:
         database_url=addresses.database_url,
         service_database_url=addresses.service_database_url or None,
         redis_url=addresses.redis_url,
-        queue_redis_url=addresses.redis_url,
+        queue_redis_url=os.environ.get("PLAUDIT_QUEUE_REDIS_URL") or addresses.redis_url,
     )
 
 
@@ -352,6 +353,9 @@ def redis_unavailable() -> Iterator[None]:
     """Neither the boards' nor the queue's Redis is available: their breakers are open and stay open."""
     with pytest.MonkeyPatch.context() as patch:
         for guarded in (tenants_redis.boards(), tenants_redis.queue()):
+            if isinstance(guarded, GuardedCluster):
+                patch.setattr(guarded.redis.nodes, "_owners", [])
+                patch.setattr(guarded.redis.nodes, "_update_due_at", math.inf)
             patch.setattr(guarded, "_down_since", 0.0)
             patch.setattr(guarded, "_next_probe_at", math.inf)
         yield

@@ -15,6 +15,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from tenants import redis
+from tenants.redis import RedisUnavailable
 
 PING_EVERY_S = 2.0
 RETRY_S = 0.5
@@ -51,7 +52,7 @@ class Listener:
         while not self._stop.is_set():
             try:
                 self._listen()
-            except (RedisError, OSError):
+            except (RedisError, RedisUnavailable, OSError):
                 pass  # the breaker of board reads logs the outage
             except Exception:
                 log.exception("the listener failed", action="invalidations.failed")

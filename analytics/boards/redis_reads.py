@@ -54,6 +54,16 @@ local start = math.max(rank - tonumber(ARGV[2]), 0)
 local rows = redis.call('ZREVRANGE', KEYS[1], start, rank + tonumber(ARGV[2]), 'WITHSCORES')
 return {marker, start, total, rows}
 """
+_SUBJECTS = """
+local found = {}
+for i, subject in ipairs(ARGV) do
+    local member = subject
+    if KEYS[3] then member = redis.call('HGET', KEYS[3], subject) or '' end
+    local rank = redis.call('ZREVRANK', KEYS[1], member)
+    if rank then found[#found + 1] = {rank, redis.call('ZREVRANGE', KEYS[1], rank, rank, 'WITHSCORES')} end
+end
+return {redis.call('GET', KEYS[2]) or '', 0, redis.call('ZCARD', KEYS[1]), {}, found}
+"""
 # The arguments are a number of users and their ids, then a value and a member for each row that is asked about.
 _AT_OR_ABOVE = (
     _BELOW
@@ -120,18 +130,14 @@ def around_command(board: Board, subject: str, n: int) -> redis.Command:
 
 def read_subjects(board: Board, subjects: Sequence[str]) -> Listing | None:
     """The rows of these pages or users."""
-    try:
-        with redis.boards().client() as client, client.pipeline(transaction=True) as pipe:
-            pipe.eval(_TOP, 2, board.key, board.marker, 1)
-            for subject in subjects:
-                pipe.eval(_AROUND, *_keys(board), subject, 0)
-            of_board, *answers = pipe.execute()
-    except RedisUnavailable:
+    answer = _ask(board, _SUBJECTS, *subjects)
+    if answer is None:
         return None
+    *of_board, found = answer
     listing = _listing(board, of_board)
     if listing is None:
         return None
-    rows = [row for _, start, _, flat in answers for row in _rows(board, start, flat)]
+    rows = [row for rank, flat in found for row in _rows(board, rank, flat)]
     return replace(listing, rows=sorted(rows, key=lambda row: row.rank))
 
 
@@ -146,15 +152,17 @@ def ranks_together(questions: Sequence[RankQuestion]) -> list[list[int | None] |
         answers = redis.boards().read(*(_ranks_command(question) for question in questions))
     except RedisUnavailable:
         return [None] * len(questions)
-    return [
-        question.ranks(above, _entries(found)) if marker else None
-        for question, (marker, above, found) in zip(questions, answers, strict=True)
-    ]
+    return [_ranks(question, answer) for question, answer in zip(questions, answers, strict=True)]
 
 
 def _ranks_command(question: RankQuestion) -> redis.Command:
     asked = [part for value, member in question.asked for part in (value, member)]
     return ("EVAL", _AT_OR_ABOVE, *_keys(question.board), len(question.current), *question.current, *asked)
+
+
+def _ranks(question: RankQuestion, answer: Sequence[Any] | None) -> list[int | None] | None:
+    marker, above, found = answer or (b"", [], [])
+    return question.ranks(above, _entries(found)) if marker else None
 
 
 def _entries(flat: Sequence[bytes]) -> list[Entry]:
@@ -180,8 +188,10 @@ def _ask(board: Board, script: str, *arguments: Any) -> Sequence[Any] | None:
     return answer
 
 
-def _listing(board: Board, answer: Sequence[Any]) -> Listing | None:
-    """A script's answer; None if the board has no marker."""
+def _listing(board: Board, answer: Sequence[Any] | None) -> Listing | None:
+    """A script's answer; None if its node is away, or the board has no marker."""
+    if answer is None:
+        return None
     marker, start, total, flat = answer
     if not marker:
         return None

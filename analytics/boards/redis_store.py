@@ -4,12 +4,14 @@ A board is a sorted set `lb:<tenant>:<scope>:<window>:<metric>` (member → valu
 version. A board without its marker is not valid: Redis was emptied, and whatever was written since would look like a
 board of a few rows. So a projection writes only to boards that have their marker, and only a rebuild sets one: it fills
 another key, and renames it into place if nothing of it was lost. A command touches one board, and everything that
-belongs to a board carries its key as a hash tag, so this also works on a Redis Cluster.
+belongs to a board carries its key as a hash tag, so that on a Redis Cluster it is on one node. A tenant's boards are
+on all nodes.
 
 Only the holder of the tenant's board lock writes here (a projection, a rebuild, the removal of a deleted tenant), and
 only absolute values.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -22,7 +24,7 @@ import orjson
 from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import Board, Version
 from analytics.metrics import Value
-from tenants.redis import key
+from tenants.redis import key, on_every_server
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -229,8 +231,17 @@ def ready_key(tenant_id: str) -> str:
 
 
 def run_id(redis: "Redis") -> str:
-    """Changes with every start of the server."""
-    return str(redis.info("server")["run_id"])
+    """Changes with every start of the server; on a cluster also if another node becomes a primary.
+
+    A replica that was promoted may not have the last writes. It has another run id, or at least another replication id:
+    a former primary that is one again was not restarted.
+    """
+    servers = on_every_server(redis, "INFO", "server")
+    if len(servers) == 1:
+        return str(servers[0]["run_id"])
+    histories = on_every_server(redis, "INFO", "replication")
+    ids = sorted([server["run_id"] for server in servers] + [history["master_replid"] for history in histories])
+    return hashlib.blake2b(" ".join(ids).encode(), digest_size=20).hexdigest()
 
 
 def state(redis: "Redis", tenant_id: str) -> RedisState:

@@ -123,7 +123,7 @@ def _from_redis(shown: Sequence[Shown], memory: "BoardMemory | None") -> dict[Sh
     found: dict[Shown, Mapping[str, Any]] = {
         page: {name: value.decode() for name, value in zip(FIELDS, values, strict=True)}
         for page, values in zip(shown, answers, strict=True)
-        if None not in values
+        if values is not None and None not in values
     }
     if memory is not None and memory.drops == drops:  # nothing changed since they were read
         for (tenant_id, page_id), fields in found.items():

@@ -114,7 +114,10 @@ def in_redis(installation: Installation) -> Iterable[Finding]:
         yield ok(ABOUT, "No tenant has boards yet")
         return
     run_id = redis_store.run_id(redis).encode()
-    ready = redis.mget([redis_store.ready_key(tenant_id) for tenant_id in tenant_ids])
+    with redis.pipeline(transaction=False) as pipe:
+        for tenant_id in tenant_ids:
+            pipe.get(redis_store.ready_key(tenant_id))
+        ready = pipe.execute()
     incomplete = [tenant_id for tenant_id, value in zip(tenant_ids, ready, strict=True) if value != run_id]
     boards = [
         Board(row.tenant_id, row.scope, WINDOWS[row.time_window], METRICS[row.metric])

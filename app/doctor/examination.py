@@ -10,6 +10,7 @@ from app.doctor import boards, machine, postgres, processes, redis, schema, stat
 from app.doctor.findings import Finding, Level, has_problem, warn
 from app.doctor.installation import Installation
 from app.doctor.statements import Statement
+from tenants.redis import RedisUnavailable
 
 Check = Callable[[Installation], Iterable[Finding]]
 
@@ -32,7 +33,7 @@ OF_POSTGRES: tuple[Check, ...] = (
     tables.transaction_age,
 )
 OF_SCHEMA: tuple[Check, ...] = (schema.visible_rows, schema.indexes, schema.partitions)
-OF_REDIS: tuple[Check, ...] = (redis.supported_version, redis.eviction, redis.latency)
+OF_REDIS: tuple[Check, ...] = (redis.cluster, redis.supported_version, redis.eviction, redis.latency)
 OF_PROCESSES: tuple[Check, ...] = (
     processes.living_workers,
     processes.cron,
@@ -117,7 +118,7 @@ def run(checks: Iterable[Check], installation: Installation) -> list[Finding]:
     for check in checks:
         try:
             findings += check(installation)
-        except (SQLAlchemyError, RedisError, OSError) as error:
+        except (SQLAlchemyError, RedisError, RedisUnavailable, OSError) as error:
             findings.append(_not_examined(check, error))
     return findings
 

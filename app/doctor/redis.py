@@ -1,4 +1,4 @@
-"""Redis: the server with the boards, and that of the queue where it is another one."""
+"""Redis: the server with the boards, or each primary of their cluster; and that of the queue if it is another one."""
 
 import statistics
 import time
@@ -10,6 +10,8 @@ from redis.exceptions import RedisError
 
 from app.doctor.findings import Finding, ok, problem, size, warn
 from app.doctor.installation import Installation
+from tenants.redis import RedisUnavailable
+from tenants.redis_cluster import ClusterClient
 
 ABOUT = "Redis"
 MIN_VERSIONS = {"redis": (6, 2), "valkey": (7, 2)}
@@ -19,16 +21,42 @@ MAX_MEMORY_SHARE = 0.9
 
 
 def reachable(installation: Installation) -> Iterable[Finding]:
-    for name, client in servers(installation):
+    try:
+        found = list(servers(installation))
+    except RedisUnavailable:
+        yield _unreachable("No node of the cluster of the boards can be reached, or knows the others")
+        found = [("queue", installation.queue)]
+    for name, client in found:
         try:
             client.ping()
         except (RedisError, OSError) as error:
-            yield problem(
-                ABOUT,
-                f"The server of the {name} cannot be reached ({type(error).__name__})",
-                why="board reads fall back to snapshots and PostgreSQL, and workers have no queue",
-                advice="start it, or check REDIS_URL and PLAUDIT_QUEUE_REDIS_URL",
-            )
+            yield _unreachable(f"The server of the {name} cannot be reached ({type(error).__name__})")
+
+
+def _unreachable(what: str) -> Finding:
+    return problem(
+        ABOUT,
+        what,
+        why="board reads fall back to snapshots and PostgreSQL, and workers have no queue",
+        advice="start it, or check REDIS_URL and PLAUDIT_QUEUE_REDIS_URL",
+    )
+
+
+def cluster(installation: Installation) -> Iterable[Finding]:
+    """How many nodes the boards' cluster has, and whether they have all slots."""
+    if not isinstance(installation.boards, ClusterClient):
+        return
+    nodes = installation.boards.nodes
+    what = f"The boards are on a cluster of {len(nodes.primaries(updated=True))} primaries"
+    if nodes.has_all_slots:
+        yield ok(ABOUT, f"{what} and {nodes.replicas} replicas")
+    else:
+        yield problem(
+            ABOUT,
+            f"{what}, which do not have all slots",
+            why="boards of the others are read from snapshots and PostgreSQL, and no board is written",
+            advice="redis-cli --cluster fix",
+        )
 
 
 def version(client: "Redis") -> tuple[str, str]:
@@ -106,6 +134,10 @@ def servers(installation: Installation) -> Iterator[tuple[str, "Redis"]]:
     settings = installation.settings
     if settings.queue_redis_url in {None, settings.redis_url}:
         yield "boards and queue", installation.boards
+        return
+    if isinstance(installation.boards, ClusterClient):
+        for node in installation.boards.nodes.primaries():
+            yield f"boards at {node.server}", node.redis
     else:
         yield "boards", installation.boards
-        yield "queue", installation.queue
+    yield "queue", installation.queue

@@ -93,3 +93,18 @@ def test_the_size_of_the_pools_can_be_set() -> None:
     assert (settings.request_connections, settings.job_connections) == (17, 4)
     settings = Settings.from_env({"PLAUDIT_DATABASE_POOL": "1"})
     assert (settings.request_connections, settings.job_connections) == (1, 1)
+
+
+def test_the_boards_may_be_on_a_cluster_if_the_queue_has_a_server_of_its_own() -> None:
+    cluster, queue = "redis+cluster://me:hunter2@a:1,b:2,[::1]:3", "redis://queue:6379/0"
+    settings = Settings.from_env({"REDIS_URL": cluster, "PLAUDIT_QUEUE_REDIS_URL": queue})
+    assert (settings.redis_url, settings.queue_redis_url) == (cluster, queue)
+    for name, env in {
+        "PLAUDIT_QUEUE_REDIS_URL must be set beside a Redis Cluster": {"REDIS_URL": cluster},
+        "PLAUDIT_QUEUE_REDIS_URL must be one Redis server": {"REDIS_URL": queue, "PLAUDIT_QUEUE_REDIS_URL": cluster},
+        "REDIS_URL must name the nodes": {"REDIS_URL": "redis+cluster://a:1,b:x", "PLAUDIT_QUEUE_REDIS_URL": queue},
+    }.items():
+        with pytest.raises(SettingsError, match=name) as refused:
+            Settings.from_env(env)
+        assert "\n" not in str(refused.value)
+        assert "hunter2" not in str(refused.value)
