@@ -36,9 +36,10 @@ from tenants.waiting import require_may_wait
 
 # A slot that moves twice while it is asked for is unavailable for a moment.
 MAX_REDIRECTIONS = 3
-# What has no key: on all primaries, or on any.
+# What has no key: on all primaries, on any, or refused, since what it means on a cluster is the caller's to say.
 ON_ALL = {"PING", "FLUSHDB", "FLUSHALL"}
 ON_ANY = {"PUBLISH"}
+REFUSED = {"CLIENT", "CONFIG", "DBSIZE", "ECHO", "INFO", "KEYS", "PUBSUB", "RANDOMKEY", "SCAN", "SCRIPT", "TIME"}
 
 # By number, in the order in which they were asked.
 Numbered = Mapping[int, Any]
@@ -252,6 +253,8 @@ class ClusterClient(Redis):
         if args[0] in ON_ANY:
             with _any_of(self.nodes.primaries()).client() as redis:
                 return redis.execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        if args[0].partition(" ")[0] in REFUSED:
+            raise ValueError(f"{args[0]} has no key: use on_every_server, or scan_iter")
         return self.parsed(args, options, self.nodes.ask([args])[0])
 
     def on_every_primary(self, *args: Any, **options: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -221,7 +222,8 @@ def test_an_announcement_is_published_if_anybody_has_to_be_waited_for(
     monkeypatch.setattr(liveness._feed, "wait_for_others", wait)
     with redis.boards().redis.pubsub() as pubsub:  # type: ignore[no-untyped-call]
         pubsub.subscribe(liveness.CHANNEL)
-        eventually(lambda: redis.boards().redis.pubsub_numsub(liveness.CHANNEL)[0][1])
+        counted = partial(redis.on_every_server, redis.boards().redis, "PUBSUB NUMSUB", liveness.CHANNEL)
+        eventually(lambda: any(found[0][1] for found in counted()))
         with tenant_tx(tenant) as tx:
             liveness.record(tx, ["session:1"])
 

@@ -170,9 +170,11 @@ def test_many_threads_find_the_nodes_together(nodes: list[Node]) -> None:
     assert failed == []
 
 
-def test_a_transaction_is_refused(cluster: GuardedCluster) -> None:
+def test_what_a_cluster_cannot_do_is_refused(cluster: GuardedCluster) -> None:
     with pytest.raises(ValueError, match="use a script"):
         cluster.redis.pipeline()
+    with pytest.raises(ValueError, match="no key"):
+        cluster.redis.info("server")
 
 
 def test_a_promoted_replica_is_read_within_a_second_and_trusted_for_nothing(nodes: list[Node], tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ WAITS: list[Callable[[str], Any]] = [
     lambda _: enter(owner_tx()),
     lambda tenant: run_in_one_trip([(tenant, "SELECT 1", ())], shared=True),
     lambda _: PlatformCalls(max_connections=1).run("SELECT 1"),
-    lambda _: redis.boards().read(("PING",)),
+    lambda _: redis.boards().read(("EXISTS", "a")),
     lambda _: redis.queue().is_up(),
     lambda tenant: ceilings.room(tenant, Ceiling.USERS, users.count),
 ]

@@ -58,7 +58,7 @@ def test_announced_versions_are_received_in_order(listener: Listener, received: 
 def test_after_a_lost_connection_messages_may_be_missed_and_the_next_is_received(
     listener: Listener, received: Received, tenant: str
 ) -> None:
-    tenants_redis.boards().redis.client_kill_filter(_type="pubsub")
+    tenants_redis.on_every_server(tenants_redis.boards().redis, "CLIENT KILL", "TYPE", "pubsub")
     eventually(lambda: received.missed >= 2)
     publish(tenant, 3)
     eventually(lambda: own(received, tenant) == [{"tenant:7d:views": 3}])

@@ -15,6 +15,7 @@ from analytics.metrics import POINTS, VIEWS, Value
 from analytics.windows import Window
 from tenants import redis as tenants_redis
 from tenants.db import utcnow
+from tenants.redis import on_every_server
 from tests.service import eventually
 
 NOW = utcnow()
@@ -110,7 +111,7 @@ def test_versions_are_announced_in_one_message_for_each_tenant(redis: Redis, pag
     shared = Board(ALL_TENANTS, GLOBAL, Window.WEEK, VIEWS)
     with redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
         pubsub.subscribe(CHANNEL)
-        eventually(lambda: redis.pubsub_numsub(CHANNEL)[0][1])
+        eventually(lambda: any(found[0][1] for found in on_every_server(redis, "PUBSUB NUMSUB", CHANNEL)))
         redis_store.publish(redis, {pages: Version(3, NOW), users: Version(4, NOW), shared: Version(5, NOW)})
         messages = [orjson.loads(eventually(lambda: pubsub.get_message(timeout=1))["data"]) for _ in range(2)]
     assert messages == [
