@@ -12,7 +12,7 @@ import psycopg
 from redis import Redis
 from sqlalchemy import select
 
-from analytics.boards.redis_store import ready_key
+from analytics.boards.redis_store import is_complete, ready_key
 from app.run.data_folder import read_secrets, read_state
 from loadtests import dataset, rows
 from loadtests.dataset import DataSet, TenantSize
@@ -120,8 +120,6 @@ def running_target(data: DataSet) -> Iterator[Target]:
         target = Target(service, data)
         with target.redis() as redis:
             keys = [ready_key(tenant.id) for tenant in data.tenants]
-            wait_until(
-                lambda: not {None, b"?"} & {redis.get(key) for key in keys}, within_s=BOARDS_WITHIN_S, every_s=0.2
-            )
+            wait_until(lambda: all(is_complete(redis.get(key)) for key in keys), within_s=BOARDS_WITHIN_S, every_s=0.2)
         target.wait_until_idle(within_s=BOARDS_WITHIN_S)
         yield target

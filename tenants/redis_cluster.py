@@ -341,6 +341,10 @@ class GuardedCluster(Guarded):
             raise missing[0]
         return [None if isinstance(answer, RedisUnavailable) else answer for answer in answers]
 
+    @property
+    def partly_away_s(self) -> float:
+        return max((node.away_s for node in self.redis.nodes.primaries()), default=0.0)
+
     def is_up(self) -> bool:
         """Whether all primaries answer, and have all slots."""
         try:

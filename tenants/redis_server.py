@@ -218,6 +218,17 @@ class Guarded:
         if self.outage.is_on:
             self.outage.worked(self.server, now=time.monotonic())
 
+    @property
+    def away_s(self) -> float:
+        """How long ago it failed, if it has not worked since."""
+        since = self._down_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
+    def partly_away_s(self) -> float:
+        """For how long some servers have been away, of which others may still be used: see GuardedCluster."""
+        return 0.0
+
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
         try:

@@ -38,6 +38,11 @@ def left_over(tenant_id: str, kind: Kind, *, limit: int) -> Query:
     return _LEFT_OVER, {"tenant": tenant_id, "kind": kind.value, "limit": limit}
 
 
+def scopes(tx: Tx) -> list[str]:
+    """The scopes in which Redis may have a value of a member that is not the last."""
+    return [row.scope for row in tx.run(_SCOPES, {"tenant": tx.tenant})]
+
+
 def delete(tx: Tx, kind: Kind, members: Collection[str]) -> None:
     """Redis has what is committed with this."""
     if members:
@@ -60,6 +65,11 @@ _LEFT_OVER = text(
 _READ = text("""
     SELECT member, scopes FROM projecting
     WHERE tenant_id = :tenant AND kind = :kind AND member = ANY(CAST(:members AS text[]))
+""")
+
+_SCOPES = text("""
+    SELECT DISTINCT s.scope FROM projecting i CROSS JOIN unnest(i.scopes) AS s(scope)
+    WHERE i.tenant_id = :tenant ORDER BY 1
 """)
 
 _DELETE = text(

@@ -36,6 +36,8 @@ from tenants.redis import RedisUnavailable
 
 MAX_ROWS_PER_STEP = 5_000
 MAX_STEPS = 1_000
+# Longer than a cluster usually takes to promote a replica.
+MAX_BEHIND_S = 20.0
 
 PROJECTED = Counter("plaudit_projected_members_total", "Pages and users computed by projections.", ["tenant"])
 
@@ -162,6 +164,7 @@ def _carry_out(tx: Tx, plan: Plan) -> Projected:
             done.rebuilt = writer.finish()
         except RedisUnavailable:
             done.in_redis = False
+            _invalidate_if_behind(tx)
     if done.in_redis:
         if plan.is_other_server:
             progress.set_server(tx, plan.server)
@@ -235,6 +238,18 @@ class _RedisWriter:
             if self._plan.is_other_server:
                 redis_store.publish_resync(client, self._tx.tenant)
         return rebuilt
+
+
+def _invalidate_if_behind(tx: Tx) -> None:
+    """While a node of a cluster is away nothing is written, so boards on other nodes are behind.
+
+    After a while those with unfinished members are not valid any more, until all nodes are there and they are rebuilt.
+    """
+    with contextlib.suppress(RedisUnavailable):
+        if redis.boards().partly_away_s > MAX_BEHIND_S:
+            behind = [board for scope in intents.scopes(tx) for board in boards_in(tx.tenant, scope)]
+            with redis.boards().client() as client:
+                redis_store.invalidate(client, behind)
 
 
 def _delete_boards_of_former_tenant(tenant_id: str) -> None:

@@ -86,6 +86,14 @@ redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])
 return 1
 """
 
+_MARK_INCOMPLETE = """
+local ready = redis.call('GET', KEYS[1])
+if ready and string.sub(ready, 1, 1) ~= '?' then redis.call('SET', KEYS[1], '?' .. string.gsub(ready, '^!', '')) end
+"""
+_REPLACE = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end
+"""
+
 
 def write(redis: "Redis", writes: BoardWrites, versions: Mapping[Board, Version]) -> list[Board]:
     """Write to these boards; returns those without a marker, which were left alone and need a rebuild."""
@@ -183,6 +191,16 @@ def without_marker(redis: "Redis", boards: Sequence[Board]) -> list[Board]:
         return [board for board, there in zip(boards, pipe.execute(), strict=True) if not there]
 
 
+def invalidate(redis: "Redis", boards: Sequence[Board]) -> None:
+    """Have these boards be missing, until they are rebuilt. On a cluster: where a node can be reached."""
+    with redis.pipeline(transaction=False) as pipe:
+        for tenant_id in {board.tenant_id for board in boards}:
+            mark_incomplete(pipe, tenant_id)
+        for board in boards:
+            pipe.unlink(board.marker)
+        pipe.execute()
+
+
 def delete_others(redis: "Redis", tenant_id: str, known: Iterable[Board]) -> None:
     """Remove the keys of boards that this tenant does not have."""
     keys = {board.key for board in known}
@@ -222,11 +240,15 @@ class RedisState(StrEnum):
 
     READY = "ready"  # all of them
     INCOMPLETE = "incomplete"  # those with a marker: some may be missing
-    RESTARTED = "restarted"  # none: a restarted server may have loaded an old dump, markers included
+    RESTARTED = "restarted"  # none: a server that was restarted may have loaded an old dump, markers included
 
 
 def ready_key(tenant_id: str) -> str:
-    """Holds the run id of the server that had every board of the tenant at the last check."""
+    """Holds the run id of the server that had every board of the tenant at the last check.
+
+    Preceded by `?`: since then one was found missing. By `!`: those that are missing are being rebuilt. Of a cluster,
+    one node has the key and others the boards, so nothing is known without it: they may have been restarted.
+    """
     return key("lbr", tenant_id)
 
 
@@ -245,29 +267,41 @@ def run_id(redis: "Redis") -> str:
 
 
 def state(redis: "Redis", tenant_id: str) -> RedisState:
-    ready_run = redis.get(ready_key(tenant_id))
-    if ready_run in {None, b"?"}:
-        return RedisState.INCOMPLETE
-    return RedisState.READY if ready_run == run_id(redis).encode() else RedisState.RESTARTED
+    return _state(redis.get(ready_key(tenant_id)), run_id(redis))
+
+
+def _state(ready: Any, run: str) -> RedisState:
+    if ready is None or ready.lstrip(b"?!") != run.encode():
+        return RedisState.RESTARTED
+    return RedisState.READY if is_complete(ready) else RedisState.INCOMPLETE
+
+
+def is_complete(ready: Any) -> bool:
+    """Whether a tenant's boards were all there at the last check: by what its ready key holds."""
+    return ready is not None and ready[:1] not in {b"?", b"!"}
 
 
 @contextmanager
 def completing(redis: "Redis", tenant_id: str) -> Iterator[RedisState]:
     """The state, while the caller rebuilds what is missing; ready afterwards.
 
-    Unless Redis was emptied, or somebody found a board missing (`mark_incomplete`), meanwhile: both remove the key.
+    Unless Redis was emptied, or somebody found a board missing (`mark_incomplete`), meanwhile: both change the key.
     """
-    before = state(redis, tenant_id)
-    if before is not RedisState.READY:
-        redis.set(ready_key(tenant_id), "?")
+    run = run_id(redis)
+    before = _state(redis.get(ready_key(tenant_id)), run)
+    if before is RedisState.READY:
+        yield before
+        return
+    # If this process dies here, old boards of a restarted server are still not trusted.
+    rebuilding = f"!{run if before is RedisState.INCOMPLETE else ''}"
+    redis.set(ready_key(tenant_id), rebuilding)
     yield before
-    if before is not RedisState.READY:
-        redis.set(ready_key(tenant_id), run_id(redis), xx=True)
+    redis.eval(_REPLACE, 1, ready_key(tenant_id), rebuilding, run_id(redis))
 
 
 def mark_incomplete(redis: "Redis", tenant_id: str) -> None:
     """Somebody found a board without its marker."""
-    redis.delete(ready_key(tenant_id))
+    redis.eval(_MARK_INCOMPLETE, 1, ready_key(tenant_id))
 
 
 def _new_key(board: Board) -> str:

@@ -49,6 +49,7 @@ BOARD_WRITERS = {
 NOT_WRITING = {
     "CHANNEL",
     "RedisState",
+    "is_complete",
     "mark_incomplete",
     "published_version",
     "ready_key",

@@ -145,13 +145,27 @@ def test_of_a_deleted_tenant_no_key_remains(redis: Redis, pages: Board, users: B
 
 
 def test_redis_is_ready_when_the_missing_boards_were_rebuilt(redis: Redis, tenant: str) -> None:
-    assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
+    assert redis_store.state(redis, tenant) is RedisState.RESTARTED, "nothing is known"
+    with redis_store.completing(redis, tenant) as before:
+        assert before is RedisState.RESTARTED
+        assert redis_store.state(redis, tenant) is RedisState.RESTARTED
+    assert redis_store.state(redis, tenant) is RedisState.READY
+    for _ in range(2):
+        redis_store.mark_incomplete(redis, tenant)
+        assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
     with redis_store.completing(redis, tenant) as before:
         assert before is RedisState.INCOMPLETE
-        assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
     assert redis_store.state(redis, tenant) is RedisState.READY
+
+
+def test_boards_of_a_restarted_server_are_not_trusted_whatever_else_happens(redis: Redis, tenant: str) -> None:
     redis.set(redis_store.ready_key(tenant), "another run")
     assert redis_store.state(redis, tenant) is RedisState.RESTARTED
+    redis_store.mark_incomplete(redis, tenant)
+    assert redis_store.state(redis, tenant) is RedisState.RESTARTED, "somebody has found a board missing"
+    with pytest.raises(ZeroDivisionError), redis_store.completing(redis, tenant):
+        raise ZeroDivisionError
+    assert redis_store.state(redis, tenant) is RedisState.RESTARTED, "not all of them were rebuilt"
 
 
 @pytest.mark.parametrize("meanwhile", ["a board is missing", "an error"])
@@ -162,6 +176,9 @@ def test_redis_is_not_ready_if_something_happened_meanwhile(redis: Redis, tenant
                 raise ZeroDivisionError
             redis_store.mark_incomplete(redis, tenant)
 
+    with redis_store.completing(redis, tenant):
+        pass
+    redis_store.mark_incomplete(redis, tenant)
     if meanwhile == "an error":
         with pytest.raises(ZeroDivisionError):
             complete()
