@@ -93,9 +93,13 @@ class Nodes:
         return list(answers.values())
 
     def primaries(self, *, updated: bool = False) -> list[Guarded]:
+        """As far as they are known; another one, if a node that is away was replaced."""
         self._require_owners()
-        if updated and not self.update():
-            raise RedisUnavailable
+        if updated:
+            if not self.update():
+                raise RedisUnavailable
+        elif self._is_update_due() and any(node.is_down for node in self._primaries):
+            self.update()
         return self._primaries
 
     @property

@@ -184,18 +184,20 @@ def test_a_promoted_replica_is_read_within_a_second_and_trusted_for_nothing(node
         replica.cluster("MEET", "127.0.0.1", nodes[0].port, nodes[0].bus_port)
         eventually(lambda: "cluster_known_nodes:4" in replica.cluster("INFO"))
         eventually(lambda: replica.cluster("REPLICATE", lost.cluster("MYID")))
-        cluster = cluster_at(url_of(nodes), timeout_s=2)
+        cluster, other = (cluster_at(url_of(nodes), timeout_s=2) for _ in range(2))
         cluster.redis.set(KEYS[2], "kept")
         eventually(lambda: replica.client().dbsize() == lost.client().dbsize() > 0)
         before = redis_store.run_id(cluster.redis)
+        assert other.is_up()
         lost.kill()
+        assert not other.is_up()
         with pytest.raises(RedisUnavailable):
             cluster.read(("GET", KEYS[2]))
         with pytest.raises(RedisUnavailable):
             redis_store.run_id(cluster.redis)
         replica.cluster("FAILOVER", "TAKEOVER")
         eventually(lambda: answered(cluster, KEYS[2]) == b"kept", within_s=10)
-        eventually(cluster.is_up)
+        eventually(other.is_up, within_s=10)
         assert redis_store.run_id(cluster.redis) != before
         assert not cluster.outage.is_on, "nobody waits for the one that was replaced"
     finally:

@@ -185,3 +185,13 @@ def test_redis_is_not_ready_if_something_happened_meanwhile(redis: Redis, tenant
     else:
         complete()
     assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
+
+
+def test_boards_that_are_invalidated_are_missing_and_others_are_not(redis: Redis, pages: Board, users: Board) -> None:
+    for board in (pages, users):
+        redis.set(board.marker, "1 2026-01-01T00:00:00+00:00")
+    with redis_store.completing(redis, pages.tenant_id):
+        pass
+    redis_store.invalidate(redis, [pages])
+    assert redis_store.without_marker(redis, [pages, users]) == [pages]
+    assert redis_store.state(redis, pages.tenant_id) is RedisState.INCOMPLETE

@@ -14,6 +14,7 @@ from app.doctor.installation import Installation
 from app.settings import Settings
 from tenants.db import utcnow
 from tests.app.doctor.conftest import bad
+from tests.redis_nodes import running_nodes, url_of
 
 
 @pytest.fixture
@@ -41,6 +42,26 @@ def test_a_server_that_is_away_is_a_problem(settings: Settings, tmp_path: Path) 
     away = replace(settings, queue_redis_url="redis://127.0.0.1:1/0")
     ((level, what),) = bad(redis.reachable(installations.of(away, tmp_path, is_local=False, now=utcnow())))
     assert (level, what) == (Level.PROBLEM, "The server of the queue cannot be reached (ConnectionError)")
+
+
+def test_each_primary_of_a_cluster_is_examined(settings: Settings, tmp_path: Path) -> None:
+    def examined(url: str) -> Installation:
+        on_cluster = replace(settings, redis_url=url)
+        return installations.of(on_cluster, tmp_path, is_local=False, now=utcnow())
+
+    with running_nodes() as nodes:
+        installation = examined(url_of(nodes[:1]))
+        for check in (redis.reachable, redis.cluster, redis.supported_version, redis.eviction, redis.latency):
+            assert bad(check(installation)) == [], check.__name__
+        (found,) = redis.cluster(installation)
+        assert found.what == "The boards are on a cluster of 3 primaries and 0 replicas"
+        assert len(list(redis.supported_version(installation))) == 4, "and the queue's"
+        nodes[2].kill()
+        ((level, what),) = bad(redis.reachable(installation))
+        assert level is Level.PROBLEM
+        assert what == f"The server of the boards at 127.0.0.1:{nodes[2].port} cannot be reached (ConnectionError)"
+    ((level, what),) = bad(redis.reachable(examined("redis+cluster://127.0.0.1:1")))
+    assert (level, what.partition(" can")[0]) == (Level.PROBLEM, "No node of the cluster of the boards")
 
 
 @pytest.mark.parametrize(
