@@ -132,7 +132,8 @@ class Nodes:
             try:
                 (slots,) = node.read(("CLUSTER", "SLOTS"))
             except RedisUnavailable as unavailable:
-                error = unavailable
+                cause = unavailable.__cause__
+                error = cause if isinstance(cause, Exception) else error
                 continue
             if slots:
                 self._use(slots, node)

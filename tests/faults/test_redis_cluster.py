@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from flask.testing import FlaskClient
 
 from analytics.boards import checking, projection, reading, redis_store
 from analytics.boards.names import Board, boards_in
@@ -13,7 +14,7 @@ from tenants import redis
 from tenants.db import utcnow
 from tenants.redis_cluster import slot_of
 from tests.analytics.conftest import make_page
-from tests.people import Caller
+from tests.people import client_of
 from tests.redis_nodes import SLOTS, Node, running_nodes, url_of
 from tests.service import eventually
 
@@ -26,8 +27,10 @@ def nodes(connected: None, settings: Settings) -> Iterator[list[Node]]:
 
 
 def test_a_node_that_dies_costs_only_its_boards_redis_and_all_are_right_afterwards(
-    sender: Caller, tenant: str, nodes: list[Node]
+    client: FlaskClient, tenant: str, nodes: list[Node]
 ) -> None:
+    sender = client_of(client, tenant, "pages:write", "events:write")
+
     def view() -> None:
         assert sender("POST", "/api/v1/pages/home/views").status_code == 202
 
@@ -51,9 +54,9 @@ def test_a_node_that_dies_costs_only_its_boards_redis_and_all_are_right_afterwar
     assert set(read_all().values()) == {(Source.REDIS, 2)}
     report = checking.check(tenant, now=utcnow())
     assert (report.differences, report.due) == ([], 0)
-    with redis.boards().client() as client:
-        redis_store.delete_tenant(client, tenant)
-        assert list(client.scan_iter(f"*{tenant}*")) == []
+    with redis.boards().client() as found:
+        redis_store.delete_tenant(found, tenant)
+        assert list(found.scan_iter(f"*{tenant}*")) == []
 
 
 def node_of(board: Board) -> int:
