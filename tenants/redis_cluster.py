@@ -57,6 +57,7 @@ class Nodes:
         self._primaries: list[Guarded] = []
         # By slot; empty: not known yet.
         self._owners: list[Guarded | None] = []
+        self.has_all_slots = False
         self.replicas = 0
         self._updating = threading.Lock()
         self._tried_at = self._updated_at = 0.0
@@ -93,18 +94,14 @@ class Nodes:
         return list(answers.values())
 
     def primaries(self, *, updated: bool = False) -> list[Guarded]:
-        """As far as they are known; another one, if a node that is away was replaced."""
+        """As far as they are known. While one is away it is found out every second whether it was replaced."""
         self._require_owners()
         if updated:
             if not self.update():
                 raise RedisUnavailable
-        elif self._is_update_due() and any(node.is_down for node in self._primaries):
+        elif self._is_update_due() and (not self.has_all_slots or any(node.is_down for node in self._primaries)):
             self.update()
         return self._primaries
-
-    @property
-    def has_all_slots(self) -> bool:
-        return None not in self._owners
 
     def update(self) -> bool:
         """Ask a node which of them has which slots; False: none answers. One caller does, the others wait for it."""
@@ -137,7 +134,8 @@ class Nodes:
                 continue
             if slots:
                 self._use(slots, node)
-                return
+                if self.has_all_slots:  # otherwise another one may know more
+                    return
         if not self._owners:  # otherwise the primaries log it
             self._outage.failed(self._name, error, client=self._name, now=time.monotonic())
 
@@ -161,9 +159,10 @@ class Nodes:
         for node in primaries.values():
             node.outage = self._outage
         self._primaries, self._owners = list(primaries.values()), owners
+        self.has_all_slots = None not in owners
         self.replicas = len(known) - len(primaries)
         known.update(self._address.nodes)
-        self._known = {where: node for where, node in self._known.items() if where in known}
+        self._known = {where: node for where, node in list(self._known.items()) if where in known}
         self._updated_at = now
 
     def _node(self, host: str, port: int) -> Guarded:
@@ -178,7 +177,7 @@ class Nodes:
             return {}
         self._require_owners()
         by_owner = self._by_owner(commands)
-        if any(node.is_down for node in by_owner) and self._is_update_due():
+        if (not self.has_all_slots or any(node.is_down for node in by_owner)) and self._is_update_due():
             if self.update():
                 by_owner = self._by_owner(commands)
             else:  # it has cost enough time: what is down is not tried besides

@@ -152,6 +152,18 @@ def test_a_cluster_that_is_away_is_noticed_at_its_first_use_and_costs_little(
     assert [line["action"] for line in logged()] == ["redis.outage"]
 
 
+def test_a_node_that_does_not_know_the_others_is_not_believed_for_long(nodes: list[Node], tmp_path: Path) -> None:
+    alone = Node(tmp_path / "alone")
+    try:
+        alone.cluster("ADDSLOTS", slot_of(("GET", KEYS[0])))
+        cluster = cluster_at(url_of([alone, *nodes]), timeout_s=2)
+        for _ in range(20):  # whichever node is asked first
+            assert cluster.redis.nodes.update()
+            assert cluster.is_up()
+    finally:
+        alone.kill()
+
+
 def test_many_threads_find_the_nodes_together(nodes: list[Node]) -> None:
     cluster = cluster_at(url_of(nodes), timeout_s=5)
     failed = []
