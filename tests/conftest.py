@@ -230,9 +230,10 @@ def servers() -> Iterator[Addresses]:
 def addresses(servers: Addresses) -> Iterator[Addresses]:
     """A fresh, migrated database and an empty Redis."""
     with fresh_database(servers) as fresh:
-        client = tenants_redis.make_client(fresh.redis_url, timeout_s=5)
-        client.flushdb()
-        client.close()
+        for url in {fresh.redis_url, os.environ.get("PLAUDIT_QUEUE_REDIS_URL") or fresh.redis_url}:
+            client = tenants_redis.make_client(url, timeout_s=5)
+            client.flushdb()
+            client.close()
         yield fresh
         db.dispose()
 

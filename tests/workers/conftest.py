@@ -17,7 +17,7 @@ from tenants.db import owner_tx, utcnow
 @pytest.fixture
 def queue(settings: Settings, connected: None) -> Iterator[Queue]:
     """The workers' queue, empty before and after the test."""
-    client = tenants_redis.make_client(settings.redis_url or "", timeout_s=5)
+    client = tenants_redis.make_client(settings.queue_redis_url or "", timeout_s=5)
     queue = Queue(tenants_queue.QUEUE, connection=client, serializer=JSONSerializer)
     queue.empty()  # type: ignore[no-untyped-call]
     yield queue
