@@ -27,7 +27,7 @@ def nodes(connected: None, settings: Settings) -> Iterator[list[Node]]:
 
 
 def test_a_node_that_dies_costs_only_its_boards_redis_and_all_are_right_afterwards(
-    client: FlaskClient, tenant: str, nodes: list[Node]
+    client: FlaskClient, tenant: str, nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = client_of(client, tenant, "pages:write", "events:write")
 
@@ -49,6 +49,9 @@ def test_a_node_that_dies_costs_only_its_boards_redis_and_all_are_right_afterwar
     assert not projection.project_all(tenant, now=utcnow).in_redis
     for board, (source, _) in read_all().items():
         assert (source is Source.POSTGRES) == (node_of(board) == lost), board
+    monkeypatch.setattr(projection, "MAX_BEHIND_S", 0.0)
+    projection.project_all(tenant, now=utcnow)
+    assert set(read_all().values()) == {(Source.POSTGRES, 2)}, "after a while none is behind, though nothing changes"
     nodes[lost].start()
     eventually(lambda: projection.project_all(tenant, now=utcnow).in_redis)
     assert set(read_all().values()) == {(Source.REDIS, 2)}
