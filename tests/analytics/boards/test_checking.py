@@ -128,8 +128,8 @@ def test_what_is_committed_between_the_snapshot_and_the_lock_is_no_difference(
     def project_meanwhile(tx: Tx, tenant_id: str) -> None:
         tx.execute(text("SELECT 1"))  # its snapshot
         if not looks:
-            busy("POST", "/api/v1/pages/p1/views")
             with ThreadPoolExecutor(1) as another:
+                another.submit(busy, "POST", "/api/v1/pages/p1/views").result()
                 another.submit(projection.project_all, busy.tenant, now=utcnow).result()
         looks.append(tenant_id)
         try_lock_boards(tx, tenant_id)
