@@ -5,22 +5,21 @@ import pytest
 from analytics.boards import checking, projection, rebuilding, recomputing, snapshots
 from analytics.ingest.writes import EventKind, Item
 from app.settings import Settings
-from tenants import db
+from tenants import db, engines
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import put_page, write_events
-from tests.conftest import reconnect
 
 
 @pytest.fixture
 def one_connection(tenant: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(db, "POOL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(engines, "POOL_TIMEOUT_S", 0.2)
     db.configure(
         service_url=settings.service_database_url or settings.database_url, owner_url=settings.database_url, pool_size=1
     )
 
 
-def test_a_worker_needs_one_connection(tenant: str, one_connection: None, settings: Settings) -> None:
+def test_a_worker_needs_one_connection(tenant: str, one_connection: None) -> None:
     put_page(tenant, "a", visibility="public")
     with tenant_tx(tenant) as tx:
         tenant_settings.change(tx, {"share_public_pages": True}, now=utcnow())
@@ -32,4 +31,3 @@ def test_a_worker_needs_one_connection(tenant: str, one_connection: None, settin
     assert checking.check(tenant, now=utcnow()).differences == []
     assert tenant not in projection.stale_tenants(now=utcnow())
     projection.retire(tenant, now=utcnow())
-    reconnect(settings)
