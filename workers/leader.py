@@ -31,14 +31,15 @@ from tenants.queue import CRON_LEADER
 LOCK = 7_526_103_843
 BEAT_S = 0.5
 LOST_AFTER_S = 5.0
-STATEMENT_TIMEOUT_MS = 2_000
+# The server's, and ours for a server that does not answer.
+MAX_ANSWER_S = 2.0
 
 # Not a SELECT: libpq's pipeline mode leaves the last query's portal open, and with it a snapshot.
 _BEAT = Statement(f"SET LOCAL application_name = '{CRON_LEADER}'".encode())
 _TRY_LOCK = Statement(b"SELECT pg_try_advisory_xact_lock(%d) AS is_locked" % LOCK)
 _OPENING = (
     BEGIN,
-    Statement(b"SET LOCAL statement_timeout = %d" % STATEMENT_TIMEOUT_MS),
+    Statement(b"SET LOCAL statement_timeout = %d" % (MAX_ANSWER_S * 1000)),
     Statement(b"SET LOCAL idle_in_transaction_session_timeout = %d" % (LOST_AFTER_S * 1000)),
 )
 
@@ -65,7 +66,7 @@ class Leadership:
             yield
         finally:
             self._stopping.set()
-            thread.join(STATEMENT_TIMEOUT_MS / 1000)
+            thread.join(MAX_ANSWER_S)
 
     def _run(self) -> None:
         address = service_engine().url.render_as_string(hide_password=False)
@@ -85,15 +86,15 @@ class Leadership:
         """Until the connection is lost or this process stops; not at all if another one leads."""
         driver: Driver = pooled.driver_connection  # type: ignore[assignment]
         try:
-            *_, locked, _ = pipelines.run(driver, (*_OPENING, _TRY_LOCK, _BEAT))
+            *_, locked, _ = pipelines.run(driver, (*_OPENING, _TRY_LOCK, _BEAT), within_s=MAX_ANSWER_S)
             if pipelines.rows(driver, locked)[0].is_locked:
                 log.info("cron leads", action="cron.leads", data={"host": socket.gethostname(), "pid": os.getpid()})
                 while not self._stopping.is_set():
                     began = time.monotonic()
-                    pipelines.run(driver, (_BEAT,))
+                    pipelines.run(driver, (_BEAT,), within_s=MAX_ANSWER_S)
                     self._beat_at = began
                     self._stopping.wait(BEAT_S)
-            pipelines.run(driver, (ROLLBACK,))
+            pipelines.run(driver, (ROLLBACK,), within_s=MAX_ANSWER_S)
         finally:
             if driver.closed:
                 pooled.invalidate()

@@ -24,6 +24,7 @@ BAD_CLOCK_DIFFERENCE_S = 60.0
 # Connections of a process that answers requests, beside its pool: it reads and waits for revocations by them.
 FOR_LOOP_COMMITS = 2
 FOR_REVOCATIONS = 2
+FOR_LEADING = 1  # of cron
 # Of the connections that are allowed, in use now.
 MAX_SHARE_IN_USE = 0.8
 USUAL_WORKERS = 2
@@ -220,7 +221,7 @@ def connections_needed(settings: Settings, *, workers: int) -> int:
     for_requests = settings.request_connections + FOR_REVOCATIONS
     of_requests, of_jobs = settings.web_processes + 1, workers + 1
     with_owner = of_jobs if settings.service_database_url else of_jobs + of_requests
-    for_jobs = settings.job_connections * of_jobs
+    for_jobs = settings.job_connections * of_jobs + FOR_LEADING
     return of_requests * for_requests + FOR_LOOP_COMMITS * settings.web_processes + for_jobs + 2 * with_owner
 
 

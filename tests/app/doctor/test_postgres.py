@@ -73,8 +73,8 @@ def test_settings_are_compared_in_bytes_and_seconds(setting: str, unit: str, num
 
 def test_the_formula_of_connections_is_that_of_the_documentation() -> None:
     with_service = Settings.from_env({"PLAUDIT_SERVICE_DATABASE_URL": "postgresql://a/b"})
-    assert postgres.connections_needed(with_service, workers=2) == 79
-    assert postgres.connections_needed(Settings.from_env({}), workers=2) == 85, "all processes have the owner's login"
+    assert postgres.connections_needed(with_service, workers=2) == 80
+    assert postgres.connections_needed(Settings.from_env({}), workers=2) == 86, "all processes have the owner's login"
 
 
 def test_too_many_connections_for_the_server_are_said(scratch: Installation) -> None:
