@@ -21,7 +21,9 @@ MAX_LIVE_CONNECTIONS = 10_000
 
 def serve_web(settings: Settings) -> None:
     """Serve the API in `web_processes` processes until stopped."""
-    import app.web  # noqa: F401  imported before the fork, so that the processes share it
+    # Imported before the fork, so that the processes share them.
+    import app.server.front
+    import app.web  # noqa: F401
     from app.server import processes
     from tenants import logs
 

@@ -7,13 +7,16 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
 
 from app.server.connection import MAX_STALLED_S, Connection
-from app.server.front import Front
 from tenants.quick_exit import run_and_exit
+
+if TYPE_CHECKING:
+    from app.server.front import Front
 
 BACKLOG = 2048
 STOP_WITHIN_S = 4.0
@@ -34,7 +37,7 @@ class PortInUse(CannotStart):
     """The message says which."""
 
 
-def serve(load: Callable[[], Front], *, host: str, port: int, processes: int) -> None:
+def serve(load: Callable[[], "Front"], *, host: str, port: int, processes: int) -> None:
     """Run so many processes until a stop signal. `load` is called in each of them. `CannotStart` if none can start."""
     require_free(host, port)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may ignore it
@@ -86,7 +89,7 @@ def require_free(host: str, port: int) -> None:
         raise PortInUse(f"Cannot listen on {host}:{port}: {why}") from None
 
 
-async def serve_here(front: Front, listening: socket.socket, stop: asyncio.Event) -> None:
+async def serve_here(front: "Front", listening: socket.socket, stop: asyncio.Event) -> None:
     """On the running loop, until `stop` is set and everything is answered, or was not in time."""
     loop = asyncio.get_running_loop()
     site = front.start(loop)
@@ -97,14 +100,14 @@ async def serve_here(front: Front, listening: socket.socket, stop: asyncio.Event
         await asyncio.wait_for(site.stop(), STOP_WITHIN_S)
 
 
-def _fork(load: Callable[[], Front], host: str, port: int) -> int:
+def _fork(load: Callable[[], "Front"], host: str, port: int) -> int:
     pid = os.fork()
     if pid == 0:
         run_and_exit(lambda: _run(load, host, port))
     return pid
 
 
-def _run(load: Callable[[], Front], host: str, port: int) -> None:
+def _run(load: Callable[[], "Front"], host: str, port: int) -> None:
     """In a process of its own."""
     front, listening = load(), listen(host, port, shares_port=True)
     loop, stop = uvloop.new_event_loop(), asyncio.Event()
