@@ -41,7 +41,12 @@ from tenants.redis_cluster import GuardedCluster
 from tests import recorded_sql, secrets_seen
 from tests.contract import conformity
 from tests.secrets_seen import LOG_FOLDER, LOGS
+from tests.servers import suites
 from tests.service import PREPARED_IN, Service, copy_prepared, running_service
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--servers", choices=list(suites.SERVERS), help="run on these servers: see make test-servers")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -206,8 +211,12 @@ def logged(log_file: Path) -> Callable[[], list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Addresses]:
+def servers(request: pytest.FixtureRequest) -> Iterator[Addresses]:
     """A PostgreSQL and a Redis for this run."""
+    if kind := request.config.getoption("--servers"):
+        with reachable_folder() as folder, suites.SERVERS[kind](folder) as addresses:
+            yield addresses
+        return
     database_url, redis_url = os.environ.pop("DATABASE_URL", None), os.environ.pop("REDIS_URL", None)
     if database_url and redis_url:
         yield Addresses(database_url, "", redis_url)
