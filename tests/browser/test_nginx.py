@@ -1,13 +1,7 @@
 """The nginx file of docs/operating.md, with Debian's nginx: both processes under one origin."""
 
-import contextlib
-import os
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import requests
@@ -17,9 +11,8 @@ from playwright.sync_api import Browser, expect
 from tests.conftest import reachable_folder
 from tests.live import Socket, events
 from tests.secrets_seen import LOG_FOLDER
-from tests.service import ROOT, Service, eventually, free_port, running_service
-
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+from tests.servers.proxy import Proxy
+from tests.service import Service, free_port, running_service
 
 
 @dataclass
@@ -40,18 +33,16 @@ class Joined:
 
 @pytest.fixture(scope="module")
 def joined() -> Iterator[Joined]:
-    if NGINX is None:
-        pytest.skip("no nginx on this machine (Debian: apt-get install nginx-light)")
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    env = {"PLAUDIT_PUBLIC_URL": url, "PLAUDIT_PROXY_HOPS": "1"}
     own, live = free_port(), free_port()
     with reachable_folder() as folder:
+        proxy = Proxy(folder / "nginx")
+        proxy.nodes = [(own, live)]
+        url = proxy.url
+        env = {"PLAUDIT_PUBLIC_URL": url, "PLAUDIT_PROXY_HOPS": "1"}
         options = ("--demo", "--no-traffic", "--port", str(own))
         with running_service(folder / "data", *options, env=env | {"PLAUDIT_LIVE_PORT": str(live)}) as service:
             service.url = f"http://127.0.0.1:{own}"
-            with nginx(folder, listen=port, web=own, live=live):
-                eventually(lambda: requests.get(f"{url}/health/live", timeout=1).ok)
+            with proxy:
                 yield Joined(service, url, {"Authorization": f"Bearer {token(service, url)}"})
 
 
@@ -59,34 +50,6 @@ def token(service: Service, url: str) -> str:
     auth = (service.ready["client_id"], service.ready["client_secret"])
     answer = requests.post(f"{url}/oauth/token", data={"grant_type": "client_credentials"}, auth=auth, timeout=10)
     return str(answer.json()["access_token"])
-
-
-@contextlib.contextmanager
-def nginx(folder: Path, *, listen: int, web: int, live: int) -> Iterator[None]:
-    """The documented file, with the ports and folders of this test."""
-    (sample,) = re.findall(r"```nginx\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
-    for said, meant in {
-        "127.0.0.1:8000": f"127.0.0.1:{web}",
-        "127.0.0.1:8001": f"127.0.0.1:{live}",
-        "listen 80;": f"listen 127.0.0.1:{listen};",
-        "plaudit.example": "127.0.0.1",
-        "/var/log/nginx/": f"{LOG_FOLDER}/nginx-",
-    }.items():
-        assert said in sample
-        sample = sample.replace(said, meant)
-    places = "".join(
-        f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    root = "user root;" if os.geteuid() == 0 else ""
-    config = f"daemon off; {root} pid {folder}/nginx.pid; events {{}} http {{ {places}\n{sample} }}"
-    (folder / "nginx.conf").write_text(config)
-    command = [NGINX or "", "-c", str(folder / "nginx.conf"), "-e", f"{LOG_FOLDER}/nginx-start.log"]
-    process = subprocess.Popen(command)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 def like(joined: Joined, user: str) -> None:

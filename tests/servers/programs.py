@@ -29,7 +29,12 @@ ACCOUNT = "postgres"
 
 def find(name: str) -> str:
     """The path of a server's program. The test is skipped where it is not installed; in CI it fails."""
-    folders = [*map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"))), "/usr/bin", "/usr/sbin", os.environ["PATH"]]
+    folders = [
+        *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"))),
+        "/usr/bin",
+        "/usr/sbin",
+        os.environ["PATH"],
+    ]
     found = shutil.which(name, path=os.pathsep.join(folders))
     return found or _missing(f"no {name} on this machine (Debian: apt-get install {PACKAGES[name]})")
 
@@ -49,9 +54,9 @@ def unprivileged() -> User | None:
     return User(account.pw_uid, account.pw_gid)
 
 
-def launch(command: Sequence[str], *, death_signal: str = "SIGKILL") -> list[str]:
-    """The command, run as the unprivileged user and ended with this process."""
-    user = unprivileged()
+def launch(command: Sequence[str], *, death_signal: str = "SIGKILL", as_root: bool = False) -> list[str]:
+    """The command, run as the unprivileged user (where root runs the tests) and ended with this process."""
+    user = None if as_root else unprivileged()
     start = [sys.executable, "-I", "-S", str(launcher.__file__), str(os.getpid()), death_signal]
     return [*start, user.argument if user else "-", *command]
 
@@ -61,13 +66,15 @@ class Server:
 
     name: str
     stop_signal = signal.SIGTERM
+    as_root = False
     process: "subprocess.Popen[bytes] | None" = None
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.folder = folder
         folder.mkdir(mode=0o700)
-        self.hand_over(folder)
+        if not self.as_root:
+            self.hand_over(folder)
 
     def hand_over(self, path: Path) -> None:
         """Give a file or folder to the unprivileged user."""
@@ -83,7 +90,7 @@ class Server:
     def start(self) -> None:
         LOG_FOLDER.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            command = launch(self.command(), death_signal=self.stop_signal.name)
+            command = launch(self.command(), death_signal=self.stop_signal.name, as_root=self.as_root)
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
             )

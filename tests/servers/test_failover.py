@@ -1,0 +1,73 @@
+"""PostgreSQL fails over to a streaming standby, under traffic and without a restart of Plaudit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.servers.nodes import Client, Node, Traffic, counted, shared_env
+from tests.servers.postgres import Postgres
+from tests.servers.redis_cluster import RedisServer
+from tests.service import eventually
+
+
+@dataclass
+class Pair:
+    primary: Postgres
+    standby: Postgres
+    node: Node
+    client: Client
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.standby.promote()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, folder: Path, redis: RedisServer) -> Iterator[Pair]:
+    """A node that knows both servers by one address, and prepared pages."""
+    own = folder / tmp_path.name
+    own.mkdir(mode=0o711)
+    with (
+        Postgres(own / "primary") as primary,
+        Postgres(own / "standby", copied_from=primary) as standby,
+    ):
+        both = f"postgresql://plaudit@/plaudit?host=127.0.0.1:{primary.port}&host=127.0.0.1:{standby.port}&target_session_attrs=read-write"
+        env = shared_env(database=both, redis=redis.url)
+        with Node(own / "node", env, "--demo", "--no-traffic") as node:
+            client = Client(node.url, node.ready)
+            client.prepare()
+            yield Pair(primary, standby, node, client)
+
+
+def test_a_synchronous_standby_has_all_that_was_acknowledged_once(pair: Pair) -> None:
+    pair.primary.set("synchronous_standby_names", "*")
+    with Traffic(pair.client) as traffic:
+        traffic.wait_for(300)
+        pair.fail_over()
+        traffic.wait_for(300)
+    assert counted(pair.standby) == traffic.acknowledged
+    eventually(pair.node.boards_are_right, every_s=0.5)
+
+
+def test_boards_forget_what_an_asynchronous_standby_never_got(pair: Pair) -> None:
+    """Numbers equal PostgreSQL again within 60 s, and whoever followed a board hears of it: versions do not go back."""
+    pair.client("PUT", "/api/v1/pages/p1/likes/ann")
+    eventually(lambda: pair.client.board()["items"][0]["value"] == 1)
+    socket = pair.client.follow(url=f"http://127.0.0.1:{pair.node.live_port}", top=3)
+    pair.standby.set("primary_conninfo", "")  # from here on it gets nothing
+    eventually(lambda: not pair.standby.execute("SELECT FROM pg_stat_wal_receiver"))
+    for number in range(20):
+        assert pair.client("PUT", f"/api/v1/pages/p2/likes/lost{number}").ok
+    lost = eventually(lambda: board if (board := pair.client.board())["items"][0]["value"] == 20 else None)
+    eventually(lambda: socket.read()["version"] == lost["version"])
+    pair.fail_over()
+    message = socket.read_until("top", within_s=60)
+    while [item["value"] for item in message["items"]] != [1]:
+        message = socket.read_until("top", within_s=60)
+    assert message["version"] > lost["version"]
+    eventually(pair.node.boards_are_right, every_s=0.5)
+    board = pair.client.board()
+    assert [row["page"]["external_id"] for row in board["items"]] == ["p1"]
+    assert board["version"] > lost["version"]
