@@ -1,7 +1,9 @@
 """Nodes of one service: each is `plaudit up` on servers that all share; and the traffic that is sent to them."""
 
 import json
+import os
 import secrets
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -13,8 +15,9 @@ import websocket
 
 from tests import secrets_seen
 from tests.live import Socket
+from tests.secrets_seen import LOG_FOLDER
 from tests.servers.postgres import Postgres
-from tests.service import Service, free_port, plaudit
+from tests.service import PLAUDIT, ROOT, Service, free_port, own_servers_env, plaudit
 
 PAGES = [f"p{number}" for number in range(10)]
 POINTS = 3
@@ -61,6 +64,28 @@ class Node(Service):
         return bool(report["ok"]) and report["due"] == 0
 
 
+class Process:
+    """One process, started by its own command: `plaudit worker`, `plaudit web --port N`, …"""
+
+    def __init__(self, *arguments: str, data_dir: Path, env: dict[str, str]) -> None:
+        LOG_FOLDER.mkdir(parents=True, exist_ok=True)
+        self.log = LOG_FOLDER / f"{arguments[0]}-{data_dir.parent.name}-{data_dir.name}.log"
+        env = own_servers_env() | {"PLAUDIT_PARENT_PID": str(os.getpid())} | env
+        command = [*PLAUDIT, "--data-dir", str(data_dir), *arguments]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=env)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
 class Client:
     """An application of the demo tenant, at the address of a node or of the proxy."""
 
@@ -79,7 +104,7 @@ class Client:
     def __call__(self, method: str, path: str, *, timeout_s: float = 10, **options: Any) -> requests.Response:
         headers = {"Authorization": f"Bearer {self.token}"}
         answer = requests.request(method, self.url + path, headers=headers, timeout=timeout_s, **options)
-        if answer.headers.get("Content-Type") == "application/json":
+        if answer.content and answer.headers.get("Content-Type") == "application/json":
             secrets_seen.collect(answer.json())
         return answer
 

@@ -10,6 +10,8 @@ import psycopg
 from tests.servers.programs import Server, find, launch
 
 OWNER = "plaudit"
+# PgBouncer's name of the same database, with a pool of one connection.
+ONE_CONNECTION = "plaudit_one"
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -90,6 +92,7 @@ class PgBouncer(Server):
         (folder / "users.txt").write_text(f'"{OWNER}" ""\n')
         (folder / "pgbouncer.ini").write_text(f"""
             [databases]
+            {ONE_CONNECTION} = host=127.0.0.1 port={server.port} dbname={OWNER} pool_size=1
             * = host=127.0.0.1 port={server.port}
             [pgbouncer]
             listen_addr = 127.0.0.1

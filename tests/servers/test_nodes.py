@@ -1,0 +1,135 @@
+"""Two nodes behind nginx, on the same PostgreSQL and Redis."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import websocket
+
+from tests.live import Socket
+from tests.servers.nodes import Client, Node, Traffic, counted, shared_env
+from tests.servers.postgres import Postgres
+from tests.servers.proxy import Proxy
+from tests.servers.redis_cluster import RedisServer
+from tests.service import eventually
+
+
+@dataclass
+class Site:
+    nodes: list[Node]
+    client: Client
+    postgres: Postgres
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path, postgres: Postgres, redis: RedisServer) -> Iterator[Site]:
+    """The site's client talks to the proxy."""
+    proxy = Proxy(folder / "nginx")
+    public = {"PLAUDIT_PUBLIC_URL": proxy.url, "PLAUDIT_PROXY_HOPS": "1"}
+    env = shared_env(database=postgres.url(), redis=redis.url, **public)
+    with (
+        Node(folder / "first", env, "--demo", "--no-traffic") as first,
+        Node(folder / "second", env) as second,
+    ):
+        proxy.nodes = [(node.port, node.live_port) for node in (first, second)]
+        with proxy:
+            client = Client(proxy.url, first.ready)
+            client.prepare()
+            yield Site([first, second], client, postgres)
+
+
+def test_a_revocation_at_one_node_holds_for_the_next_call_at_the_other(site: Site) -> None:
+    first, second = (Client(node.url, site.nodes[0].ready) for node in site.nodes)
+    for here, there in [(first, second), (second, first)] * 3:
+        created = here("POST", "/api/v1/clients", json={"name": "short-lived", "scopes": ["stats:read"]}).json()
+        other = Client(there.url, created)
+        assert other("GET", "/api/v1/spaces").status_code == 200
+        assert here("DELETE", f"/api/v1/clients/{created['client_id']}").status_code == 204
+        assert other("GET", "/api/v1/spaces").status_code == 401
+
+
+def cron_leaders(site: Site) -> list[psutil.Process]:
+    """The cron processes that lead, whose connections PostgreSQL knows by their ports."""
+    ports = site.postgres.execute(
+        "SELECT client_port FROM pg_stat_activity JOIN pg_locks USING (pid)"
+        " WHERE application_name = 'plaudit cron' AND locktype = 'advisory' AND granted"
+    )
+    crons = [node.processes()["cron"] for node in site.nodes]
+    return [cron for cron in crons for each in cron.net_connections() if (each.laddr.port,) in ports]
+
+
+def another_leader(site: Site, former: psutil.Process) -> bool:
+    return [leader.pid for leader in cron_leaders(site)] not in ([], [former.pid])
+
+
+def test_one_cron_leads_and_the_other_takes_over_when_it_is_killed(site: Site) -> None:
+    for _ in range(2):
+        (leader,) = eventually(partial(cron_leaders, site))
+        leader.kill()
+        eventually(partial(another_leader, site, leader))
+    assert len(cron_leaders(site)) == 1
+
+
+def test_a_read_only_server_is_said_to_be_and_writes_are_refused_until_it_is_not(site: Site) -> None:
+    """As behind a connection pool that still leads to the former primary."""
+    assert site.client("POST", "/api/v1/pages/p1/views").status_code == 202
+    site.postgres.set("default_transaction_read_only", "on")
+    try:
+        for node in site.nodes:
+            ready = eventually(lambda node=node: unready(node))
+            assert "read-only" in ready["checks"]["database"]
+        calls = {"/api/v1/pages/p1/views": {}, "/api/v1/events": {"events": [{"type": "view", "page": "p1"}]}}
+        for path, body in calls.items():
+            answer = site.client("POST", path, json=body)
+            assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
+            assert "Retry-After" in answer.headers
+        assert site.client("GET", "/api/v1/pages/p1").status_code == 200
+    finally:
+        site.postgres.set("default_transaction_read_only", "off")
+    for node in site.nodes:
+        eventually(lambda node=node: node.get("/health/ready").ok)
+    eventually(lambda: site.client("POST", "/api/v1/pages/p1/views").status_code == 202)
+
+
+def unready(node: Node) -> dict[str, dict[str, str]] | None:
+    answer = node.get("/health/ready")
+    found: dict[str, dict[str, str]] = answer.json()
+    return found if answer.status_code == 503 else None
+
+
+def is_open(socket: Socket) -> bool:
+    """Whether the server has closed this socket; what it sent before is read."""
+    try:
+        while socket.read(0.05):
+            pass
+    except websocket.WebSocketTimeoutException:
+        return True
+    except (websocket.WebSocketConnectionClosedException, OSError):
+        return False
+    return True
+
+
+def test_a_killed_node_loses_nothing_and_its_sockets_reconnect_to_the_other(site: Site) -> None:
+    before = counted(site.postgres)
+    sockets = [site.client.follow() for _ in range(4)]
+    assert {len(connections(node)) for node in site.nodes} == {2}, "two at each"
+    with Traffic(site.client) as traffic:
+        traffic.wait_for(150)
+        site.nodes[0].kill()
+        eventually(lambda: sum(map(is_open, sockets)) == 2)
+        again = [site.client.follow() for _ in range(2)]
+        traffic.wait_for(150)
+    assert counted(site.postgres) - before == traffic.acknowledged
+    version = max(socket.read_until("invalidated")["version"] for socket in again)
+    assert site.client.board()["version"] >= version
+    eventually(site.nodes[1].boards_are_right, every_s=0.5)
+
+
+def connections(node: Node) -> list[int]:
+    """The connections of the node's sockets."""
+    live = node.processes()["live"]
+    mine = [each for process in [live, *live.children(recursive=True)] for each in process.net_connections()]
+    return [each.raddr.port for each in mine if each.laddr.port == node.live_port and each.status == "ESTABLISHED"]

@@ -1,0 +1,92 @@
+"""A node behind PgBouncer in transaction mode, with the settings of docs/operating.md."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.servers.nodes import Client, Node, Process, Traffic, counted, shared_env
+from tests.servers.postgres import ONE_CONNECTION, PgBouncer, Postgres
+from tests.servers.redis_cluster import RedisServer
+from tests.service import eventually, plaudit
+
+# For all processes of a node: fewer than its API alone may open.
+POOL_SIZE = 8
+
+
+@dataclass
+class Site:
+    node: Node
+    client: Client
+    postgres: Postgres
+    bouncer: PgBouncer
+    worker: Process
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path, postgres: Postgres, redis: RedisServer) -> Iterator[Site]:
+    """A node, and the only worker on a connection of its own."""
+    with PgBouncer(folder / "pgbouncer", postgres, pool_size=POOL_SIZE) as bouncer:
+        env = shared_env(database=bouncer.url(), redis=redis.url)
+        with (
+            Node(folder / "node", env, "--demo", "--no-traffic", "--workers", "0") as node,
+            Process(
+                "worker", data_dir=folder / "worker", env=env | {"DATABASE_URL": bouncer.url(ONE_CONNECTION)}
+            ) as worker,
+        ):
+            client = Client(node.url, node.ready)
+            client.prepare()
+            yield Site(node, client, postgres, bouncer, worker)
+
+
+def backup(site: Site, file: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    return plaudit("backup", str(file), data_dir=site.node.data_dir, env=site.node.env | env)
+
+
+def test_a_backup_goes_past_the_pool_and_disturbs_nobody(site: Site, tmp_path: Path) -> None:
+    refused = backup(site, tmp_path / "refused")
+    assert refused.returncode == 1
+    (line,) = refused.stderr.splitlines()
+    assert "PLAUDIT_DIRECT_DATABASE_URL" in line
+    before = counted(site.postgres)
+    with Traffic(site.client) as traffic:
+        traffic.wait_for(20)
+        written = backup(site, tmp_path / "written", PLAUDIT_DIRECT_DATABASE_URL=site.postgres.url())
+        assert written.returncode == 0, written.stderr
+        traffic.wait_for(20)
+    assert not traffic.refused
+    assert counted(site.postgres) - before == traffic.acknowledged
+
+
+def test_a_worker_with_one_connection_does_all_of_its_work(site: Site) -> None:
+    """Projections, snapshots and checks never need a second connection while they have one."""
+    assert site.client("PUT", "/api/v1/pages/p2/likes/ann").ok
+    eventually(lambda: site.client.board()["source"] == "redis")
+    eventually(lambda: "p2" in [row["page"]["external_id"] for row in site.client.board(limit=100)["items"]])
+    eventually(lambda: site.postgres.execute("SELECT FROM board_snapshots LIMIT 1", database="plaudit"), within_s=90)
+    through_one = site.node.env | {"DATABASE_URL": site.bouncer.url(ONE_CONNECTION)}
+    for command in ("rebuild", "check"):
+        done = plaudit(command, data_dir=site.node.data_dir, env=through_one)
+        assert done.returncode == 0, done.stderr
+    assert "failed" not in site.worker.log_text()
+
+
+def test_without_postgres_requests_are_answered_within_seconds_and_recover(site: Site) -> None:
+    assert site.client("POST", "/api/v1/pages/p1/views").status_code == 202
+    site.postgres.stop()
+    try:
+        for _ in range(5):
+            began = time.monotonic()
+            answer = site.client("POST", "/api/v1/pages/p1/views", timeout_s=60)
+            assert time.monotonic() - began < 8
+            assert answer.status_code == 503
+            assert "Retry-After" in answer.headers
+        assert site.node.get("/health/ready").status_code == 503
+    finally:
+        site.postgres.start()
+    eventually(lambda: site.node.get("/health/ready").ok, within_s=30)
+    eventually(lambda: site.client("POST", "/api/v1/pages/p1/views").status_code == 202, within_s=10)
+    eventually(site.node.boards_are_right, every_s=0.5)

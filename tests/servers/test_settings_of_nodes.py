@@ -1,0 +1,62 @@
+"""Nodes that share their servers must share their secret and their public address; one that differs is not ready."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.servers.nodes import Process, shared_env
+from tests.servers.postgres import Postgres
+from tests.servers.redis_cluster import RedisServer
+from tests.service import eventually, free_port, plaudit
+
+PUBLIC_URL = {"PLAUDIT_PUBLIC_URL": "https://plaudit.example"}
+
+
+class Web(Process):
+    """`plaudit web` with one process."""
+
+    def __init__(self, data_dir: Path, env: dict[str, str]) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        super().__init__("web", "--port", str(port), data_dir=data_dir, env=env | {"PLAUDIT_WEB_PROCESSES": "1"})
+
+    def ready(self) -> dict[str, Any]:
+        """What it says of itself, once it answers."""
+        found: dict[str, Any] = eventually(lambda: requests.get(f"{self.url}/health/ready", timeout=5).json())
+        return found
+
+    def is_ready(self) -> bool:
+        return self.ready()["status"] == "ok"
+
+
+@pytest.fixture
+def env(folder: Path, postgres: Postgres, redis: RedisServer) -> Iterator[dict[str, str]]:
+    shared = shared_env(database=postgres.url(), redis=redis.url, **PUBLIC_URL)
+    migrated = plaudit("migrate", data_dir=folder / "commands", env=shared)
+    assert migrated.returncode == 0, migrated.stderr
+    return shared
+
+
+def test_a_node_that_differs_is_not_ready_until_the_others_are_gone(folder: Path, env: dict[str, str]) -> None:
+    secret = {"PLAUDIT_SECRET_KEY": shared_env(database="", redis="")["PLAUDIT_SECRET_KEY"]}
+    address = {"PLAUDIT_PUBLIC_URL": "https://other.example"}
+    with ExitStack() as others:
+        others.enter_context(first := Web(folder / "first", env))
+        eventually(first.is_ready)
+        others.enter_context(same := Web(folder / "same", env))
+        eventually(same.is_ready)
+        moved = others.enter_context(Web(folder / "moved", env | address))
+        different = Web(folder / "different", env | secret)
+        with different:
+            assert "PLAUDIT_PUBLIC_URL" in moved.ready()["checks"]["settings"]
+            assert "PLAUDIT_SECRET_KEY" in different.ready()["checks"]["settings"]
+            answer = requests.get(f"{different.url}/api/v1/spaces", timeout=5)
+            assert (answer.status_code, answer.json()["code"]) == (503, "settings_differ")
+            assert first.is_ready()
+            assert same.is_ready()
+            others.close()
+            eventually(different.is_ready)
