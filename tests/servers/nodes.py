@@ -182,10 +182,10 @@ class Traffic:
             except requests.RequestException as error:
                 outcome = type(error).__name__
             with self._lock:
-                self.acknowledged[kind] += outcome == "ok"
-                self.refused[outcome] += outcome != "ok"
-            if outcome == "ok":
-                return
+                if outcome == "ok":
+                    self.acknowledged[kind] += 1
+                    return
+                self.refused[outcome] += 1
             time.sleep(0.05)
 
 

@@ -33,7 +33,7 @@ def pair(tmp_path: Path, folder: Path, redis: RedisServer) -> Iterator[Pair]:
         Postgres(own / "primary") as primary,
         Postgres(own / "standby", copied_from=primary) as standby,
     ):
-        both = f"postgresql://plaudit@/plaudit?host=127.0.0.1:{primary.port}&host=127.0.0.1:{standby.port}&target_session_attrs=read-write"
+        both = primary.url().replace("/plaudit", f",127.0.0.1:{standby.port}/plaudit")
         env = shared_env(database=both, redis=redis.url)
         with Node(own / "node", env, "--demo", "--no-traffic") as node:
             client = Client(node.url, node.ready)
@@ -44,9 +44,9 @@ def pair(tmp_path: Path, folder: Path, redis: RedisServer) -> Iterator[Pair]:
 def test_a_synchronous_standby_has_all_that_was_acknowledged_once(pair: Pair) -> None:
     pair.primary.set("synchronous_standby_names", "*")
     with Traffic(pair.client) as traffic:
-        traffic.wait_for(300)
+        traffic.wait_for(150)
         pair.fail_over()
-        traffic.wait_for(300)
+        traffic.wait_for(150)
     assert counted(pair.standby) == traffic.acknowledged
     eventually(pair.node.boards_are_right, every_s=0.5)
 
