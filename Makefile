@@ -19,10 +19,10 @@ JS_FORMAT := --no-config --quiet --line-width 120
 JS_RULES := --no-config --quiet --rules-exclude=no-window,no-window-prefix --rules-include=eqeqeq,guard-for-in,no-eval,no-throw-literal
 
 .DEFAULT_GOAL := help
-.PHONY: help up test quick lint format bench loadtest lock clean
+.PHONY: help up test test-servers quick lint format bench loadtest lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 up: $(RUNTIME) ## Run the whole service with a demo tenant (Ctrl-C stops it); ARGS="--port 9000" passes options on
 	@$(BIN)/plaudit up --demo $(ARGS)
@@ -30,6 +30,14 @@ up: $(RUNTIME) ## Run the whole service with a demo tenant (Ctrl-C stops it); AR
 test: $(DEV) ## Lint, type-check and run every test on real, local servers
 	@$(MAKE) --no-print-directory --jobs=2 lint $(COMPILED)
 	@$(BIN)/pytest $(PARALLEL) $(ARGS)
+
+# The servers of each run are started by tests/servers, from Debian's packages: .ci/run installs them.
+SUITES := tests/app/api tests/analytics/boards -m "not processes and not long"
+ON_SERVERS := env -u DATABASE_URL -u REDIS_URL $(BIN)/pytest --dist loadscope --no-loadscope-reorder $(ARGS)
+test-servers: $(DEV) ## Test several nodes, failover, PgBouncer and Redis Cluster, with Debian's servers
+	@$(ON_SERVERS) -n 4 --servers=pgbouncer $(SUITES)
+	@$(ON_SERVERS) -n 4 --servers=redis-cluster $(SUITES)
+	@$(ON_SERVERS) -n 3 tests/servers
 
 quick: $(DEV) ## Lint, type-check and run the tests that start neither Plaudit's processes nor a browser
 	@$(MAKE) --no-print-directory --jobs=2 lint $(COMPILED)

@@ -57,7 +57,7 @@ def cron_leaders(site: Site) -> list[psutil.Process]:
         "SELECT client_port FROM pg_stat_activity JOIN pg_locks USING (pid)"
         " WHERE application_name = 'plaudit cron' AND locktype = 'advisory' AND granted"
     )
-    crons = [node.processes()["cron"] for node in site.nodes]
+    crons = [cron for node in site.nodes if (cron := node.processes().get("cron"))]
     return [cron for cron in crons for each in cron.net_connections() if (each.laddr.port,) in ports]
 
 
