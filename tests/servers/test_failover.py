@@ -33,7 +33,7 @@ def pair(tmp_path: Path, folder: Path, redis: RedisServer) -> Iterator[Pair]:
         Postgres(own / "primary") as primary,
         Postgres(own / "standby", copied_from=primary) as standby,
     ):
-        both = primary.url().replace("/plaudit", f",127.0.0.1:{standby.port}/plaudit")
+        both = f"postgresql://plaudit@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/plaudit"
         env = shared_env(database=both, redis=redis.url)
         with Node(own / "node", env, "--demo", "--no-traffic") as node:
             client = Client(node.url, node.ready)
