@@ -120,6 +120,10 @@ class Client:
         found: dict[str, Any] = answer.json()
         return found
 
+    def values(self, **board: Any) -> dict[str, int]:
+        """The value of each page on a board."""
+        return {row["page"]["external_id"]: row["value"] for row in self.board(**board)["items"]}
+
     def follow(self, url: str | None = None, **board: Any) -> Socket:
         """A socket that follows a board, at this address or another node's."""
         ticket = self("POST", "/api/v1/live/tickets").json()["ticket"]
