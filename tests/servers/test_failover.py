@@ -21,6 +21,13 @@ class Pair:
     node: Node
     client: Client
 
+    def cut_off_standby(self) -> None:
+        """From here on it gets nothing. Until here it has everything."""
+        ((position,),) = self.primary.execute("SELECT pg_current_wal_lsn()")
+        eventually(lambda: self.standby.execute(f"SELECT 1 WHERE pg_last_wal_replay_lsn() >= '{position}'"))
+        self.standby.set("primary_conninfo", "")
+        eventually(lambda: not self.standby.execute("SELECT 1 FROM pg_stat_wal_receiver"))
+
     def fail_over(self) -> None:
         self.primary.kill()
         self.standby.promote()
@@ -57,8 +64,7 @@ def test_boards_forget_what_an_asynchronous_standby_never_got(pair: Pair) -> Non
     """Numbers equal PostgreSQL again within 60 s, and whoever followed a board hears of it: versions do not go back."""
     assert pair.client("PUT", "/api/v1/pages/p1/likes/ann").ok
     eventually(lambda: pair.client.values() == {"p1": 1})
-    pair.standby.set("primary_conninfo", "")  # from here on it gets nothing
-    eventually(lambda: not pair.standby.execute("SELECT FROM pg_stat_wal_receiver"))
+    pair.cut_off_standby()
     for number in range(20):
         assert pair.client("PUT", f"/api/v1/pages/p2/likes/lost{number}").ok
     socket = pair.client.follow(url=f"http://127.0.0.1:{pair.node.live_port}", top=3)

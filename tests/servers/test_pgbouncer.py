@@ -71,7 +71,7 @@ def test_a_worker_with_one_connection_does_all_of_its_work(site: Site, redis: Re
     eventually(lambda: "p2" in site.client.values())
     with redis.client() as queue:  # what cron does every minute
         Queue(QUEUE, connection=queue, serializer=JSONSerializer).enqueue("workers.jobs.refresh_snapshots")
-    eventually(lambda: site.postgres.execute("SELECT FROM leaderboard_snapshots LIMIT 1", database="plaudit"))
+    eventually(lambda: site.postgres.execute("SELECT 1 FROM leaderboard_snapshots LIMIT 1", database="plaudit"))
     through_one = site.node.env | {"DATABASE_URL": site.bouncer.url(ONE_CONNECTION)}
     for command in ("rebuild", "check"):
         done = plaudit(command, data_dir=site.node.data_dir, env=through_one)
