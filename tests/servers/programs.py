@@ -40,7 +40,9 @@ def find(name: str) -> str:
 
 
 def _missing(why: str) -> NoReturn:
-    pytest.fail(why) if os.environ.get("CI") == "true" else pytest.skip(why)
+    if os.environ.get("CI") == "true":
+        pytest.fail(why)
+    pytest.skip(why)
 
 
 def unprivileged() -> User | None:

@@ -37,6 +37,7 @@ class Proxy(Server):
         return [self.program, "-c", str(config), "-e", f"{LOG_FOLDER}/nginx-start.log"]
 
     def _documented(self) -> str:
+        sample: str
         (sample,) = re.findall(r"```nginx\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
         for said, meant in {
             "server 127.0.0.1:8000;": " ".join(f"server 127.0.0.1:{web};" for web, _ in self.nodes),

@@ -79,7 +79,7 @@ def test_a_read_only_server_is_said_to_be_and_writes_are_refused_until_it_is_not
     site.postgres.set("default_transaction_read_only", "on")
     try:
         for node in site.nodes:
-            ready = eventually(lambda node=node: unready(node))
+            ready = eventually(partial(unready, node))
             assert "read-only" in ready["checks"]["database"]
         calls = {"/api/v1/pages/p1/views": {}, "/api/v1/events": {"events": [{"type": "view", "page": "p1"}]}}
         for path, body in calls.items():
@@ -90,8 +90,12 @@ def test_a_read_only_server_is_said_to_be_and_writes_are_refused_until_it_is_not
     finally:
         site.postgres.set("default_transaction_read_only", "off")
     for node in site.nodes:
-        eventually(lambda node=node: node.get("/health/ready").ok)
+        eventually(partial(is_ready, node))
     eventually(lambda: site.client("POST", "/api/v1/pages/p1/views").status_code == 202)
+
+
+def is_ready(node: Node) -> bool:
+    return node.get("/health/ready").ok
 
 
 def unready(node: Node) -> dict[str, dict[str, str]] | None:

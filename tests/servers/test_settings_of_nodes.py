@@ -1,6 +1,5 @@
 """Nodes that share their servers must share their secret and their public address; one that differs is not ready."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,11 @@ class Web(Process):
         return found
 
     def is_ready(self) -> bool:
-        return self.ready()["status"] == "ok"
+        return bool(self.ready()["status"] == "ok")
 
 
 @pytest.fixture
-def env(folder: Path, postgres: Postgres, redis: RedisServer) -> Iterator[dict[str, str]]:
+def env(folder: Path, postgres: Postgres, redis: RedisServer) -> dict[str, str]:
     shared = shared_env(database=postgres.url(), redis=redis.url, **PUBLIC_URL)
     migrated = plaudit("migrate", data_dir=folder / "commands", env=shared)
     assert migrated.returncode == 0, migrated.stderr
