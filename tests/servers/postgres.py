@@ -1,5 +1,6 @@
 """Debian's PostgreSQL for tests: 15 in Debian 12, the oldest that Plaudit supports. With standbys, and PgBouncer."""
 
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import psycopg
 
 from tests.servers.programs import Server, find, launch
+from tests.service import ROOT
 
 OWNER = "plaudit"
 # PgBouncer's name of the same database, with a pool of one connection.
@@ -90,25 +92,24 @@ class PgBouncer(Server):
         super().__init__(folder)
         self.program = find("pgbouncer")
         (folder / "users.txt").write_text(f'"{OWNER}" ""\n')
-        (folder / "pgbouncer.ini").write_text(f"""
-            [databases]
-            {ONE_CONNECTION} = host=127.0.0.1 port={server.port} dbname={OWNER} pool_size=1
-            * = host=127.0.0.1 port={server.port}
-            [pgbouncer]
-            listen_addr = 127.0.0.1
-            listen_port = {self.port}
-            unix_socket_dir =
-            auth_type = trust
-            auth_file = {folder}/users.txt
-            pool_mode = transaction
-            default_pool_size = {pool_size}
-            max_client_conn = 1000
-            query_wait_timeout = 5
-            server_login_retry = 1
-            server_connect_timeout = 2
-        """)
+        (folder / "pgbouncer.ini").write_text(self._config(server, pool_size))
         for file in folder.iterdir():
             self.hand_over(file)
+
+    def _config(self, server: Postgres, pool_size: int) -> str:
+        """The documented file, with the addresses and the pool of this test, and nobody needs a password."""
+        sample: str
+        (sample,) = re.findall(r"```ini\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
+        address = f"host=127.0.0.1 port={server.port}"
+        for said, meant in {
+            "plaudit = host=10.0.0.5 port=5432 dbname=plaudit": f"* = {address}\n"
+            f"{ONE_CONNECTION} = {address} dbname={OWNER} pool_size=1",
+            "default_pool_size = 20": f"default_pool_size = {pool_size}",
+        }.items():
+            assert said in sample
+            sample = sample.replace(said, meant)
+        users = f"auth_type = trust\nauth_file = {self.folder}/users.txt"
+        return f"{sample}\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n{users}\n"
 
     def command(self) -> list[str]:
         return [self.program, str(self.folder / "pgbouncer.ini")]
