@@ -11,9 +11,9 @@ from sqlalchemy.exc import OperationalError
 
 from analytics.ingest.visitors import BROWSER_DAYS, NAMED_DAYS
 from analytics.windows import LONGEST
-from tenants import registry
+from tenants import across
 from tenants import settings as tenant_settings
-from tenants.db import Tx, owner_tx, platform_tx, tenant_tx
+from tenants.db import Tx, owner_tx, tenant_tx
 
 MONTHS_AHEAD = 2
 MAX_ROWS_PER_CHUNK = 10_000
@@ -26,8 +26,7 @@ def keep_months(*, now: datetime) -> None:
 
     Safe to run at once: `make_month_of_actions` locks until the commit, so the second finds what the first has done.
     """
-    with platform_tx() as tx:
-        tenant_ids = [tenant.id for tenant in registry.live(tx)]
+    tenant_ids = across.live_tenants()
     longest = tenant_settings.Retention().action_events_days
     for tenant_id in tenant_ids:
         with tenant_tx(tenant_id) as tx:
@@ -44,8 +43,7 @@ def keep_months(*, now: datetime) -> None:
 def purge_history(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
     """Delete each tenant's rows past their retention, a chunk and a commit at a time."""
     deadline = time.monotonic() + within_s
-    with platform_tx() as tx:
-        tenant_ids = [tenant.id for tenant in registry.live(tx)]
+    tenant_ids = across.live_tenants()
     purged: Counter[str] = Counter()
     for tenant_id in tenant_ids:
         try:
@@ -116,7 +114,7 @@ def _purge_visitors(table: str, who: str, condition: str = "true") -> TextClause
             WHERE v.tenant_id = :tenant AND v.page_id = old.page_id AND v.day = old.day AND v.{who} = old.{who}
             RETURNING 1
         )
-        SELECT count(*) FROM deleted
+        SELECT count(*) FROM tenants t CROSS JOIN deleted WHERE t.id = :tenant
     """)  # noqa: S608  names from the table below
 
 
@@ -126,13 +124,13 @@ _PURGES = {
         WITH deleted AS (DELETE FROM seen_events WHERE tenant_id = :tenant AND event_key IN (
             SELECT event_key FROM seen_events WHERE tenant_id = :tenant AND seen_on < CAST(:before AS date)
             LIMIT :limit FOR UPDATE SKIP LOCKED) RETURNING 1)
-        SELECT count(*) FROM deleted
+        SELECT count(*) FROM tenants t CROSS JOIN deleted WHERE t.id = :tenant
     """),
     "action_events": text("""
         WITH deleted AS (DELETE FROM action_events WHERE tenant_id = :tenant AND (received_at, id) IN (
             SELECT received_at, id FROM action_events
             WHERE tenant_id = :tenant AND received_at < :before LIMIT :limit FOR UPDATE SKIP LOCKED) RETURNING 1)
-        SELECT count(*) FROM deleted
+        SELECT count(*) FROM tenants t CROSS JOIN deleted WHERE t.id = :tenant
     """),
     # Their views and visitors stay in the page's totals of all time.
     "page_views_hour": text("""
@@ -154,7 +152,7 @@ _PURGES = {
             FROM (SELECT page_id, sum(views) AS views, sum(visitors) AS visitors FROM deleted GROUP BY page_id) g
             WHERE c.tenant_id = :tenant AND c.page_id = g.page_id
         )
-        SELECT count(*) FROM deleted
+        SELECT count(*) FROM tenants t CROSS JOIN deleted WHERE t.id = :tenant
     """),
     "user_points_hour": text("""
         WITH old AS MATERIALIZED (
@@ -167,7 +165,7 @@ _PURGES = {
             WHERE b.tenant_id = :tenant AND b.user_id = old.user_id AND b.account = old.account
               AND b.bucket_hour = old.bucket_hour RETURNING 1
         )
-        SELECT count(*) FROM deleted
+        SELECT count(*) FROM tenants t CROSS JOIN deleted WHERE t.id = :tenant
     """),
     # Likes that were taken back: an event older than that is not accepted any more.
     "page_likes": text("""
@@ -178,7 +176,7 @@ _PURGES = {
             DELETE FROM page_likes l USING old
             WHERE l.tenant_id = :tenant AND l.page_id = old.page_id AND l.user_id = old.user_id RETURNING 1
         )
-        SELECT count(*) FROM deleted
+        SELECT count(*) FROM tenants t CROSS JOIN deleted WHERE t.id = :tenant
     """),
     "page_visitors": _purge_visitors("page_visitors", "visitor", "NOT is_named"),
     "named_visitors": _purge_visitors("page_visitors", "visitor", "is_named"),

@@ -49,9 +49,11 @@ def mark_selected_stale(tx: Tx, kind: Kind, select: str, parameters: Mapping[str
     """The same for the members that a query selects, without a wake-up: for whoever projects them next itself."""
     tx.run(
         text(f"""
-            INSERT INTO outbox (tenant_id, kind, member)
-            SELECT t.id, CAST(:kind AS text), s.member FROM tenants t CROSS JOIN ({select}) s(member)
-            WHERE t.id = :tenant
+            WITH marked AS (
+                INSERT INTO outbox (tenant_id, kind, member)
+                SELECT CAST(:tenant AS text), CAST(:kind AS text), s.member FROM ({select}) s(member) RETURNING 1
+            )
+            SELECT count(*) FROM tenants t CROSS JOIN marked WHERE t.id = :tenant
         """),  # noqa: S608  the callers' constants
         {"tenant": tx.tenant, "kind": kind.value, **parameters},
     )

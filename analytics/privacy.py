@@ -1,8 +1,8 @@
 """Exporting and erasing all data of a user.
 
 Erasing blanks every personal field and deletes their likes. The ledger stays, under an id that no longer identifies
-anybody, so that it still adds up. Answers stored for `Idempotency-Key` are redacted after the commit: see
-`analytics.redaction`.
+anybody, so that it still adds up. What the audit and the answers stored for `Idempotency-Key` say of them is removed
+after the commit: see `analytics.redaction`.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import delete, select, text, update
+from sqlalchemy import delete, func, select, text, update
 
 from analytics import counters, outbox, redaction
 from analytics.ingest import likes, visitors
@@ -108,18 +108,19 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     ended = sessions.delete_all(tx, user.id)
     tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user.id))
     redaction.mark(tx, user.id, now=now)
+    audited = tx.scalar(select(func.count()).select_from(ActionEvent).where(ActionEvent.user_id == user.id)) or 0
     dismissed = {"state": State.DISMISSED.value, "resolved_at": now, "resolved_by": "erasure"}
     tx.execute(update(Flag).where(Flag.user_id == user.id, Flag.resolved_at.is_(None)).values(**dismissed))
     tx.execute(update(Flag).where(Flag.user_id == user.id).values(note=None))
     blank: dict[str, Any] = {
         **dict.fromkeys(PERSONAL),
         "stored_segments": [],
+        "profile_changed_at": None,
         "email_verified": False,
         "role": "member",
         "suspended_until": None,
     }
     tx.execute(update(User).where(User.id == user.id).values(**blank, erased_at=now, updated_at=now))
-    blanked = tx.scalar(text("SELECT blank_audit(:user)"), {"user": user.id})
     outbox.mark_stale(tx, Kind.USER, [str(user.id)])
     return Erased(
         user.id,
@@ -128,7 +129,7 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
         sessions=ended,
         pages_owned=len(owned),
         quests=quests,
-        audit_rows=int(blanked or 0),
+        audit_rows=audited,
     )
 
 

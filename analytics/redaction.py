@@ -1,7 +1,8 @@
-"""Removing an erased user from the answers that are stored for `Idempotency-Key`.
+"""Removing an erased user from the audit, and from the answers that are stored for `Idempotency-Key`.
 
 The erasure's own transaction only inserts a pending redaction (`mark`): reading every stored answer while the user's
-counters are locked would block others. After its commit the answers are redacted in steps (`redact`), each a short
+counters are locked would block others, and the audit, which the service may not change, is blanked by a function of the
+owner in a transaction of its own. After the commit comes the audit, then the answers in steps (`redact`), each a short
 transaction of bounded rows and bytes that also moves the position. A scheduled job finishes what a crash left.
 
 An answer is redacted where it contains the user's id. The keys stay, so that nothing is done twice.
@@ -18,7 +19,10 @@ from sqlalchemy import Uuid, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, DeletedWithTenant, Tx, platform_tx, tenant_tx
+from tenants import across
+from tenants.across import OF_ONE
+from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
+from tenants.group_tx import call_definer
 from tenants.idempotency import MAX_KEPT_BYTES, IdempotencyKey
 
 MAX_ROWS_PER_STEP = 200
@@ -72,6 +76,7 @@ def begin(tenant_id: str, user_id: UUID) -> None:
 def redact(tenant_id: str, user_id: UUID, *, within_s: float) -> None:
     """Step by step, until nothing is left or time is up. Safe to run twice, or at once."""
     deadline = time.monotonic() + within_s
+    call_definer(tenant_id, "SELECT blank_audit(%s)", [user_id])
     while step(tenant_id, user_id) and time.monotonic() < deadline:
         pass
 
@@ -101,11 +106,7 @@ def step(tenant_id: str, user_id: UUID) -> bool:
 
 def pending() -> list[tuple[str, UUID]]:
     """The pending redactions of all tenants (tenant, user), oldest first."""
-    with platform_tx() as tx:
-        rows = tx.execute(
-            select(PendingRedaction.tenant_id, PendingRedaction.user_id).order_by(PendingRedaction.erased_at)
-        )
-        return [(row.tenant_id, row.user_id) for row in rows]
+    return [(row.tenant_id, row.user_id) for row in across.read(_PENDING)]
 
 
 def _redact_answer(tx: Tx, request: str, user_id: str, *, is_large: bool) -> None:
@@ -142,6 +143,10 @@ def _blank(value: Any) -> Any:
     return [] if isinstance(value, list) else None
 
 
+_PENDING = text(f"""
+    SELECT p.tenant_id, p.user_id FROM tenants t JOIN pending_redactions p ON p.tenant_id = t.id
+    WHERE {OF_ONE} ORDER BY p.erased_at
+""")  # noqa: S608  our own names
 _NEXT = text("""
     SELECT request, octet_length(body) AS size, position(convert_to(:user, 'UTF8') IN body) > 0 AS has_user
     FROM idempotency_keys WHERE tenant_id = :tenant AND request > :after ORDER BY request LIMIT :limit

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.engine import make_url
 
+from migrations import distribution
+from migrations.distribution import ADVISORY_LOCK
 from migrations.head import head_revision
 from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
 from tenants.errors import Conflict
@@ -15,8 +17,6 @@ from tenants.errors import Conflict
 if TYPE_CHECKING:  # imported when there is something to migrate: every start asks
     from alembic.config import Config
 
-# Any number, the same in every release: the process that has this lock migrates.
-ADVISORY_LOCK = 7_526_103_841
 LOCK_TIMEOUT = "10s"
 
 
@@ -43,6 +43,9 @@ def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "
                 _upgrade(connection, wanted if before is None else "+1")
             revisions += [before, current_revision(connection)]
             _finish(connection, service_url)
+            is_distributed = distribution.is_distributed(connection)
+    if is_distributed:
+        distribution.distribute_all(engine)
     return revisions[0], revisions[-1] or wanted
 
 

@@ -95,6 +95,19 @@ def first_rows(driver: Driver, answers: Sequence[PGresult]) -> list[Any]:
     return [next(iter(rows), None) for rows in rows_of_calls(driver, answers)]
 
 
+def call_definer(tenant_id: str, statement: str, parameters: Sequence[Any]) -> Any:
+    """Call a function that runs as the owner (SECURITY DEFINER) in a tenant, alone in its transaction; returns its row.
+
+    The role is set by set_config(), which Citus does not forward: there too the function's statements run as the owner.
+    Alone, since rows that one role has changed in a transaction cannot be changed by another one in it.
+    """
+    as_service = pipelines.bound("SELECT set_config('role', %s, true)", [SERVICE_ROLE])
+    opening = (as_service, *set_role(SERVICE_ROLE)[1:], set_tenant(tenant_id))
+    with _driver() as driver:
+        answers = pipelines.run(driver, (BEGIN, *opening, pipelines.bound(statement, parameters), COMMIT))
+        return next(iter(pipelines.rows(driver, answers[-2])), None)
+
+
 def read_one(tenant_id: str, statement: str, parameters: Sequence[Any]) -> Any:
     """The only row that a statement on a tenant's rows returns, or None: in one round trip, for busy reads.
 

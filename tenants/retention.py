@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
+from tenants import across
 from tenants.db import Tx, owner_tx
 
 
@@ -55,11 +56,11 @@ def purge_expired(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
 
 def _owners(table: str, kept: Kept, before: datetime) -> Sequence[str]:
     """The tenants that have expired rows."""
-    with owner_tx() as tx:
-        return tx.scalars(
-            text(f"SELECT DISTINCT tenant_id FROM {table} WHERE {kept.column} < :before ORDER BY tenant_id"),  # noqa: S608  names from the table above
-            {"before": before},
-        ).all()
+    found = text(f"""
+        SELECT DISTINCT tenant_id FROM {table} WHERE {kept.column} < :before
+        AND (CAST(:tenant AS text) IS NULL OR tenant_id = CAST(:tenant AS text)) ORDER BY tenant_id
+    """)  # noqa: S608  names from the table above
+    return [row.tenant_id for row in across.read(found, {"before": before}, tx=owner_tx)]
 
 
 def _purge(tx: Tx, table: str, kept: Kept, tenant_id: str | None, before: datetime) -> int:

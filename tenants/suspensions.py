@@ -10,6 +10,8 @@ from uuid import UUID
 
 from sqlalchemy import text
 
+from tenants import across
+from tenants.across import OF_ONE
 from tenants.db import Tx, owner_tx
 from tenants.errors import Forbidden, Invalid
 
@@ -69,8 +71,7 @@ def columns(
 
 def tenants_with_due(*, now: datetime) -> list[str]:
     """The tenants with suspensions past their end."""
-    with owner_tx() as tx:
-        return list(tx.scalars(_TENANTS_WITH_DUE, {"now": now}))
+    return [row.id for row in across.read(_TENANTS_WITH_DUE, {"now": now}, tx=owner_tx)]
 
 
 def end_due(tx: Tx, *, now: datetime) -> list[UUID]:
@@ -78,7 +79,10 @@ def end_due(tx: Tx, *, now: datetime) -> list[UUID]:
     return [row.id for row in tx.run(_END_DUE, {"tenant": tx.tenant, "now": now, "limit": MAX_PER_STEP})]
 
 
-_TENANTS_WITH_DUE = text("SELECT DISTINCT tenant_id FROM users WHERE suspended_until <= :now ORDER BY tenant_id")
+_TENANTS_WITH_DUE = text(f"""
+    SELECT DISTINCT t.id FROM tenants t JOIN users u ON u.tenant_id = t.id
+    WHERE u.suspended_until <= :now AND {OF_ONE} ORDER BY t.id
+""")  # noqa: S608  our own names
 _END_DUE = text("""
     WITH due AS MATERIALIZED (
         SELECT id FROM users WHERE tenant_id = :tenant AND suspended_until <= :now

@@ -1,4 +1,4 @@
-"""Real servers for every test: local ones, or those that DATABASE_URL and REDIS_URL name."""
+"""Real servers for every test: local ones, or those that DATABASE_URL and REDIS_URL name (PLAUDIT_TEST_CITUS_URL)."""
 
 import contextlib
 import gc
@@ -38,7 +38,7 @@ from tenants import redis as tenants_redis
 from tenants.db import owner_tx, utcnow
 from tenants.engines import make_engine
 from tenants.redis_cluster import GuardedCluster
-from tests import recorded_sql, secrets_seen
+from tests import citus, recorded_sql, secrets_seen
 from tests.contract import conformity
 from tests.secrets_seen import LOG_FOLDER, LOGS
 from tests.servers import suites
@@ -217,7 +217,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Addresses]:
         with reachable_folder() as folder, suites.SERVERS[kind](folder) as addresses:
             yield addresses
         return
-    database_url, redis_url = os.environ.pop("DATABASE_URL", None), os.environ.pop("REDIS_URL", None)
+    database_url, redis_url = os.environ.pop("DATABASE_URL", citus.URL), os.environ.pop("REDIS_URL", None)
     if database_url and redis_url:
         yield Addresses(database_url, "", redis_url)
         return
@@ -251,6 +251,11 @@ def addresses(servers: Addresses) -> Iterator[Addresses]:
 def fresh_database(servers: Addresses) -> Iterator[Addresses]:
     """The servers' addresses with a migrated database of its own, empty and dropped at the end of the block."""
     name = f"plaudit_test_{secrets.token_hex(6)}"
+    if servers.database_url == citus.URL:
+        with citus.new_database(name) as url:
+            citus.distribute(url)
+            yield replace(servers, database_url=url)
+        return
     # The prepared server has an empty, migrated database to copy; a configured one may not.
     template = " TEMPLATE plaudit" if servers.service_database_url else ""
     with psycopg.connect(servers.database_url, autocommit=True) as server:

@@ -77,7 +77,7 @@ def user_of(
 def let_suspension_end(tenant: str, user_id: str) -> None:
     """As if the time of a user's suspension had passed; nobody has done anything about it."""
     with tenant_tx(tenant) as tx:
-        past = "suspended_at - interval '1 minute'"
+        past = "(suspended_at AT TIME ZONE 'UTC' - interval '1 minute') AT TIME ZONE 'UTC'"
         moved = text(f"UPDATE users SET suspended_until = {past} WHERE tenant_id = :tenant AND id = :user")
         tx.execute(moved, {"tenant": tenant, "user": user_id})
 

@@ -26,6 +26,10 @@ _NOT_AN_ALIAS = {
 # What stands for the tenant: a parameter, a variable of a function, or a value that is written out.
 _VALUE = re.compile(r"[:$%']|_tenant$")
 
+_VOLATILE = {"clock_timestamp", "random", "gen_random_uuid", "nextval"}
+# The tables whose rows get a number.
+NUMBERED = {"outbox", "pages", "score_ledger"}
+
 Tokens = tuple["str | Tokens", ...]
 
 
@@ -54,7 +58,15 @@ def broken_rules(sql: str, tables: Collection[str]) -> list[str]:
 def broken_rules_of_one(tokens: Tokens, tables: Collection[str]) -> list[str]:
     """What a statement breaks."""
     said = [f"{table}: no tenant_id" for table in unbound(tokens, tables)]
-    said += ["INSERT … SELECT" for words in inserted_by_select(tokens) if not is_pushed_down(words)]
+    for words in inserted_by_select(tokens):
+        said += [] if is_pushed_down(words) else ["INSERT … SELECT"]
+        said += ["a drawn number in INSERT … SELECT"] if draws_number(words) else []
+        said += ["RETURNING without an alias"] if lacks_alias(words) else []
+    if reads_parts_only(tokens, tables):
+        said.append("SELECT from parts of the statement only")
+    changes = [query for query in _queries(tokens) if _is_change(query) and any(references(query, tables))]
+    if any(_VOLATILE & {*_own_words(query)} for query in changes):
+        said.append("a volatile function in a change")
     if any(word.rpartition(".")[2] == "ctid" for query in _queries(tokens) for word in _own_words(query)):
         said.append("ctid")
     return said
@@ -114,6 +126,33 @@ def is_pushed_down(words: list[str]) -> bool:
     """Whether it joins the tenant's row, so that a node can run it where the tenant's rows are; or returns rows."""
     joined = " ".join(words)
     return "RETURNING" in words or re.search(r"FROM tenants t CROSS JOIN .*\bt\.id = [:$%'_]", joined) is not None
+
+
+def draws_number(words: list[str]) -> bool:
+    """Whether each row gets a number of the table's sequence, which no node can draw for another: with RETURNING the
+    coordinator inserts the rows. A column list with `id` says that the numbers are there."""
+    inserted = words[words.index("INTO") + 1].removeprefix("public.")
+    return inserted in NUMBERED and "RETURNING" not in words and "OVERRIDING" not in words
+
+
+def lacks_alias(words: list[str]) -> bool:
+    """Whether it returns columns of a table that has no alias: pushed down, Citus names the table wrongly."""
+    returned = words[words.index("RETURNING") + 1 :] if "RETURNING" in words else ["1"]
+    is_joined = re.search(r"FROM tenants t CROSS JOIN", " ".join(words)) is not None
+    return is_joined and returned[0] != "1" and words[words.index("INTO") + 2] != "AS"
+
+
+def reads_parts_only(tokens: Tokens, tables: Collection[str]) -> bool:
+    """Whether it ends with a SELECT from what its parts have changed, and from no table: any node could run that."""
+    has_changes = any(isinstance(token, tuple) and _is_change(token) for token in tokens)
+    last = max((place for place, token in enumerate(tokens) if token in _QUERIES), default=0)
+    if tokens[0] != "WITH" or not has_changes or tokens[last] != "SELECT":
+        return False
+    return not any(True for _ in references(tokens[last:], {*tables, "tenants"}))
+
+
+def _is_change(tokens: Tokens) -> bool:
+    return bool(tokens) and tokens[0] in {"INSERT", "UPDATE", "DELETE"}
 
 
 def _words(sql: str) -> Iterator[str]:

@@ -14,8 +14,8 @@ from analytics.ingest import page_addresses
 from analytics.locks import Busy
 from analytics.quests import expiring, rewards
 from app.settings import Settings
-from tenants import registry, retention, signing, suspensions
-from tenants.db import owner_tx, platform_tx, utcnow
+from tenants import across, registry, retention, signing, suspensions
+from tenants.db import owner_tx, utcnow
 from tenants.redis import RedisUnavailable, queue
 
 MAX_REDACT_S = 60.0
@@ -89,9 +89,7 @@ def retry_rewards() -> None:
 
 def purge_deleted_tenants() -> None:
     """Remove the rows of tenants that were deleted."""
-    with owner_tx() as tx:
-        marked = registry.deleted(tx)
-    for tenant_id in marked:
+    for tenant_id in across.deleted_tenants():
         with _isolated(tenant_id), contextlib.suppress(Busy):
             projection.retire(tenant_id, now=utcnow())
             with owner_tx() as tx:
@@ -125,9 +123,7 @@ def redact_kept_answers() -> None:
 
 def fill_page_addresses() -> None:
     """Fill in the addresses of pages that an older release wrote."""
-    with platform_tx() as tx:
-        tenant_ids = [tenant.id for tenant in registry.live(tx)]
-    for tenant_id in tenant_ids:
+    for tenant_id in across.live_tenants():
         with _isolated(tenant_id):
             filled = page_addresses.fill(tenant_id, within_s=MAX_FILL_S)
             if filled:

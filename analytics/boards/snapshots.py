@@ -25,7 +25,7 @@ from analytics.boards.rows import Listing, Position, Row, Source, row_of
 from analytics.locks import Busy, lock_boards, try_lock_boards
 from analytics.metrics import METRICS
 from analytics.windows import WINDOWS
-from tenants import registry
+from tenants import across
 from tenants import settings as tenant_settings
 from tenants.db import Base, TenantOwned, Tx, platform_tx, tenant_tx
 from tenants.errors import NotFound
@@ -143,8 +143,7 @@ def refresh_all(*, now: datetime) -> int:
     A tenant with very many boards gets no more than its time, and the others theirs: the rest follows in the next run.
     Of two runs at once each goes its own way through the tenants, and finds little to do where the other has been.
     """
-    with platform_tx() as tx:
-        tenant_ids = [ALL_TENANTS, *(tenant.id for tenant in registry.live(tx))]
+    tenant_ids = [ALL_TENANTS, *across.live_tenants()]
     random.shuffle(tenant_ids)
     taken, end = 0, time.monotonic() + MAX_RUN_S
     for tenant_id in tenant_ids:

@@ -9,7 +9,9 @@ what Redis has besides is deleted.
 from sqlalchemy import text
 
 from analytics.boards.names import ALL_TENANTS
-from tenants.db import Query, Tx
+from tenants import across
+from tenants.across import OF_ONE
+from tenants.db import Query, Tx, platform_tx
 
 # After a restore: no server.
 RESTORED = "restored"
@@ -26,10 +28,13 @@ def is_other(before: str | None, now: str | None) -> bool:
     return None not in {before, now} and before != now
 
 
-def owners_elsewhere(tx: Tx) -> list[str]:
+def owners_elsewhere() -> list[str]:
     """The tenants whose boards were last written on another server, across tenants; all tenants, for global boards."""
-    rows = tx.run(_ELSEWHERE, {"server": current(tx), "all": ALL_TENANTS})
-    return [row.owner for row in rows]
+    with platform_tx() as tx:
+        server = current(tx)
+        are_global = tx.run(_GLOBAL_ELSEWHERE, {"server": server})
+    found = [row.id for row in across.read(_ELSEWHERE, {"server": server})]
+    return [*([ALL_TENANTS] if are_global else []), *found]
 
 
 def of_global_boards(tx: Tx) -> str | None:
@@ -59,9 +64,8 @@ CURRENT: Query = (
     {},
 )
 
-_ELSEWHERE = text("""
-    SELECT p.tenant_id AS owner FROM projections p JOIN tenants t ON t.id = p.tenant_id
-    WHERE t.deleted_at IS NULL AND p.server <> :server
-    UNION ALL SELECT :all WHERE EXISTS (SELECT FROM global_boards WHERE server <> :server)
-    ORDER BY owner
-""")
+_GLOBAL_ELSEWHERE = text("SELECT server FROM global_boards WHERE server <> :server LIMIT 1")
+_ELSEWHERE = text(f"""
+    SELECT t.id FROM projections p JOIN tenants t ON t.id = p.tenant_id
+    WHERE t.deleted_at IS NULL AND p.server <> :server AND {OF_ONE} ORDER BY t.id
+""")  # noqa: S608  our own names

@@ -44,9 +44,7 @@ class Page(DeletedWithTenant, Base):
     __tablename__ = "pages"
     __table_args__ = (
         CheckConstraint("visibility IN ('private', 'public')", name="visibility"),
-        ForeignKeyConstraint(
-            ["tenant_id", "owner_id"], ["users.tenant_id", "users.id"], ondelete="SET NULL (owner_id)"
-        ),
+        ForeignKeyConstraint(["tenant_id", "owner_id"], ["users.tenant_id", "users.id"]),
         Index("uq_pages_external_id", "tenant_id", "external_id", unique=True),
         Index("ix_pages_space", "tenant_id", "space_key", "id"),
         Index("ix_pages_url", "tenant_id", "url"),

@@ -95,17 +95,18 @@ _TODAY = text("""
 # One statement: the quest, its tags, and its creator's count.
 _INSERT = text(f"""
     WITH quest AS (
-        INSERT INTO quests (tenant_id, id, status, version, round, creator_id, title, description, requirements, tags,
-                            reward_xp, reward_reputation, attestations_required, min_rating, created_at, updated_at,
-                            expires_at)
-        SELECT :tenant, :id, '{Status.OPEN}', 1, 1, :creator, :title, :description, CAST(:requirements AS text[]),
+        INSERT INTO quests AS n
+            (tenant_id, id, status, version, round, creator_id, title, description, requirements, tags, reward_xp,
+             reward_reputation, attestations_required, min_rating, created_at, updated_at, expires_at)
+        SELECT t.id, :id, '{Status.OPEN}', 1, 1, :creator, :title, :description, CAST(:requirements AS text[]),
                CAST(:tags AS text[]), :xp, :reputation, :required, :min_rating, m.now, m.now, :expires_at
-        FROM (SELECT clock_timestamp() AS now) m
+        FROM tenants t CROSS JOIN (SELECT statement_timestamp() AS now) m WHERE t.id = :tenant
         RETURNING id, creator_id, created_at
     ), tagged AS (
-        INSERT INTO quest_tags (tenant_id, quest_id, tag, created_at)
-        SELECT :tenant, q.id, t.tag, q.created_at FROM quest q CROSS JOIN unnest(CAST(:tags AS text[])) AS t(tag)
-        RETURNING tag
+        INSERT INTO quest_tags AS n (tenant_id, quest_id, tag, created_at)
+        SELECT t.id, q.id, w.tag, q.created_at
+        FROM tenants t CROSS JOIN quest q CROSS JOIN unnest(CAST(:tags AS text[])) AS w(tag)
+        WHERE t.id = :tenant RETURNING tag
     )
     UPDATE users u SET quests_created = u.quests_created + 1 FROM quest q
     WHERE u.tenant_id = :tenant AND u.id = q.creator_id

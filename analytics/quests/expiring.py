@@ -9,8 +9,11 @@ from sqlalchemy import text
 from analytics.quests import steps, topics
 from analytics.quests.people import JOB, Contended, Expected, WrongState
 from analytics.quests.states import EXPIRING, Status, Step
+from analytics.quests.tables import CHANGED_AT
+from tenants import across
 from tenants import settings as tenant_settings
-from tenants.db import Tx, platform_tx, tenant_tx
+from tenants.across import OF_ONE
+from tenants.db import Tx, tenant_tx
 from tenants.errors import Stale
 
 MAX_PER_STEP = 500
@@ -26,9 +29,8 @@ def expire(tenant_id: str, quest_id: UUID) -> None:
 
 def tenants_with_due(*, now: datetime) -> list[str]:
     """The tenants with quests past their time, or with claims that may be too old."""
-    with platform_tx() as tx:
-        oldest = now - timedelta(days=MIN_CLAIM_DAYS)
-        return list(tx.scalars(_TENANTS_WITH_DUE, {"now": now, "oldest": oldest}))
+    oldest = now - timedelta(days=MIN_CLAIM_DAYS)
+    return [row.id for row in across.read(_TENANTS_WITH_DUE, {"now": now, "oldest": oldest})]
 
 
 def end_due(tenant_id: str, *, now: datetime) -> tuple[int, int]:
@@ -67,20 +69,23 @@ def _expire(tx: Tx, quest_id: UUID | None = None) -> int:
 _STATES = ", ".join(f"'{status}'" for status in EXPIRING)
 _DUE = f"""
     SELECT id, status FROM quests
-    WHERE tenant_id = :tenant AND expires_at IS NOT NULL AND status IN ({_STATES}) AND expires_at <= clock_timestamp()
+    WHERE tenant_id = :tenant AND expires_at IS NOT NULL AND status IN ({_STATES})
+      AND expires_at <= statement_timestamp()
 """  # noqa: S608  our own names
 _EXPIRE = f"""
     WITH due AS (%s), expired AS (
-        UPDATE quests q SET status = '{Status.EXPIRED}', version = q.version + 1, updated_at = clock_timestamp()
+        UPDATE quests q SET status = '{Status.EXPIRED}', version = q.version + 1,
+            updated_at = {CHANGED_AT}
         FROM due WHERE q.tenant_id = :tenant AND q.id = due.id
         RETURNING q.tenant_id, q.id, q.version, due.status AS before, q.round, q.updated_at, q.creator_id,
                   q.performer_id
     ), recorded AS (
-        INSERT INTO quest_history (tenant_id, quest_id, version, step, status_before, status, round, by, at)
-        SELECT e.tenant_id, e.id, e.version, '{Step.EXPIRE}', e.before, '{Status.EXPIRED}', e.round, :by, e.updated_at
-        FROM expired e RETURNING quest_id
+        INSERT INTO quest_history AS h (tenant_id, quest_id, version, step, status_before, status, round, by, at)
+        SELECT t.id, e.id, e.version, '{Step.EXPIRE}', e.before, '{Status.EXPIRED}', e.round, :by, e.updated_at
+        FROM tenants t CROSS JOIN expired e WHERE t.id = :tenant RETURNING quest_id
     )
-    SELECT e.creator_id, e.performer_id FROM expired e JOIN recorded r ON r.quest_id = e.id
+    SELECT e.creator_id, e.performer_id FROM tenants t CROSS JOIN expired e JOIN recorded r ON r.quest_id = e.id
+    WHERE t.id = :tenant
 """  # noqa: S608  our own names
 # Many that nobody works on just now; or this one, however long somebody does.
 _EXPIRE_DUE = text(_EXPIRE % f"{_DUE} ORDER BY expires_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED")
@@ -90,8 +95,8 @@ _OLD_CLAIMS = text(f"""
     ORDER BY claimed_at LIMIT {MAX_PER_STEP}
 """)  # noqa: S608  our own names
 _TENANTS_WITH_DUE = text(f"""
-    SELECT tenant_id FROM quests
-    WHERE expires_at IS NOT NULL AND status IN ({_STATES}) AND expires_at <= :now
-    UNION SELECT tenant_id FROM quests WHERE status = 'CLAIMED' AND claimed_at <= :oldest
-    ORDER BY tenant_id
+    SELECT DISTINCT t.id FROM tenants t JOIN quests q ON q.tenant_id = t.id
+    WHERE (q.expires_at IS NOT NULL AND q.status IN ({_STATES}) AND q.expires_at <= :now
+           OR q.status = 'CLAIMED' AND q.claimed_at <= :oldest) AND {OF_ONE}
+    ORDER BY t.id
 """)  # noqa: S608  our own names

@@ -131,7 +131,7 @@ def lock(tx: Tx, user_ids: Iterable[UUID]) -> dict[UUID, LockedPerson]:
 
 
 _LOCK = text("""
-    SELECT id, suspended_at IS NOT NULL AND (suspended_until IS NULL OR suspended_until > clock_timestamp())
+    SELECT id, suspended_at IS NOT NULL AND (suspended_until IS NULL OR suspended_until > statement_timestamp())
                AS is_suspended,
            erased_at IS NOT NULL AS is_erased FROM users
     WHERE tenant_id = :tenant AND id = ANY(CAST(:users AS uuid[])) ORDER BY id FOR NO KEY UPDATE

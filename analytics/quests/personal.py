@@ -7,7 +7,7 @@ from sqlalchemy import or_, select, text, update
 
 from analytics.quests import topics
 from analytics.quests.states import Status
-from analytics.quests.tables import Attestation, FailedReward, Quest, QuestStep
+from analytics.quests.tables import CHANGED_AT, Attestation, FailedReward, Quest, QuestStep
 from tenants.db import Tx
 
 QUEST = """
@@ -64,17 +64,18 @@ def _ending(where: str, to: Status, step: str, also: str = "") -> Any:
         WITH due AS (
             SELECT id, status, performer_id FROM quests WHERE tenant_id = :tenant AND {where} FOR NO KEY UPDATE
         ), ended AS (
-            UPDATE quests q SET status = '{to}', version = q.version + 1, updated_at = clock_timestamp(){also}
+            UPDATE quests q SET status = '{to}', version = q.version + 1, updated_at = {CHANGED_AT}{also}
             FROM due WHERE q.tenant_id = :tenant AND q.id = due.id
             RETURNING q.tenant_id, q.id, q.version, due.status AS before, q.round, due.performer_id, q.updated_at,
                       q.creator_id
         ), recorded AS (
-            INSERT INTO quest_history (tenant_id, quest_id, version, step, status_before, status, round, by,
+            INSERT INTO quest_history AS h (tenant_id, quest_id, version, step, status_before, status, round, by,
                                        performer_id, at)
-            SELECT e.tenant_id, e.id, e.version, '{step}', e.before, '{to}', e.round, :by, e.performer_id, e.updated_at
-            FROM ended e RETURNING quest_id
+            SELECT t.id, e.id, e.version, '{step}', e.before, '{to}', e.round, :by, e.performer_id, e.updated_at
+            FROM tenants t CROSS JOIN ended e WHERE t.id = :tenant RETURNING quest_id
         )
-        SELECT e.creator_id, e.performer_id FROM ended e JOIN recorded r ON r.quest_id = e.id
+        SELECT e.creator_id, e.performer_id FROM tenants t CROSS JOIN ended e JOIN recorded r ON r.quest_id = e.id
+        WHERE t.id = :tenant
     """)  # noqa: S608  our own names
 
 

@@ -24,7 +24,9 @@ from analytics.quests import people
 from analytics.quests.people import PerformerSuspended
 from analytics.quests.tables import FailedReward, Quest
 from analytics.scores import integrity, ledger, sources
-from tenants.db import Tx, platform_tx, tenant_tx
+from tenants import across
+from tenants.across import OF_ONE
+from tenants.db import Tx, tenant_tx
 from tenants.errors import Conflict, DomainError, NotFound
 
 MAX_ATTEMPTS = 8
@@ -154,8 +156,7 @@ def _owe(tx: Tx, quest: Quest, reward: Reward, error: Exception, *, now: datetim
 
 def tenants_with_due(*, now: datetime) -> list[str]:
     """The tenants that owe rewards which are to be tried again."""
-    with platform_tx() as tx:
-        return list(tx.scalars(_TENANTS_WITH_DUE, {"now": now}))
+    return [row.id for row in across.read(_TENANTS_WITH_DUE, {"now": now})]
 
 
 def retry_due(tenant_id: str, *, by: str, now: datetime) -> int:
@@ -289,10 +290,10 @@ def _log_failure(
     write("a reward could not be paid", action="reward.failed", tenantId=tenant_id, data=data)
 
 
-_TENANTS_WITH_DUE = text("""
-    SELECT DISTINCT tenant_id FROM failed_rewards
-    WHERE status IN ('PENDING', 'PROCESSING') AND next_attempt_at <= :now ORDER BY tenant_id
-""")
+_TENANTS_WITH_DUE = text(f"""
+    SELECT DISTINCT t.id FROM tenants t JOIN failed_rewards f ON f.tenant_id = t.id
+    WHERE f.status IN ('PENDING', 'PROCESSING') AND f.next_attempt_at <= :now AND {OF_ONE} ORDER BY t.id
+""")  # noqa: S608  our own names
 # Also those whose last attempt died with its process.
 _LEASE_DUE = text("""
     UPDATE failed_rewards f SET status = 'PROCESSING', attempt_count = f.attempt_count + 1, last_attempt_at = :now,

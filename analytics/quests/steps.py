@@ -2,7 +2,7 @@
 
 A step reads the quest, locks the people whom it counts or pays (by ascending id, before the quest, as the group commit
 does), decides, and changes the quest only if it is as it was read. If it is not, the quest is read again under a lock.
-The moment that counts is the statement's own (`clock_timestamp()`), not the request's.
+The moment that counts is the statement's own (`statement_timestamp()`), not the request's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,14 @@ from analytics.quests.people import (
     RuleBroken,
 )
 from analytics.quests.states import EXPIRING, Status, Step
-from analytics.quests.tables import Quest
+from analytics.quests.tables import CHANGED_AT, Quest
 from analytics.scores.actions import UserSuspended, midnight
 from tenants.db import Tx
 from tenants.errors import Invalid
 from tenants.settings import Quests
 
-_NOW = func.clock_timestamp()
+_NOW = func.statement_timestamp()
+_CHANGED_AT = text(CHANGED_AT.replace("q.", "quests."))
 _OPENED = {"performer_id": None, "claimed_at": None, "submitted_at": None, "submission": None}
 
 
@@ -240,7 +241,7 @@ def _apply(tx: Tx, quest: Quest, change: Change) -> Quest | None:
     is_as_read = (Quest.id == quest.id) & (Quest.status == quest.status) & (Quest.version == quest.version)
     if quest.status in EXPIRING:
         is_as_read &= or_(Quest.expires_at.is_(None), Quest.expires_at > _NOW)
-    values = {"status": change.to.value, "version": Quest.version + 1, "updated_at": _NOW, **change.values}
+    values = {"status": change.to.value, "version": Quest.version + 1, "updated_at": _CHANGED_AT, **change.values}
     changed = update(Quest).where(is_as_read).values(values).returning(Quest)
     options = {"synchronize_session": False, "populate_existing": True}
     return tx.scalars(changed, execution_options=options).one_or_none()
@@ -317,7 +318,7 @@ def _complete(tx: Tx, quest: Quest, *, now: datetime) -> None:
 
 _OPEN_CLAIMS = text("""
     SELECT count(*) FROM quests WHERE tenant_id = :tenant AND performer_id = :user AND status = 'CLAIMED'
-      AND (expires_at IS NULL OR expires_at > clock_timestamp())
+      AND (expires_at IS NULL OR expires_at > statement_timestamp())
 """)
 _ATTESTED_TODAY = text("""
     SELECT count(*) FROM attestations WHERE tenant_id = :tenant AND attester_id = :user AND created_at >= :midnight

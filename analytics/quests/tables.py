@@ -19,6 +19,13 @@ def _of_user(column: str) -> ForeignKeyConstraint:
     return ForeignKeyConstraint(["tenant_id", column], ["users.tenant_id", "users.id"])
 
 
+# When a quest (`q`) changes: after the change before, also if the statement has waited for that one. Live topics take
+# it for a version. In UTC, since other sums of a time and an interval depend on a setting, which Citus refuses here.
+CHANGED_AT = (
+    "GREATEST(statement_timestamp(), (q.updated_at AT TIME ZONE 'UTC' + interval '1 microsecond') AT TIME ZONE 'UTC')"
+)
+
+
 class Quest(DeletedWithTenant, Base):
     __tablename__ = "quests"
     __table_args__ = (

@@ -44,6 +44,7 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
     """
     from analytics.boards import rebuilding, timeline
     from app.run import backups
+    from migrations import distribution
     from migrations.run import migrate
     from tenants import db, redis
 
@@ -53,8 +54,12 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
             click.echo(f"The SQL in {file} runs as the owner of the database: continue only if you trust it.", err=True)
             if backups.has_data(db.owner_engine()):
                 click.confirm("The database has data. Replace all of it?", abort=True)
+        with db.owner_engine().connect() as connection:
+            was_distributed = distribution.is_distributed(connection)
         backups.read(file, db.owner_engine(), trust=trust)
         before, after = migrate(db.owner_engine(), service_url=settings.service_database_url)
+        if was_distributed:
+            distribution.distribute_all(db.owner_engine())
         with db.owner_tx() as tx:
             timeline.forget(tx)
         connect_redis(settings, boards_timeout_s=5.0)

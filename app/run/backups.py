@@ -46,6 +46,10 @@ _OURS = re.compile(
 _OWNERS_POLICY = re.compile(r"^(CREATE POLICY owner ON \S+ TO )\S+( USING )")
 
 
+# On a Citus: one connection to each worker, so that all rows of a tenant are of one moment. Other servers ignore it.
+_ONE_SNAPSHOT_A_NODE = "-c citus.max_adaptive_executor_pool_size=1"
+
+
 def write(file: Path, engine: Engine) -> int:
     """Dump the database to `file`, in one step: a dump that fails leaves no file and does not touch an older one."""
     refuse_pooler(engine)
@@ -98,7 +102,7 @@ def read(file: Path, engine: Engine, *, trust: bool = False) -> None:
         _run([str(tool), "--no-owner", f"--file={script}", str(file)], engine)
         portable = script.with_name("portable.sql")
         with script.open() as lines, portable.open("w") as out:
-            out.write("SET lock_timeout = '10s';\nDROP SCHEMA public CASCADE;\nCREATE SCHEMA public;\n")
+            out.write(f"SET lock_timeout = '10s';\n{_DROP_EVERYTHING}")
             out.writelines(_portable(lines))
         options = ["--no-psqlrc", "--quiet", "--single-transaction", "-v", "ON_ERROR_STOP=1"]
         _run([str(tool.with_name("psql")), *options, "-f", str(portable)], engine)
@@ -109,6 +113,34 @@ def read(file: Path, engine: Engine, *, trust: bool = False) -> None:
         connection.execute(_DISCONNECT_OTHERS)
 
 
+# Not the schema itself: an extension may live there (Citus), with all that it knows.
+_DROP_EVERYTHING = """
+DO $$ DECLARE _drop text; BEGIN
+    SET LOCAL client_min_messages = warning;
+    FOR _drop IN
+        SELECT format('DROP %s IF EXISTS %s CASCADE',
+                      CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'S' THEN 'SEQUENCE'
+                                     WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'c' THEN 'TYPE' ELSE 'TABLE' END,
+                      c.oid::regclass)
+        FROM pg_class c
+        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f', 'c')
+          AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+                                                   AND (d.deptype = 'e' OR (d.deptype = 'i' AND c.relkind = 'S')))
+        UNION ALL
+        SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', f.oid::regprocedure)
+        FROM pg_proc f WHERE f.pronamespace = 'public'::regnamespace
+          AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = f.oid
+                                                   AND d.deptype = 'e')
+        UNION ALL
+        SELECT format('DROP TYPE IF EXISTS %s CASCADE', y.oid::regtype)
+        FROM pg_type y WHERE y.typnamespace = 'public'::regnamespace AND y.typtype IN ('e', 'd')
+          AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_type'::regclass AND d.objid = y.oid
+                                                   AND d.deptype = 'e')
+    LOOP
+        EXECUTE _drop;
+    END LOOP;
+END $$;
+"""
 _DISCONNECT_OTHERS = text("""
     SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
@@ -126,7 +158,7 @@ def has_data(engine: Engine) -> bool:
     with engine.connect() as connection:
         if not inspect(connection).has_table("tenants"):
             return False
-        return bool(connection.scalar(text("SELECT EXISTS (SELECT FROM tenants)")))
+        return bool(connection.scalar(text("SELECT count(*) > 0 FROM (SELECT id FROM tenants LIMIT 1) t")))
 
 
 def _portable(lines: Iterable[str]) -> Iterator[str]:
@@ -203,7 +235,11 @@ def _major_version(tool: Path) -> int:
 def _run(command: list[str], engine: Engine) -> None:
     """Run a tool on the database. The password is in the environment, never on a command line."""
     url = engine.url
-    env = environment.inherited(PGCONNECT_TIMEOUT="5", **({"PGPASSWORD": str(url.password)} if url.password else {}))
+    env = environment.inherited(
+        PGCONNECT_TIMEOUT="5",
+        PGOPTIONS=_ONE_SNAPSHOT_A_NODE,
+        **({"PGPASSWORD": str(url.password)} if url.password else {}),
+    )
     address = URL.create(
         "postgresql", url.username, host=url.host, port=url.port, database=url.database, query=url.query
     ).render_as_string()

@@ -35,7 +35,7 @@ def test_a_tenants_locked_row_keeps_nobody_elses_history(
     monkeypatch.setattr(db, "OWNER_OPENING", [Statement(b"SET LOCAL lock_timeout = 100")])
     first, second = sorted([tenant, other_tenant])
     with tenant_tx(first, separate=True) as holding:
-        holding.execute(text("SELECT FROM page_counters FOR UPDATE"))
+        holding.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": holding.tenant})
         assert maintenance.purge_history(now=utcnow())["page_views_hour"] >= 1
         assert (views_of(first), views_of(second)) == (7, 0)
     maintenance.purge_history(now=utcnow() + timedelta(hours=1))
@@ -48,11 +48,11 @@ def test_old_history_goes_and_totals_stay(admin: Caller, player: Caller, tenant:
     admin("POST", "/api/v1/pages/p/views")
     player("POST", UPDATE, json=claim_of())
     with owner_tx() as tx:
-        for table, column in (("page_views_hour", "bucket_hour"), ("user_points_hour", "bucket_hour")):
-            tx.execute(
-                text(f"UPDATE {table} SET {column} = {column} - interval '401 days' WHERE tenant_id = :t"),
-                {"t": tenant},
+        for table in ("page_views_hour", "user_points_hour"):
+            moved = text(
+                f"UPDATE {table} SET bucket_hour = date_trunc('hour', CAST(:then AS timestamptz)) WHERE tenant_id = :t"
             )
+            tx.execute(moved, {"t": tenant, "then": utcnow() - timedelta(days=401)})
         tx.execute(text("UPDATE seen_events SET seen_on = seen_on - 50 WHERE tenant_id = :t"), {"t": tenant})
     purged = maintenance.purge_history(now=utcnow())
     assert purged["page_views_hour"] >= 1

@@ -107,7 +107,7 @@ def test_every_policy_says_what_it_should_and_foreign_keys_lead_with_the_tenant(
         policies = connection.execute(text("SELECT * FROM pg_policies WHERE schemaname = 'public'")).all()
         keys = connection.execute(
             text("""
-                SELECT c.conname AS name, t.relname AS "table", a.attname AS leads
+                SELECT c.conname AS name, t.relname AS "table", a.attname AS leads, c.confdeltype AS on_delete
                 FROM pg_constraint c JOIN pg_class t ON t.oid = c.conrelid
                 JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1]
                 WHERE c.contype = 'f' AND t.relnamespace = 'public'::regnamespace
@@ -129,3 +129,4 @@ def test_every_policy_says_what_it_should_and_foreign_keys_lead_with_the_tenant(
         else:
             assert (policy.roles, policy.policyname) == (["plaudit_platform"], f"platform_{policy.cmd.lower()}")
     assert {key.name: key.leads for key in keys if key.leads != "tenant_id"} == {}
+    assert [key.name for key in keys if key.on_delete not in "ac"] == [], "a distributed key cannot be SET NULL"

@@ -1,4 +1,4 @@
-"""Rules of SQL that let the tables be distributed by tenant (Citus) later, held without one.
+"""Rules of SQL that let the tables be distributed by tenant (Citus), held without one.
 
 Each is a function that lists what breaks it, tried on broken examples too. docs/architecture.md (SQL) says why.
 """
@@ -36,6 +36,7 @@ ACROSS_TENANTS = {
     "tenants.credential_feed._READ": "every process learns of every tenant's changes",
     "tenants.retention._owners": "finds the tenants that have expired rows",
     "tenants.suspensions._TENANTS_WITH_DUE": "finds the tenants with suspensions past their end",
+    "analytics.redaction._PENDING": "finds the tenants with erased users in their audit or kept answers",
     "analytics.outbox.LAG": "how far the boards of all tenants are behind",
     "analytics.boards.projection._BEHIND": "finds the tenants whose boards are behind",
     "analytics.quests.expiring._TENANTS_WITH_DUE": "finds the tenants with quests past their time",
@@ -191,10 +192,11 @@ GOOD = [
     "SELECT 1 FROM pages p JOIN tenants t ON t.id = p.tenant_id WHERE t.id = :tenant",
     "SELECT 1 FROM pages p WHERE p.tenant_id = $1 AND EXISTS (SELECT FROM users u WHERE u.tenant_id = p.tenant_id)",
     "UPDATE users u SET role = 'x' FROM pages p WHERE u.tenant_id = %(t)s AND p.tenant_id = u.tenant_id",
-    "WITH w AS (DELETE FROM pages WHERE tenant_id = :tenant RETURNING id) SELECT id FROM w",
     "INSERT INTO pages AS p (tenant_id, id) VALUES (:tenant, 1) ON CONFLICT (tenant_id, id) DO UPDATE SET id = p.id",
-    "INSERT INTO pages (tenant_id, id) SELECT t.id, w.id FROM tenants t CROSS JOIN unnest(:ids) w(id) WHERE t.id = :t",
+    "INSERT INTO users (tenant_id, id) SELECT t.id, w.id FROM tenants t CROSS JOIN unnest(:ids) w(id) WHERE t.id = :t",
     "INSERT INTO pages (tenant_id, id) SELECT :tenant, w.id FROM unnest(:ids) w(id) RETURNING id",
+    "INSERT INTO users AS u (tenant_id, id) SELECT t.id, :id FROM tenants t CROSS JOIN w WHERE t.id = :t RETURNING id",
+    "WITH w AS (DELETE FROM pages WHERE tenant_id = :t RETURNING id) SELECT w.id FROM tenants t, w WHERE t.id = :t",
     "SELECT id FROM processes WHERE note = 'a; b'",
     "DO $$ BEGIN PERFORM 1; PERFORM 2; END $$",
     "SELECT id FROM processes FOR UPDATE; -- and that is all; really",
@@ -214,6 +216,19 @@ BAD = [
     ("INSERT INTO pages (tenant_id, id) SELECT :tenant, w.id FROM unnest(:ids) w(id)", "INSERT … SELECT"),
     ("INSERT INTO pages (tenant_id, id) SELECT t.id, w.id FROM tenants t CROSS JOIN unnest(:ids) w", "INSERT … SELECT"),
     ("WITH n AS (INSERT INTO processes (id) SELECT 1) SELECT id FROM n", "INSERT … SELECT"),
+    (
+        "INSERT INTO outbox (tenant_id, kind) SELECT t.id, w.k FROM tenants t CROSS JOIN unnest(:k) w WHERE t.id = :t",
+        "a drawn number in INSERT … SELECT",
+    ),
+    (
+        "INSERT INTO users (tenant_id, id) SELECT t.id, :id FROM tenants t CROSS JOIN w WHERE t.id = :t RETURNING id",
+        "RETURNING without an alias",
+    ),
+    (
+        "WITH w AS (DELETE FROM pages WHERE tenant_id = :tenant RETURNING id) SELECT id FROM w",
+        "SELECT from parts of the statement only",
+    ),
+    ("UPDATE users SET created_at = clock_timestamp() WHERE tenant_id = :t", "a volatile function in a change"),
     ("SELECT p.ctid FROM pages p WHERE tenant_id = :tenant", "ctid"),
     ("DELETE FROM processes WHERE ctid = ANY (ARRAY(SELECT ctid FROM processes))", "ctid"),
     ("SET LOCAL ROLE x; SELECT 1", "several statements in a message"),

@@ -73,8 +73,8 @@ def test_values_of_a_column_are_counted_with_former_ones_that_have_boards(tenant
         tx.execute(
             text("""
                 INSERT INTO boards (tenant_id, scope, time_window, metric, reserved, changed_at)
-                SELECT :tenant, scope, '7d', 'points', 1, now()
-                FROM unnest(ARRAY['users:north', 'users:west', 'space:east']) scope
+                SELECT t.id, s.scope, '7d', 'points', 1, now() FROM tenants t
+                CROSS JOIN unnest(ARRAY['users:north', 'users:west', 'space:east']) s(scope) WHERE t.id = :tenant
             """),
             {"tenant": tenant},
         )

@@ -100,7 +100,7 @@ def test_the_first_transaction_after_a_restart_finds_a_working_connection(tenant
         assert len(backends) == 2
     with owner_tx() as owner:
         for pid in backends:
-            assert owner.scalar(text("SELECT pg_terminate_backend(:pid, 60000)"), {"pid": pid})
+            assert owner.scalar(text("SELECT pg_terminate_backend(CAST(:pid AS int), 60000)"), {"pid": pid})
     for _ in range(3):
         with tenant_tx(tenant) as tx:
             assert tx.scalar(backend) not in backends
@@ -140,7 +140,7 @@ def test_a_connection_lost_in_a_transaction_fails_it_and_is_replaced(tenant: str
 
     def terminate(pid: int) -> None:
         with owner_tx() as owner:
-            owner.scalar(text("SELECT pg_terminate_backend(:pid, 60000)"), {"pid": pid})
+            owner.scalar(text("SELECT pg_terminate_backend(CAST(:pid AS int), 60000)"), {"pid": pid})
 
     with pytest.raises(DBAPIError) as raised:
         lose_it()

@@ -23,7 +23,7 @@ PID = "SELECT pg_backend_pid() AS pid"
 
 def terminate(pid: int) -> None:
     with owner_tx() as tx:
-        assert tx.scalar(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+        assert tx.scalar(text("SELECT pg_terminate_backend(CAST(:pid AS int), 5000)"), {"pid": pid})
 
 
 @pytest.mark.parametrize("attempt", range(5))

@@ -47,7 +47,8 @@ def test_a_tenant_has_the_boards_of_its_present_and_former_spaces_and_segments(t
         tx.execute(
             text("""
                 INSERT INTO boards (tenant_id, scope, time_window, metric, reserved, changed_at)
-                SELECT :tenant, scope, '7d', 'views', 1, :now FROM unnest(ARRAY['space:old', 'users:former']) scope
+                SELECT t.id, s.scope, '7d', 'views', 1, :now
+                FROM tenants t CROSS JOIN unnest(ARRAY['space:old', 'users:former']) s(scope) WHERE t.id = :tenant
             """),
             {"tenant": tenant, "now": utcnow()},
         )

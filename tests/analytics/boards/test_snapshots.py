@@ -19,8 +19,8 @@ def test_the_board_as_it_was_and_who_moved_since(board: MakeBoard, app_client: C
     snapshots.refresh(tenant, now=utcnow())
     with owner_tx() as tx:
         tx.execute(
-            text("UPDATE leaderboard_snapshots SET taken_at = taken_at - interval '1 day' WHERE tenant_id = :t"),
-            {"t": tenant},
+            text("UPDATE leaderboard_snapshots SET taken_at = :then WHERE tenant_id = :t AND taken_at > :then"),
+            {"t": tenant, "then": utcnow() - timedelta(days=1)},
         )
     snapshots.refresh(tenant, now=utcnow())
     answer = board(b=4, c=1)

@@ -178,7 +178,7 @@ def test_a_locked_row_delays_its_own_tenant_and_nobody_else(tenant: str, other_t
     group = GroupCommit()
     slowest = 0.0
     with ThreadPoolExecutor(8) as pool, tenant_tx(tenant, separate=True) as holding:
-        holding.execute(text("SELECT FROM page_counters FOR UPDATE"))
+        holding.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": holding.tenant})
         stuck = [pool.submit(group.write, view(tenant, page)) for page in ("locked", "free")]
         time.sleep(0.05)
         for place in range(40):
@@ -207,7 +207,7 @@ def test_a_row_that_stays_locked_fails_its_own_requests_once_and_together(tenant
 
     group = GroupCommit(commit=commit)
     with ThreadPoolExecutor(8) as pool, tenant_tx(tenant, separate=True) as holding:
-        holding.execute(text("SELECT FROM page_counters FOR UPDATE"))
+        holding.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": holding.tenant})
         began = time.monotonic()
         stuck = [pool.submit(group.write, view(tenant, "locked")) for _ in range(5)]
         for future in stuck:
@@ -238,7 +238,7 @@ def test_a_neighbours_dead_token_and_locked_row_count_nothing_twice(tenant: str,
     gate = Gate()
     group = GroupCommit(commit=gate.commit)
     with ThreadPoolExecutor(8) as pool, tenant_tx(other_tenant, separate=True) as holding:
-        holding.execute(text("SELECT FROM page_counters FOR UPDATE"))
+        holding.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": holding.tenant})
         first = pool.submit(group.write, view(tenant, "a"))
         eventually(lambda: group.items_in_flight == 1)
         together = [pool.submit(group.write, part) for part in (view(tenant, "a"), dead, good)]

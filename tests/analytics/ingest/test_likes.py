@@ -17,6 +17,7 @@ from analytics.ingest.writes import EventKind, Item, WriteRequest
 from tenants import users
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import likes_of, put_page
+from tests.citus import not_on_citus
 from tests.people import Caller, user_of
 from tests.plans import assert_read_in_order, plans_of
 
@@ -156,6 +157,7 @@ def test_a_retry_of_last_week_does_not_change_what_was_decided_since(sender: Cal
     assert likes_of(tenant, page) == (0, 0)
 
 
+@not_on_citus
 def test_a_thousand_changes_of_one_like_write_its_row_once(tenant: str, page: str) -> None:
     """Each used to be a round of its own, in a commit that requests of other tenants wait for."""
     now, kinds = utcnow(), (EventKind.LIKE, EventKind.UNLIKE)

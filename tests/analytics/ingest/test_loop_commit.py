@@ -21,6 +21,7 @@ from tenants.loop_connection import LoopConnection
 from tenants.signing import BadToken
 from tests.analytics.conftest import views_of
 from tests.analytics.ingest.test_group_commit import make_pages, view
+from tests.citus import not_on_citus
 from tests.loops import run
 
 Make = Callable[..., LoopCommit]
@@ -252,6 +253,7 @@ def test_an_error_of_what_follows_does_not_stop_the_next_commit(tenant: str, mak
     assert views_of(tenant) == 6
 
 
+@not_on_citus
 def test_after_a_connection_is_lost_in_a_commit_nothing_is_sent_again(tenant: str, make: Make) -> None:
     """The server may have committed what it did not answer."""
     make_pages(tenant, "a")

@@ -29,7 +29,7 @@ def test_what_is_missing_is_filled_in_bounded_steps_without_waiting_and_found_by
         assert pages.find_by_address(tx, ["http://wiki.example/a"], []) is None
     assert page_addresses.fill(tenant, within_s=0) == 0
     with tenant_tx(tenant, separate=True) as tx:
-        tx.execute(text("SELECT FROM pages WHERE external_id = 'e' FOR UPDATE"))
+        tx.execute(text("SELECT FROM pages WHERE tenant_id = :t AND external_id = 'e' FOR UPDATE"), {"t": tenant})
         assert page_addresses.fill(tenant, within_s=60) == 4, "a page that is being written is left"
     jobs.fill_page_addresses()
     assert (missing(tenant), missing(other_tenant)) == (0, 0)

@@ -17,6 +17,7 @@ from tenants import credentials, retention
 from tenants.credentials import ClientToken
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.conftest import put_page, views_of
+from tests.citus import not_on_citus
 
 SITE = "https://wiki.example"
 
@@ -129,6 +130,7 @@ def test_what_became_a_page_is_forgotten_with_all_its_queries(tenant: str) -> No
     assert listed(tenant) == {f"{SITE}/b": 1}
 
 
+@not_on_citus
 def test_forgetting_locks_addresses_in_their_order(tenant: str) -> None:
     """As commits do that count them: else the two could wait for each other."""
     refuse(tenant, f"{SITE}/a?z=1")

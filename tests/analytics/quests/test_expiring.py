@@ -61,7 +61,8 @@ def test_a_step_that_meets_it_waits_until_it_is_expired(world: World) -> None:
     world.let_expire(quest)
     with ThreadPoolExecutor(1) as thread:
         with world.tx() as tx:
-            tx.execute(text("SELECT FROM quests WHERE id = :id FOR UPDATE"), {"id": quest})
+            held = text("SELECT FROM quests WHERE tenant_id = :t AND id = :id FOR UPDATE")
+            tx.execute(held, {"t": world.tenant, "id": quest})
             waiting = thread.submit(expiring.expire, world.tenant, quest)
             time.sleep(0.1)
             assert not waiting.done()

@@ -21,6 +21,7 @@ from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.errors import DomainError
 from tenants.throttle import State, TooMany
 from tenants.users import User
+from tests.citus import not_on_citus
 from tests.people import user_of
 from tests.service import eventually
 
@@ -168,6 +169,7 @@ def test_unknown_users_and_actions_are_refused_by_themselves(tenant: str, user: 
     assert pay(tenant) == []
 
 
+@not_on_citus
 def test_a_source_that_another_transaction_pays_to_another_user_is_paid_once(
     tenant: str, user: UUID, other: UUID, settings: Settings
 ) -> None:
