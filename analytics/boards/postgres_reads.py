@@ -43,20 +43,36 @@ def read_top(tx: Tx, board: Board, *, limit: int, after: Position | None, now: d
 def read_subjects(tx: Tx, board: Board, subjects: Sequence[str], *, now: datetime) -> Listing:
     """The rows of these pages or users."""
     of = rows_of(board)
-    parameters = {**of.parameters, "subjects": list(subjects)}
-    rows = tx.execute(
+    found = tx.execute(
         text(f"""
-            SELECT m.member, m.value, 1 + (
-                SELECT count(*) FROM {of.table} s WHERE {of.where}
-                AND ({of.value} > m.value OR ({of.value} = m.value AND {of.member} > m.member COLLATE "C"))
-            ) AS rank
-            FROM (SELECT {of.member} AS member, {of.value} AS value FROM {of.table} s
-                  WHERE {of.where} AND {of.subject}::text = ANY(CAST(:subjects AS text[]))) m
-            ORDER BY rank
+            SELECT {of.member} AS member, {of.value} AS value FROM {of.table} s
+            WHERE {of.where} AND {of.subject}::text = ANY(CAST(:subjects AS text[]))
+            ORDER BY {of.value} DESC, {of.member} DESC
         """),  # noqa: S608  names from the table of metrics
-        parameters,
+        {**of.parameters, "subjects": list(subjects)},
     ).all()
-    return _listing(tx, board, _ranked(board, rows), _total(tx, of), now=now)
+    ranks = _ranks_of(tx, of, found)
+    listed = [row_of(board, rank, row.member, row.value) for rank, row in zip(ranks, found, strict=True)]
+    return _listing(tx, board, listed, _total(tx, of), now=now)
+
+
+def _ranks_of(tx: Tx, of: BoardRows, rows: Sequence[Any]) -> list[int]:
+    """For rows that the board has, from the highest to the lowest: how many are above each, counted in one pass."""
+    if not rows:
+        return []
+    above = ", ".join(
+        f"""count(*) FILTER (
+            WHERE {of.value} > :value_{place} OR ({of.value} = :value_{place} AND {of.member} > :member_{place})
+        ) AS above_{place}"""
+        for place in range(len(rows))
+    )
+    values = {f"value_{place}": row.value for place, row in enumerate(rows)}
+    members = {f"member_{place}": row.member for place, row in enumerate(rows)}
+    counted = tx.execute(
+        text(f"SELECT {above} FROM {of.table} s WHERE {of.where} AND {of.value} >= :value_{len(rows) - 1}"),  # noqa: S608  names from the table of metrics
+        {**of.parameters, **values, **members},
+    ).one()
+    return [1 + getattr(counted, f"above_{place}") for place in range(len(rows))]
 
 
 def read_around(tx: Tx, board: Board, subject: str, n: int, *, now: datetime) -> Listing:

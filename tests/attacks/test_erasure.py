@@ -15,6 +15,7 @@ from app.settings import Settings
 from tenants import idempotency, users
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page, views_of
+from tests.citus import not_on_citus
 from tests.people import Caller, client_of, user_of
 from tests.service import blocked_connections, eventually
 from workers import jobs
@@ -132,6 +133,7 @@ def test_what_a_crash_left_is_redacted_by_the_scheduled_job(
     assert (kept(tenant, request)["username"], pending(tenant)) == (None, 0)
 
 
+@not_on_citus
 def test_a_user_who_is_erased_twice_at_once_is_erased(
     app: Flask, admin: Caller, client: FlaskClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

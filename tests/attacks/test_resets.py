@@ -11,6 +11,7 @@ from app.settings import Settings
 from tenants import passwords, resets, sessions, users
 from tenants.db import Tx, tenant_tx, utcnow
 from tenants.users import Role
+from tests.citus import not_on_citus
 from tests.people import PASSWORD, Caller, client_of, user_of
 from tests.secrets_seen import SEEN
 from tests.service import blocked_connections, eventually
@@ -72,6 +73,7 @@ def test_a_change_of_role_ends_open_resets(
     assert spend(client, token) == 401
 
 
+@not_on_citus
 def test_a_promotion_that_is_under_way_is_seen_by_an_offer(
     writer: Caller, victim: Caller, tenant: str, start_blocked: StartBlocked
 ) -> None:
@@ -81,6 +83,7 @@ def test_a_promotion_that_is_under_way_is_seen_by_an_offer(
     assert answer.result() == 403
 
 
+@not_on_citus
 def test_an_offer_that_is_under_way_is_ended_by_a_promotion(
     client: FlaskClient, writer: Caller, victim: Caller, tenant: str, start_blocked: StartBlocked
 ) -> None:
@@ -93,6 +96,7 @@ def test_an_offer_that_is_under_way_is_ended_by_a_promotion(
     assert spend(client, token) == 401
 
 
+@not_on_citus
 def test_spending_a_reset_while_its_user_is_promoted_ends_in_one_of_both_orders(
     client: FlaskClient, writer: Caller, victim: Caller, tenant: str, start_blocked: StartBlocked
 ) -> None:
@@ -104,6 +108,7 @@ def test_spending_a_reset_while_its_user_is_promoted_ends_in_one_of_both_orders(
     assert answer.result() == 401
 
 
+@not_on_citus
 def test_only_an_admin_erases_who_is_being_promoted(
     writer: Caller, victim: Caller, tenant: str, start_blocked: StartBlocked
 ) -> None:

@@ -58,6 +58,7 @@ PARTS = {
     "analytics.boards.overviews._of_pages",
     "analytics.boards.postgres_reads.read_top",
     "analytics.boards.postgres_reads.read_subjects",
+    "analytics.boards.postgres_reads._ranks_of",
     "analytics.boards.postgres_reads.read_around",
     "analytics.boards.postgres_reads.ranks_for",
     "analytics.boards.postgres_reads._total",

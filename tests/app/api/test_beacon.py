@@ -24,7 +24,8 @@ DUPLICATE = {"accepted": 0, "duplicates": 1, "rejected": []}
 def age_loads(tenant: str, seconds: int) -> None:
     """As if all page loads so far had happened this much earlier."""
     with owner_tx() as tx:
-        statement = "UPDATE page_visitors SET loaded_at = loaded_at - :age * interval '1 second' WHERE tenant_id = :t"
+        earlier = "(loaded_at AT TIME ZONE 'UTC' - :age * interval '1 second') AT TIME ZONE 'UTC'"
+        statement = f"UPDATE page_visitors SET loaded_at = {earlier} WHERE tenant_id = :t"
         tx.execute(text(statement), {"age": seconds, "t": tenant})
 
 
