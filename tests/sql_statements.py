@@ -144,7 +144,8 @@ def lacks_alias(words: list[str]) -> bool:
 
 def reads_parts_only(tokens: Tokens, tables: Collection[str]) -> bool:
     """Whether it ends with a SELECT from what its parts have changed, and from no table: any node could run that."""
-    has_changes = any(isinstance(token, tuple) and _is_change(token) for token in tokens)
+    parts = [token for token in tokens if isinstance(token, tuple)]
+    has_changes = any(_is_change(part) and any(references(part, tables)) for part in parts)
     last = max((place for place, token in enumerate(tokens) if token in _QUERIES), default=0)
     if tokens[0] != "WITH" or not has_changes or tokens[last] != "SELECT":
         return False

@@ -95,7 +95,8 @@ _CLOCK = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint + :by"
 
 _ADVANCE = text(f"""
     INSERT INTO boards AS b (tenant_id, scope, time_window, metric, version, reserved, changed_at)
-    SELECT :tenant, scope, time_window, metric, {_CLOCK}, {_CLOCK}, :now FROM {_NAMED}
+    SELECT t.id, w.scope, w.time_window, w.metric, {_CLOCK}, {_CLOCK}, CAST(:now AS timestamptz)
+    FROM tenants t CROSS JOIN {_NAMED} WHERE t.id = :tenant
     ON CONFLICT (tenant_id, scope, time_window, metric) DO UPDATE SET
         version = GREATEST(b.reserved + :by, EXCLUDED.version), reserved = GREATEST(b.reserved + :by, EXCLUDED.version),
         changed_at = EXCLUDED.changed_at
