@@ -117,7 +117,7 @@ def read(file: Path, engine: Engine, *, trust: bool = False) -> None:
 _DROP_EVERYTHING = """
 DO $$ DECLARE _drop text; BEGIN
     SET LOCAL client_min_messages = warning;
-    FOR _drop IN
+    FOREACH _drop IN ARRAY ARRAY(  -- all of them before the first is dropped: with one others go
         SELECT format('DROP %s IF EXISTS %s CASCADE',
                       CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'S' THEN 'SEQUENCE'
                                      WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'c' THEN 'TYPE' ELSE 'TABLE' END,
@@ -135,7 +135,7 @@ DO $$ DECLARE _drop text; BEGIN
         SELECT format('DROP TYPE IF EXISTS %s CASCADE', y.oid::regtype)
         FROM pg_type y WHERE y.typnamespace = 'public'::regnamespace AND y.typtype IN ('e', 'd')
           AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_type'::regclass AND d.objid = y.oid
-                                                   AND d.deptype = 'e')
+                                                   AND d.deptype = 'e'))
     LOOP
         EXECUTE _drop;
     END LOOP;
