@@ -1,7 +1,7 @@
-"""Debian's Redis for tests: a Redis Cluster of three primaries without replicas, and a single server."""
+"""Redis for tests: a single server of Debian's, and a Redis Cluster of three primaries without replicas."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from redis import Redis
@@ -10,27 +10,38 @@ from tests.servers.programs import Server, find
 from tests.service import eventually, free_port
 
 SLOTS = 16384
+# As docs/operating.md advises for primaries without replicas; and replicas of tests need not wait for each other.
+OF_CLUSTER = {
+    "cluster-enabled": "yes",
+    "cluster-node-timeout": 1000,
+    "cluster-require-full-coverage": "no",
+    "repl-diskless-sync-delay": 0,
+}
 
 
 class RedisServer(Server):
     name = "redis"
 
-    def __init__(self, folder: Path, *, is_clustered: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_clustered: bool = False, program: str | None = None) -> None:
         super().__init__(folder)
-        self.program = find("redis-server")
+        self.program = program or find("redis-server")
         self.bus_port = free_port()
         self.is_clustered = is_clustered
 
     def command(self) -> list[str]:
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "dir": self.folder, "loglevel": "warning"}
         if self.is_clustered:
-            # As docs/operating.md advises for primaries without replicas.
-            own = {"cluster-node-timeout": 2000, "cluster-require-full-coverage": "no"}
-            options |= {"cluster-enabled": "yes", "cluster-port": self.bus_port} | own
+            options |= OF_CLUSTER | {"cluster-port": self.bus_port}
         return [self.program, *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
 
     def client(self) -> "Redis":
         return Redis(port=self.port, socket_timeout=5)
+
+    def cluster(self, *command: str | int) -> str:
+        """The answer to a command about the cluster."""
+        with self.client() as client:
+            answer = client.execute_command("CLUSTER", *command)
+            return answer.decode() if isinstance(answer, bytes) else str(answer)
 
     @property
     def url(self) -> str:
@@ -40,27 +51,27 @@ class RedisServer(Server):
 class RedisCluster:
     """Three primaries, each with a third of the slots. One that is killed and started again is in it again, empty."""
 
-    def __init__(self, primaries: list[RedisServer]) -> None:
+    def __init__(self, primaries: Sequence[RedisServer]) -> None:
         self.primaries = primaries
         for number, server in enumerate(primaries):
-            with server.client() as client:
-                client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
-                first, after = SLOTS * number // len(primaries), SLOTS * (number + 1) // len(primaries)
-                client.execute_command("CLUSTER ADDSLOTSRANGE", first, after - 1)
-                client.execute_command("CLUSTER MEET", "127.0.0.1", primaries[0].port, primaries[0].bus_port)
+            server.cluster("SET-CONFIG-EPOCH", number + 1)
+            first, after = SLOTS * number // len(primaries), SLOTS * (number + 1) // len(primaries)
+            server.cluster("ADDSLOTSRANGE", first, after - 1)
+            server.cluster("MEET", "127.0.0.1", primaries[0].port, primaries[0].bus_port)
         eventually(self.is_ok)
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.primaries)
+        return url_of(self.primaries)
 
     def is_ok(self) -> bool:
         """Whether every primary knows that all slots are served."""
-        return all(self._state(server) == "ok" for server in self.primaries)
+        served = ("cluster_state:ok", f"cluster_slots_assigned:{SLOTS}")
+        return all(line in server.cluster("INFO") for server in self.primaries for line in served)
 
-    def _state(self, server: RedisServer) -> str:
-        with server.client() as client:
-            return str(client.execute_command("CLUSTER INFO")["cluster_state"])
+
+def url_of(nodes: Sequence[RedisServer]) -> str:
+    return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
 
 
 @contextlib.contextmanager
