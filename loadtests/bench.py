@@ -12,7 +12,17 @@ from typing import Self
 
 from rich.console import Console
 
-from loadtests import bench_live, bench_neighbours, bench_projection, bench_servers, charts, growth, latency
+from loadtests import (
+    bench_live,
+    bench_neighbours,
+    bench_nodes,
+    bench_projection,
+    bench_servers,
+    bench_sizing,
+    charts,
+    growth,
+    latency,
+)
 from loadtests.dataset import FULL, QUICK, cache_folder
 from loadtests.operations import OPERATIONS, Operation
 from loadtests.report import Report
@@ -43,6 +53,8 @@ OTHERS: dict[str, tuple[str, Callable[[float], None]]] = {
     "servers": ("a bare Flask route under several WSGI servers", bench_servers.servers),
     "live": ("1,000 sockets: memory, and from a like's answer to the frame", bench_live.live),
     "neighbours": ("what a quiet tenant notices of another's flood", bench_neighbours.neighbours),
+    "sizing": ("bytes and processor time at three sizes, against the model", bench_sizing.sizing_costs),
+    "nodes": ("what a request costs with 1, 2 and 4 nodes, and lock waits between them", bench_nodes.nodes),
     "projection": ("what projecting 1,000 stale pages costs", bench_projection.projection_costs),
 }
 DEFAULT, QUICK_DEFAULT = ("operations", "latency", "connections", "pages", "tenants"), ("operations", "latency")

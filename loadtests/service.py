@@ -54,10 +54,13 @@ class Service:
         answer = self.post("/oauth/token", data={"grant_type": "client_credentials"}, auth=auth)
         return str(answer.json()["access_token"])
 
+    def processes(self) -> list[psutil.Process]:
+        """What `plaudit up` has started: servers, API, sockets, workers."""
+        return psutil.Process(self._process.pid).children()
+
     def live_process(self) -> psutil.Process:
         """The process that serves the sockets."""
-        children = psutil.Process(self._process.pid).children()
-        return next(child for child in children if "gunicorn" in " ".join(child.cmdline()))
+        return next(child for child in self.processes() if "gunicorn" in " ".join(child.cmdline()))
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
