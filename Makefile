@@ -33,7 +33,7 @@ test: $(DEV) ## Lint, type-check and run every test on real, local servers
 
 # The servers of each run are started by tests/servers, from Debian's packages: .ci/run installs them.
 SUITES := tests/app/api tests/analytics/boards -m "not processes and not long"
-ON_SERVERS := env -u DATABASE_URL -u REDIS_URL $(BIN)/pytest --dist loadscope --no-loadscope-reorder $(ARGS)
+ON_SERVERS := env -u DATABASE_URL -u REDIS_URL -u PLAUDIT_QUEUE_REDIS_URL $(BIN)/pytest --dist loadscope --no-loadscope-reorder $(ARGS)
 test-servers: $(DEV) ## Test several nodes, failover, PgBouncer and Redis Cluster, with Debian's servers
 	@$(ON_SERVERS) -n 4 --servers=pgbouncer $(SUITES)
 	@$(ON_SERVERS) -n 4 --servers=redis-cluster $(SUITES)

@@ -239,7 +239,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Addresses]:
 def addresses(servers: Addresses) -> Iterator[Addresses]:
     """A fresh, migrated database and an empty Redis."""
     with fresh_database(servers) as fresh:
-        for url in {fresh.redis_url, os.environ.get("PLAUDIT_QUEUE_REDIS_URL") or fresh.redis_url}:
+        for url in {fresh.redis_url, queue_url(fresh)}:
             client = tenants_redis.make_client(url, timeout_s=5)
             client.flushdb()
             client.close()
@@ -283,8 +283,14 @@ def settings(addresses: Addresses) -> Settings:
         database_url=addresses.database_url,
         service_database_url=addresses.service_database_url or None,
         redis_url=addresses.redis_url,
-        queue_redis_url=os.environ.get("PLAUDIT_QUEUE_REDIS_URL") or addresses.redis_url,
+        queue_redis_url=queue_url(addresses),
     )
+
+
+def queue_url(addresses: Addresses) -> str:
+    """The queue's Redis, which is emptied: one that the environment names only beside the boards' own."""
+    named = os.environ.get("PLAUDIT_QUEUE_REDIS_URL") if os.environ.get("REDIS_URL") else None
+    return named or addresses.redis_url
 
 
 @pytest.fixture(scope="session", autouse=True)

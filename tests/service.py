@@ -66,7 +66,8 @@ def copy_prepared(data_dir: Path) -> Path:
 
 def own_servers_env() -> dict[str, str]:
     """Our environment without the addresses of servers, so that local ones are started."""
-    named = ("DATABASE_URL", "REDIS_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_QUEUE_REDIS_URL")
+    databases = ("DATABASE_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_DIRECT_DATABASE_URL")
+    named = (*databases, "REDIS_URL", "PLAUDIT_QUEUE_REDIS_URL")
     return {name: value for name, value in os.environ.items() if name not in named}
 
 
