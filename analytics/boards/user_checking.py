@@ -74,14 +74,16 @@ def _boards_of(tx: Tx, metric: str, source: Ledger, hour: datetime, late: Contai
         f" max(at) FILTER (WHERE dated >= :after - interval '{d} days' AND dated < :after) AS at_{w}"
         for w, d in DAYS.items()
     )
+    # Materialized: without statistics PostgreSQL expects one user, and would add the ledger up again for each.
     rows = tx.execute(
         text(f"""
-            SELECT u.id::text AS id, u.segment, u.segments[2:] AS others, l.* FROM users u JOIN (
+            WITH l AS MATERIALIZED (
                 SELECT user_id, {sums}, sum(delta) AS sum_all, max(at) AS at_all
                 FROM (SELECT e.user_id, e.delta, e.at, COALESCE(o.at, e.at) AS dated FROM score_ledger e
                       LEFT JOIN score_ledger o ON o.tenant_id = e.tenant_id AND o.id = e.reverses
                       WHERE e.tenant_id = :tenant AND e.account = :account) entries GROUP BY user_id
-            ) l ON l.user_id = u.id
+            )
+            SELECT u.id::text AS id, u.segment, u.segments[2:] AS others, l.* FROM users u JOIN l ON l.user_id = u.id
             WHERE u.tenant_id = :tenant AND u.suspended_at IS NULL AND u.erased_at IS NULL
         """),  # noqa: S608  numbers of ours
         {"tenant": tx.tenant, "account": source.account, "after": hour + timedelta(hours=1)},
