@@ -14,6 +14,7 @@ from analytics.locks import lock_boards, try_lock_boards
 from analytics.outbox import Kind
 from tenants import redis as tenants_redis
 from tenants.db import Tx, tenant_tx, utcnow
+from tests import citus
 from tests.analytics.conftest import make_page
 from tests.people import Caller, client_of
 
@@ -136,7 +137,7 @@ def test_what_is_committed_between_the_snapshot_and_the_lock_is_no_difference(
 
     monkeypatch.setattr(checking, "try_lock_boards", project_meanwhile)
     assert checking.check(busy.tenant, now=utcnow()).differences == []
-    assert len(looks) == 2
+    assert len(looks) == (2 if citus.URL is None else 1), "on a Citus the worker's snapshot is taken after the lock"
 
 
 def test_a_check_waits_for_who_has_the_lock(busy: Caller) -> None:
