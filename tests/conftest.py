@@ -218,6 +218,8 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Addresses]:
             yield addresses
         return
     database_url, redis_url = os.environ.pop("DATABASE_URL", citus.URL), os.environ.pop("REDIS_URL", None)
+    if redis_url is None:
+        os.environ.pop("PLAUDIT_QUEUE_REDIS_URL", None)  # it would be emptied
     if database_url and redis_url:
         yield Addresses(database_url, "", redis_url)
         return
@@ -288,9 +290,8 @@ def settings(addresses: Addresses) -> Settings:
 
 
 def queue_url(addresses: Addresses) -> str:
-    """The queue's Redis, which is emptied: one that the environment names only beside the boards' own."""
-    named = os.environ.get("PLAUDIT_QUEUE_REDIS_URL") if os.environ.get("REDIS_URL") else None
-    return named or addresses.redis_url
+    """The queue's Redis: that of the boards, unless it has one of its own."""
+    return os.environ.get("PLAUDIT_QUEUE_REDIS_URL") or addresses.redis_url
 
 
 @pytest.fixture(scope="session", autouse=True)
