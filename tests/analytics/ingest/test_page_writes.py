@@ -126,9 +126,9 @@ def test_a_thousand_pages_take_a_few_statements(tenant: str, monkeypatch: pytest
     executed: list[tuple[int, str]] = []  # with the thread: the credential feed of the process goes on meanwhile
     run = pipelines.run
 
-    def note_and_run(driver: Driver, sent: Sequence[Statement]) -> Any:
+    def note_and_run(driver: Driver, sent: Sequence[Statement], **options: Any) -> Any:
         executed.extend((get_ident(), statement.sql.decode()) for statement in sent)
-        return run(driver, sent)
+        return run(driver, sent, **options)
 
     def note(_connection: object, _cursor: object, sql: str, *_: object) -> None:
         executed.append((get_ident(), sql))
