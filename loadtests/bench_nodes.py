@@ -1,18 +1,22 @@
 """Several nodes on the same servers: what a request costs a node, and whether nodes wait for each other's locks.
 
-A node is a `plaudit web` of its own with one process. All get the same load for each node, so that a commit has as many
-requests: what a request costs must not depend on how many nodes there are.
+A node is a `plaudit web` of its own with one process. First each gets the same rate, below what the machine can do, so
+that a commit has as many requests however many nodes there are: what a request costs a node must not depend on the
+others. Then all are sent as much as they answer.
 """
 
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import psutil
@@ -21,14 +25,16 @@ import requests
 
 from loadtests import generator, operations
 from loadtests.dataset import QUICK
-from loadtests.pools import Pool
+from loadtests.pools import UNIQUE, Pool
 from loadtests.service import ROOT, free_port, wait_until
-from loadtests.steady import Sent, Steady
+from loadtests.steady import Steady
 from loadtests.target import Target, running_target
 
 NODES = (1, 2, 4)
-PER_SECOND = 300
+PER_SECOND = 150
+CONNECTIONS = 16
 LOOK_EVERY_S = 0.01
+WARM_UP_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,20 @@ class Node:
 def nodes(seconds: float) -> None:
     with running_target(QUICK) as target, ExitStack() as stack:
         running = [stack.enter_context(_node(target)) for _ in range(max(NODES))]
-        _drive(target, running, 2)  # warm up
-        print(f"Each node gets {PER_SECOND} requests/s: a third views, a third likes, a third reads of boards")
+        _at_a_rate(target, running, WARM_UP_S, any_page)
+        for title, page in (("any page", any_page), ("pages by popularity", operations.popular_page)):
+            print(f"{PER_SECOND} requests/s to each node, a third views of {title}, a third likes, a third board reads")
+            for count in NODES:
+                print(
+                    f"  {_nodes(count)}: {_measure(target, running[:count], partial(_at_a_rate, page=page), seconds)}"
+                )
+        print(f"As many as are answered, over {CONNECTIONS} connections to each node, pages by popularity")
         for count in NODES:
-            print(f"  {_nodes(count)}: {_measure(target, running[:count], seconds)}")
-        print("As fast as they are answered: single views with ids, 32 connections in all")
-        for count in NODES:
-            print(f"  {_nodes(count)}: {_throughput(target, running[:count], seconds):,.0f}/s")
+            print(f"  {_nodes(count)}: {_measure(target, running[:count], _as_fast_as_possible, seconds)}")
+
+
+def any_page(pages: int) -> str:
+    return f"p{random.randrange(pages):06d}"
 
 
 def _nodes(count: int) -> str:
@@ -71,51 +84,51 @@ def _node(target: Target) -> Iterator[Node]:
         process.wait(20)
 
 
-def _measure(target: Target, running: list[Node], seconds: float) -> str:
+# Sends requests to nodes for some seconds; returns how many were answered.
+Drive = Callable[[Target, Sequence[Node], float], float]
+
+
+def _measure(target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> str:
     before = [node.cpu_s() for node in running]
     with LockWaits(target) as waits:
-        sent = _drive(target, running, seconds)
-    answered = [sum(answer.status < 400 for answer in each.answers) for each in sent]
-    used = [node.cpu_s() - at_first for node, at_first in zip(running, before, strict=True)]
+        answered = drive(target, running, seconds)
+    used = sum(node.cpu_s() - at_first for node, at_first in zip(running, before, strict=True))
     target.wait_until_idle()
-    per_request = 1e6 * sum(used) / max(1, sum(answered))
     return (
-        f"{sum(answered) / seconds:,.0f} requests/s answered, {per_request:.0f} µs of a node's processor time each;"
+        f"{answered / seconds:,.0f} requests/s, {1e6 * used / max(1.0, answered):.0f} µs of a node's processor each;"
         f" a connection waited for a lock in {waits.share:.1%} of {waits.looks} looks"
     )
 
 
-def _drive(target: Target, running: list[Node], seconds: float) -> list[Sent]:
+def _at_a_rate(target: Target, running: Sequence[Node], seconds: float, page: Callable[[int], str]) -> float:
     with ExitStack() as stack:
-        steady = []
-        for node in running:
-            target.measurement += 1
-            steady.append(
-                stack.enter_context(Steady(node.port, _mixed(target), per_second=PER_SECOND, seconds=seconds))
-            )
-        return [each.result() for each in steady]
+        steady = [
+            stack.enter_context(Steady(node.port, _mixed(target, place, page), per_second=PER_SECOND, seconds=seconds))
+            for place, node in enumerate(running)
+        ]
+        return sum(answer.status < 400 for each in steady for answer in each.result().answers)
 
 
-def _throughput(target: Target, running: list[Node], seconds: float) -> float:
-    connections = generator.CONNECTIONS // len(running)
-    pools = [operations.views(target) for _ in running]
+def _as_fast_as_possible(target: Target, running: Sequence[Node], seconds: float) -> float:
+    pools = [_mixed(target, place, operations.popular_page) for place in range(len(running))]
+
+    def measure(node: Node, pool: Pool) -> float:
+        return generator.measure(node.port, pool, seconds=seconds, connections=CONNECTIONS).per_second
+
     with ThreadPoolExecutor(len(running)) as threads:
-        samples = list(
-            threads.map(
-                lambda node, pool: generator.measure(node.port, pool, seconds=seconds, connections=connections),
-                running,
-                pools,
-            )
-        )
-    target.wait_until_idle()
-    return sum(sample.per_second for sample in samples)
+        return seconds * sum(threads.map(measure, running, pools))
 
 
-def _mixed(target: Target) -> Pool:
-    likes = operations.likes(target)
-    kinds = (operations.views(target).requests, likes.requests, operations.top(target).requests)
-    longest = max(map(len, kinds))
-    mixed = [kind[place % len(kind)] for place in range(longest) for kind in kinds]
+def _mixed(target: Target, place: int, page: Callable[[int], str]) -> Pool:
+    """Views of the pages that every node gets; likes of other pages than those of the nodes beside it at the moment."""
+    target.measurement += 1
+    likes, token, run = operations.likes(target), target.client_token(), uuid.uuid4().hex
+    first = place * len(likes.requests) // max(NODES)
+    liked = [*likes.requests[first:], *likes.requests[:first]]
+    paths = [f"/api/v1/pages/{page(target.tenant.pages)}/views" for _ in range(len(liked))]
+    viewed = [operations.send("POST", path, token, {"id": f"{run}-{UNIQUE}"}) for path in paths]
+    read = operations.top(target).requests
+    mixed = [kind[number % len(kind)] for number in range(len(liked)) for kind in (viewed, liked, read)]
     return Pool(mixed, modulus=likes.modulus, stride=likes.stride, offset=likes.offset)
 
 

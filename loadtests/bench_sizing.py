@@ -97,10 +97,8 @@ def _of_events(target: Target) -> dict[str, float]:
     with target.owner() as owner:
         found = {name: int(in_bytes) for name, in_bytes in owner.execute(_TABLES).fetchall()}
         per_row = {name: found[name] / max(1, _count(owner, name)) for name in ("seen_events", "action_events")}
-        listed = owner.execute("SELECT count(*), sum(cardinality(members)) FROM leaderboard_snapshots").fetchone()
-    taken, members = listed or (0, 0)
-    print(f"  {taken} snapshots with {members} rows, {found['leaderboard_snapshots']} bytes")
-    per_row["leaderboard_snapshots"] = found["leaderboard_snapshots"] / max(1, members or 0)
+        listed = owner.execute("SELECT sum(cardinality(members)) FROM leaderboard_snapshots").fetchone()
+    per_row["leaderboard_snapshots"] = found["leaderboard_snapshots"] / max(1, (listed or [0])[0] or 0)
     return per_row
 
 
@@ -127,7 +125,7 @@ def load_of(tenant: TenantSize) -> Load:
         paid_users=min(tenant.users, tenant.entries // rows.ENTRIES_PER_USER),
         entries=tenant.entries,
         bucket_days=tenant.days,
-        sealed_days=0,
+        sealed_days=-1,  # boards that have not changed have no snapshot
     )
 
 
