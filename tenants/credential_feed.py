@@ -17,7 +17,9 @@ only if they began after it was registered. So nobody trusts a memory that a rev
 The same rows tell a process whether its secret and its public address are those of the others (`tenants.fingerprints`):
 those of the process that was started first, among those that are listed and agreed so far. Who differs trusts no memory
 either, so nothing is answered without asking (`Feed.difference`). It never counts as the first while one of the others
-is listed, however often those are restarted; once all of them are gone, the oldest that is left is.
+is listed, however often those are restarted; once all of them are gone, one that is left is. After an outage of
+PostgreSQL nobody is listed, and anyone may be the first to come back. So who differed and could not write its own row
+either goes on differing for `RETURN_S`: the others are listed again by then.
 """
 
 import os
@@ -48,6 +50,8 @@ CHECK_EVERY_S = 0.01
 HEARTBEAT_EVERY_S = 1.0
 REGISTERED_S = 3.0
 LISTED_S = 5
+# Within which all processes reach PostgreSQL again after an outage: behind PgBouncer up to 15 s apart.
+RETURN_S = 20.0
 REREAD_S = 60
 # A transaction that commits later than this after it wrote its change must write it again: others may not read it.
 MAX_UNCOMMITTED_S = 20.0
@@ -145,6 +149,7 @@ class Feed:
         self.id = uuid4()
         self._is_failing = False
         self.difference = None
+        self._differs_until = -inf
         self.has_compared.clear()
         self._begin_again()
 
@@ -246,10 +251,14 @@ class Feed:
         began = self._clock()
         with self._lock:
             newest = [change_id for change_id, at in self._applied.items() if at > began - ACKNOWLEDGED_S]
+        if self.difference is not None and began - self._heartbeat_at > REGISTERED_S:
+            self._differs_until = began + RETURN_S
+        kept = self.difference if began < self._differs_until else None
         own = self.fingerprints
-        values = [own.secret, own.url, self.id, self.kind, socket.gethostname(), os.getpid(), array(newest)]
+        process = [self.id, self.kind, socket.gethostname(), os.getpid(), array(newest)]
+        values = [own.secret, own.url, *process, kept is not None]
         differences = self._calls.run(_REGISTER, values, durable=self._registered_at == inf)
-        self._compared(Difference(*differences[0]) if differences else None)
+        self._compared(Difference(*differences[0]) if differences else kept)
         done = self._clock()
         if done - self._heartbeat_at > REGISTERED_S:  # others may not have waited for this process until now
             self._registered_at = done
@@ -331,13 +340,14 @@ _READ = f"""
 _REGISTER = f"""
     WITH own(secret, url) AS (
         SELECT CAST(%s AS text), CAST(%s AS text)
-    ), listed AS (
-        SELECT * FROM processes WHERE seen_at > now() - interval '{LISTED_S} s' AND secret_fingerprint IS NOT NULL
+    ), agreed AS (
+        SELECT * FROM processes
+        WHERE seen_at > now() - interval '{LISTED_S} s' AND secret_fingerprint IS NOT NULL AND NOT differs
     ), first AS (
-        SELECT * FROM listed ORDER BY differs, started_at, id LIMIT 1
+        SELECT * FROM agreed ORDER BY started_at, id LIMIT 1
     ), first_with_url AS (
-        SELECT l.* FROM listed l JOIN first f ON f.secret_fingerprint = l.secret_fingerprint
-        WHERE l.url_fingerprint IS NOT NULL ORDER BY l.differs, l.started_at, l.id LIMIT 1
+        SELECT a.* FROM agreed a JOIN first f ON f.secret_fingerprint = a.secret_fingerprint
+        WHERE a.url_fingerprint IS NOT NULL ORDER BY a.started_at, a.id LIMIT 1
     ), differences AS (
         SELECT 'PLAUDIT_SECRET_KEY' AS variable, host, pid FROM first, own WHERE secret_fingerprint <> secret
         UNION ALL
@@ -346,7 +356,7 @@ _REGISTER = f"""
     ), written AS (
         INSERT INTO processes (id, kind, host, pid, seen, secret_fingerprint, url_fingerprint, differs)
         VALUES (%s, %s, %s, %s, CAST(%s AS bigint[]), (SELECT secret FROM own), (SELECT url FROM own),
-                EXISTS (SELECT FROM differences))
+                EXISTS (SELECT FROM differences) OR %s)
         ON CONFLICT (id) DO UPDATE
         SET seen_at = clock_timestamp(), seen = EXCLUDED.seen, secret_fingerprint = EXCLUDED.secret_fingerprint,
             url_fingerprint = EXCLUDED.url_fingerprint, differs = EXCLUDED.differs

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from tenants import fingerprints, liveness
-from tenants.credential_feed import LISTED_S, Feed
+from tenants.credential_feed import HEARTBEAT_EVERY_S, LISTED_S, RETURN_S, Feed, boottime
 from tenants.db import owner_tx
 from tenants.fingerprints import Fingerprints
 
@@ -20,14 +20,15 @@ class Node:
     """Another machine's process, which is listed when it says so."""
 
     def __init__(self, secret: str, url: str | None = None) -> None:
-        self.feed = Feed(lambda _change: None, lambda: None)
+        self.later_s = 0.0
+        self.feed = Feed(lambda _change: None, lambda: None, clock=lambda: boottime() + self.later_s)
         self.feed._pid = os.getpid()
         self.feed.fingerprints = fingerprints.of(secret, url)
         self.beat()
 
     def beat(self) -> str | None:
-        """In which variable it differs."""
-        self.feed._heartbeat_at = -float("inf")
+        """In which variable it differs, a second later."""
+        self.later_s += HEARTBEAT_EVERY_S
         self.feed.poll()
         return self.feed.difference.variable if self.feed.difference is not None else None
 
@@ -35,6 +36,11 @@ class Node:
         with owner_tx() as tx:
             seen_at = f"now() - interval '{LISTED_S + 1} s'"
             tx.execute(text(f"UPDATE processes SET seen_at = {seen_at} WHERE id = :id"), {"id": self.feed.id})
+
+    def miss_beats(self) -> None:
+        """PostgreSQL does not answer it."""
+        self.later_s += LISTED_S + 1
+        self.stop()
 
 
 @pytest.fixture
@@ -83,6 +89,22 @@ def test_one_that_differs_takes_nobody_elses_place_when_the_others_are_restarted
         restarted.stop()
         new = start(SECRET)
         assert [wrong.beat(), new.beat()] == ["PLAUDIT_SECRET_KEY", None]
+
+
+def test_after_an_outage_of_the_database_the_first_to_be_back_takes_nobody_elses_place(
+    start: Callable[..., Node],
+) -> None:
+    a, b, wrong = start(SECRET), start(SECRET), start(OTHER)
+    assert [a.beat(), b.beat(), wrong.beat()] == [None, None, "PLAUDIT_SECRET_KEY"]
+    for node in (a, b, wrong):
+        node.miss_beats()
+    back = [node.beat() for _ in range(2) for node in (wrong, a, b)]
+    assert back == ["PLAUDIT_SECRET_KEY", None, None] * 2
+    for node in (a, b, wrong):
+        node.miss_beats()
+    assert wrong.beat() == "PLAUDIT_SECRET_KEY"
+    wrong.later_s += RETURN_S - 2 * HEARTBEAT_EVERY_S
+    assert [wrong.beat(), wrong.beat()] == ["PLAUDIT_SECRET_KEY", None], "the others did not come back"
 
 
 def test_public_addresses_are_compared_where_they_are_set(start: Callable[..., Node]) -> None:
