@@ -299,12 +299,17 @@ class ClusterPipeline(Pipeline):
         super().__init__(client.connection_pool, client.response_callbacks, transaction=False, shard_hint=None)
         self._client = client
 
-    def execute(self, raise_on_error: bool = True) -> list[Any]:  # noqa: ARG002  as redis-py has it
-        """The answers; RedisUnavailable if there are not all. What could be sent then has been executed."""
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """The answers; RedisUnavailable if there are not all, or in place of those that are missing.
+
+        What could be sent then has been executed.
+        """
         commands, self.command_stack = self.command_stack, []
         answers = self._client.nodes.ask([args for args, _ in commands])
         return [
-            self._client.parsed(args, options, answer)
+            answer
+            if isinstance(answer, RedisUnavailable) and not raise_on_error
+            else self._client.parsed(args, options, answer)
             for (args, options), answer in zip(commands, answers, strict=True)
         ]
 

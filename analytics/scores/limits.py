@@ -6,7 +6,8 @@ They apply to new payments only: a replay is answered before them and is not cou
 A tenant's breaker counts what all processes pay. No payment waits for that: each process counts its own, and once a
 second adds them to a counter in Redis, whose growth says what the others have paid (`Breakers.exchange`). So a tenant
 may exceed its limit by what is paid in that second, and by what others paid before a process had reached a thousandth
-of the limit and began to exchange. Without Redis each process counts alone.
+of the limit and began to exchange. Without Redis, or while a cluster's node is away that has the tenant's counter, each
+process counts alone, and others never hear of what it paid then.
 """
 
 import contextlib
@@ -161,12 +162,12 @@ class Breaker:
             return None
 
     def told(self, untold: int, total: int | None) -> None:
-        """The counter of all processes after this one's part was added. None: it could not be."""
+        """The counter of all processes after this one's part was added.
+
+        None: it may have been or not. It is not added again, so that no spike appears where none was.
+        """
         with self._lock:
-            if total is None:
-                self._untold += untold
-                return
-            by_others = total - untold - self._total if self._total is not None else 0
+            by_others = total - untold - self._total if total is not None and self._total is not None else 0
             self._total = total
             if by_others > 0:  # less than nothing: the counter was lost, and began again
                 self._count(self._clock(), by_others, by_others=True)
@@ -253,14 +254,18 @@ class Breakers:
 
 
 def _add(tenant_ids: Sequence[str], amounts: Sequence[int]) -> list[int | None]:
-    """Each tenant's counter of all processes, after this was added. In one round trip."""
+    """Each tenant's counter of all processes, after this was added; None if its node is away. In one round trip."""
     with boards().client() as client:
         pipeline = client.pipeline(transaction=False)
         for tenant_id, amount in zip(tenant_ids, amounts, strict=True):
-            counter = key(PREFIX, tenant_id, "paid")
-            pipeline.incrby(counter, amount)
-            pipeline.expire(counter, KEPT_S)
-        return list(pipeline.execute()[::2])
+            pipeline.incrby(counter_of(tenant_id), amount)
+            pipeline.expire(counter_of(tenant_id), KEPT_S)
+        answers = pipeline.execute(raise_on_error=False)[::2]
+        return [answer if isinstance(answer, int) else None for answer in answers]
+
+
+def counter_of(tenant_id: str) -> str:
+    return key(PREFIX, tenant_id, "paid")
 
 
 breakers = Breakers()

@@ -111,6 +111,10 @@ def test_a_pipeline_with_a_node_away_writes_to_the_others_and_fails(nodes: list[
             pipe.set(key, "x")
         with pytest.raises(RedisUnavailable):
             pipe.execute()
+        for key in KEYS:
+            pipe.strlen(key)
+        first, missing, last = pipe.execute(raise_on_error=False)
+        assert (first, type(missing), last) == (1, RedisUnavailable, 1)
         with pytest.raises(RedisUnavailable):
             redis.flushdb()
         assert redis.get(KEYS[2]) is None

@@ -4,12 +4,17 @@ import pytest
 
 from analytics.scores import limits
 from analytics.scores.limits import Breaker, Breakers
+from app.settings import Settings
+from tenants import redis
 from tenants.errors import Unavailable
+from tenants.redis_cluster import slot_of
 from tenants.settings import Limits
 from tenants.shares import share_of
 from tests.analytics.scores.conftest import UPDATE, claim_of, entries
 from tests.conftest import redis_unavailable
 from tests.people import Caller
+from tests.redis_nodes import SLOTS, running_nodes, url_of
+from tests.service import eventually
 
 
 @pytest.mark.parametrize("redis", ["up", "down"])
@@ -142,11 +147,36 @@ def test_without_redis_each_process_counts_alone_and_with_it_again_together(
     exchange(both)
     with redis_unavailable():
         pay(first, tenant, 70, max_per_minute=100)
-        exchange(both)
         pay(second, tenant, 40, max_per_minute=100)
+        exchange(both)
+    exchange(both)
+    pay(second, tenant, 30, max_per_minute=100)
     exchange(both)
     with pytest.raises(Unavailable):
-        pay(second, tenant, 1, max_per_minute=100)
+        pay(first, tenant, 1, max_per_minute=100)
+
+
+def test_while_a_node_of_the_cluster_is_away_no_payment_is_counted_twice(
+    connected: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = {f"t{n:03d}": slot_of(("GET", limits.counter_of(f"t{n:03d}"))) for n in range(100)}
+    away, there = (next(t for t, slot in slots.items() if slot * 3 // SLOTS == number) for number in range(2))
+    both = first, second = processes(monkeypatch)
+    with running_nodes() as nodes:
+        redis.configure(boards_url=url_of(nodes), queue_url=settings.queue_redis_url)
+        for process in both:
+            for tenant in (away, there):
+                pay(process, tenant, 5, max_per_minute=1000)
+        exchange(both)
+        with nodes[0].hung():
+            for _ in range(10):
+                for tenant in (away, there):
+                    pay(first, tenant, 1, max_per_minute=1000)
+                first.exchange()
+        eventually(redis.boards().is_up)
+        exchange(both)
+        counted = redis.boards().redis.get(limits.counter_of(there))
+    assert (counted, first._of(there)._arrived, second._of(there)._arrived) == (b"20", 20, 20)
 
 
 def test_a_tenant_far_below_its_limit_costs_no_round_trip(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
