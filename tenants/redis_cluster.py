@@ -58,6 +58,7 @@ class Nodes:
         # By slot; empty: not known yet.
         self._owners: list[Guarded | None] = []
         self.has_all_slots = False
+        self._incomplete_since: float | None = None
         self.replicas = 0
         self._updating = threading.Lock()
         self._tried_at = self._updated_at = 0.0
@@ -102,6 +103,13 @@ class Nodes:
         elif self._is_update_due() and (not self.has_all_slots or any(node.is_down for node in self._primaries)):
             self.update()
         return self._primaries
+
+    @property
+    def incomplete_s(self) -> float:
+        """For how long a slot or a primary has been away, while others are there."""
+        nodes_s = max((node.away_s for node in self.primaries()), default=0.0)
+        since = self._incomplete_since
+        return nodes_s if since is None else max(nodes_s, time.monotonic() - since)
 
     def update(self) -> bool:
         """Ask a node which of them has which slots; False: none answers. One caller does, the others wait for it."""
@@ -160,6 +168,10 @@ class Nodes:
             node.outage = self._outage
         self._primaries, self._owners = list(primaries.values()), owners
         self.has_all_slots = None not in owners
+        if self.has_all_slots:
+            self._incomplete_since = None
+        elif self._incomplete_since is None:
+            self._incomplete_since = now
         self.replicas = len(known) - len(primaries)
         known.update(self._address.nodes)
         self._known = {where: node for where, node in list(self._known.items()) if where in known}
@@ -352,7 +364,7 @@ class GuardedCluster(Guarded):
 
     @property
     def partly_away_s(self) -> float:
-        return max((node.away_s for node in self.redis.nodes.primaries()), default=0.0)
+        return self.redis.nodes.incomplete_s
 
     def is_up(self) -> bool:
         """Whether all primaries answer, and have all slots."""

@@ -168,6 +168,23 @@ def test_a_node_that_does_not_know_the_others_is_not_believed_for_long(nodes: li
         alone.kill()
 
 
+def test_a_slot_that_no_node_has_is_as_a_node_that_is_away(cluster: GuardedCluster, nodes: list[Node]) -> None:
+    slot = slot_of(("GET", KEYS[0]))
+    assert (cluster.is_up(), cluster.partly_away_s) == (True, 0.0)
+    for node in nodes:
+        node.cluster("DELSLOTS", slot)
+    try:
+        assert cluster.redis.nodes.update()
+        away_s = cluster.partly_away_s
+        assert cluster.read(("GET", KEYS[0]), ("GET", KEYS[2])) == [None, None]
+        assert not cluster.is_up()
+        assert cluster.partly_away_s > away_s > 0
+    finally:
+        nodes[0].cluster("ADDSLOTS", slot)
+    eventually(cluster.is_up)
+    assert cluster.partly_away_s == 0.0
+
+
 def test_many_threads_find_the_nodes_together(nodes: list[Node]) -> None:
     cluster = cluster_at(url_of(nodes), timeout_s=5)
     failed = []
