@@ -6,7 +6,8 @@ process that is alone asks nobody. What is closed or was refused, others read wi
 
 A process beats while it has any open, and counts while its beat is younger than `LISTED_S`: what a killed one had open
 is free again then. Redis may be emptied: each process notices at its next beat, and writes its counts again. Without
-Redis each process counts alone.
+Redis each process counts alone. After that it takes another id and writes all of its counts: whatever it had written
+before counts no more, so it need not remember what was closed meanwhile.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import structlog
@@ -25,19 +26,25 @@ import structlog
 from tenants.redis import RedisUnavailable, boards
 from tenants.throttle import PREFIX
 
+if TYPE_CHECKING:
+    from redis import Redis
+
 BEAT_S = 1.0
 LISTED_S = 5
 # Of a group that nobody writes any more.
 KEPT_S = 3600
-REWRITE_EVERY_S = 1200.0
+REWRITE_EVERY_S = 1200
 MAX_GROUPS_PER_BEAT = 2_000
+# Besides those that are open: while a node of a cluster is away, what was closed there cannot be written.
+MAX_UNWRITTEN = 10_000
 
 # A tenant, and which of the things that it has open.
 Group = tuple[str, str]
 
-# Returns whether this process was listed, and the others that are.
+# Returns whether this process was listed, and the others that are. The second id is the one that it had before.
 _BEAT = f"""
 local now = tonumber(redis.call('TIME')[1])
+redis.call('HDEL', KEYS[1], ARGV[2])
 local listed = {{redis.call('HEXISTS', KEYS[1], ARGV[1])}}
 redis.call('HSET', KEYS[1], ARGV[1], now)
 local all = redis.call('HGETALL', KEYS[1])
@@ -50,11 +57,20 @@ for place = 1, #all, 2 do
 end
 return listed
 """
-# Returns the processes and their counts, one after the other.
+# Returns the processes and their counts, one after the other. Counts of processes that are gone are removed.
 _WRITE_AND_READ = f"""
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+local now = tonumber(redis.call('TIME')[1])
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ':' .. now)
 redis.call('EXPIRE', KEYS[1], {KEPT_S})
-return redis.call('HGETALL', KEYS[1])
+local counts = redis.call('HGETALL', KEYS[1])
+for place = 2, #counts, 2 do
+    local count, written_at = string.match(counts[place], '^(%d+):(%d+)$')
+    if not count or tonumber(written_at) < now - {2 * REWRITE_EVERY_S} then
+        redis.call('HDEL', KEYS[1], counts[place - 1])
+    end
+    counts[place] = count or 0
+end
+return counts
 """
 
 log = structlog.get_logger()
@@ -70,11 +86,16 @@ class OpenCounts:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._id = uuid4().hex.encode()
         self._is_beating = False
         self._own: Counter[Group] = Counter()
+        self._listed_id = b""
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Be another process for the others, alone until the next beat."""
+        self._id = uuid4().hex.encode()
         # Groups whose count in Redis is not ours any more, in the order in which they changed.
-        self._unwritten: dict[Group, None] = {}
+        self._unwritten: dict[Group, None] = dict.fromkeys(self._own)
         self._others: frozenset[bytes] = frozenset()
         self._rewritten_at = time.monotonic()
 
@@ -109,27 +130,40 @@ class OpenCounts:
 
     def beat(self) -> None:
         """Be listed for another moment, learn who else is, and write what has changed."""
-        with boards().client() as client:
-            answer: Any = client.eval(_BEAT, 1, f"{PREFIX}:{self._name}", self._id)
-            was_listed, *others = answer
-            self._others = frozenset(others)
+        try:
+            with boards().client() as client:
+                self._exchange(client)
+        except Exception as error:
             with self._lock:
-                if not was_listed or time.monotonic() - self._rewritten_at > REWRITE_EVERY_S:
-                    self._unwritten |= dict.fromkeys(self._own)
-                    self._rewritten_at = time.monotonic()
-                written = {group: self._own[group] for group in islice(self._unwritten, MAX_GROUPS_PER_BEAT)}
-            pipeline = client.pipeline(transaction=False)
-            for group, count in written.items():
-                if count:
-                    pipeline.hset(self._key(group), self._id, count)
-                    pipeline.expire(self._key(group), KEPT_S)
-                else:
-                    pipeline.hdel(self._key(group), self._id)
-            pipeline.execute()
-            with self._lock:
-                for group, count in written.items():
-                    if self._own[group] == count:
-                        self._unwritten.pop(group, None)
+                self._begin_again()
+            if not isinstance(error, RedisUnavailable):
+                raise
+
+    def _exchange(self, client: "Redis") -> None:
+        former_id = self._listed_id if self._listed_id != self._id else b""
+        answer: Any = client.eval(_BEAT, 1, f"{PREFIX}:{self._name}", self._id, former_id)
+        was_listed, *others = answer
+        self._listed_id, self._others = self._id, frozenset(others)
+        with self._lock:
+            if not was_listed or time.monotonic() - self._rewritten_at > REWRITE_EVERY_S:
+                self._unwritten |= dict.fromkeys(self._own)
+                self._rewritten_at = time.monotonic()
+            counts = {group: self._own[group] for group in islice(self._unwritten, MAX_GROUPS_PER_BEAT)}
+            for group in counts:
+                del self._unwritten[group]
+        pipeline = client.pipeline(transaction=False)
+        for group, count in counts.items():
+            if count:
+                pipeline.eval(_WRITE_AND_READ, 1, self._key(group), self._id, count)
+            else:
+                pipeline.hdel(self._key(group), self._id)
+        answers = pipeline.execute(raise_on_error=False)
+        with self._lock:
+            for group, answer in zip(counts, answers, strict=True):
+                if isinstance(answer, Exception):
+                    self._unwritten[group] = None
+            if len(self._unwritten) > len(self._own) + MAX_UNWRITTEN:
+                self._begin_again()
 
     def _of_others(self, group: Group) -> int:
         """How many the other processes have open, after this one's count was written."""
@@ -140,8 +174,7 @@ class OpenCounts:
 
     def _begin_beating(self) -> None:
         """Learn of the others, and beat as long as anything is open."""
-        with contextlib.suppress(RedisUnavailable):
-            self.beat()
+        self.beat()
         threading.Thread(target=self._run, name=f"open-{self._name}", daemon=True).start()
 
     def _run(self) -> None:
@@ -149,8 +182,6 @@ class OpenCounts:
             time.sleep(BEAT_S)
             try:
                 self.beat()
-            except RedisUnavailable:
-                self._others = frozenset()
             except Exception:  # the next one may succeed
                 log.exception("open counts were not exchanged", action="counts.failed", data={"name": self._name})
             with self._lock:

@@ -1,14 +1,18 @@
 """What is open in all processes together stays below its limit, whatever happens to Redis or to a process."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from app.settings import Settings
 from tenants import open_counts, redis
 from tenants.open_counts import Group, OpenCounts
+from tenants.redis_cluster import slot_of
 from tests.conftest import redis_unavailable
+from tests.redis_nodes import SLOTS, running_nodes, url_of
 from tests.service import eventually
 
 ALL, OWN = ("acme", "all"), ("acme", "")
@@ -85,6 +89,63 @@ def test_without_redis_each_counts_alone_and_what_redis_lost_is_written_again(
             client.delete(key)
     beat(a, b, a)
     assert a.open({OWN: 2}) == OWN
+
+
+def test_what_was_closed_while_redis_was_away_is_neither_remembered_nor_counted(
+    process: Callable[[], OpenCounts],
+) -> None:
+    a, b = process(), process()
+    assert (b.open({OWN: 1}), b.open({ALL: 1})) == (None, None)
+    beat(b, a)
+    with redis_unavailable():
+        b.close([OWN])
+        for number in range(100):
+            b.open({("acme", f"network {number}"): 1})
+            b.close([("acme", f"network {number}")])
+        beat(b)
+        assert list(b._unwritten) == [ALL]
+    beat(b, a)
+    assert (a.open({OWN: 1}), a.open({ALL: 1})) == (None, ALL)
+
+
+def test_counts_of_processes_that_are_gone_are_removed(process: Callable[[], OpenCounts]) -> None:
+    a, _ = process(), process()
+    now = int(time.time())
+    with redis.boards().client() as client:
+        written = {"gone": f"1:{now - 2 * open_counts.REWRITE_EVERY_S - 5}", "here": f"1:{now - 60}"}
+        client.hset(a._key(OWN), mapping=written)
+        assert a.open({OWN: 9}) is None
+        beat(a)
+        assert set(client.hkeys(a._key(OWN))) == {b"here", a._id}
+
+
+def test_a_node_that_is_away_costs_only_the_groups_on_it(
+    process: Callable[[], OpenCounts], settings: Settings, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_counts, "MAX_UNWRITTEN", 2)
+    with running_nodes() as nodes:
+        redis.configure(boards_url=url_of(nodes), queue_url=settings.queue_redis_url or "")
+        one = process()
+        listed = node_of(f"lim:test-{tenant}")
+        groups = [(tenant, str(number)) for number in range(100)]
+        away = [group for group in groups if node_of(one._key(group)) != listed]
+        away = [group for group in away if node_of(one._key(group)) == node_of(one._key(away[0]))]
+        there = next(group for group in groups if node_of(one._key(group)) == listed)
+        before = one._id
+        with nodes[node_of(one._key(away[0]))].hung():
+            one.open({there: 1, away[0]: 1})
+            one.close([away[0]])
+            beat(one)
+            assert (one._id, list(one._unwritten)) == (before, [away[0]])
+            for group in away[1:4]:
+                one.open({group: 1})
+                one.close([group])
+            beat(one)
+            assert (one._id != before, list(one._unwritten)) == (True, [there])
+
+
+def node_of(key: str) -> int:
+    return slot_of(("GET", key)) * 3 // SLOTS
 
 
 def test_a_process_beats_while_it_has_any_open(connected: None, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
