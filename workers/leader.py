@@ -52,6 +52,7 @@ class Leadership:
     def __init__(self) -> None:
         self._stopping = threading.Event()
         self._beat_at = -inf
+        self._is_failing = False
 
     def is_held(self) -> bool:
         """Whether this process leads. Not while PostgreSQL does not answer."""
@@ -75,18 +76,29 @@ class Leadership:
             try:
                 with contextlib.closing(engine.raw_connection()) as pooled:
                     self._lead(pooled)
-            except (psycopg.Error, SQLAlchemyError) as error:
-                if self._beat_at > -inf:
-                    log.warning("cron leads no more", action="cron.lost", data={"error": type(error).__name__})
+            except Exception as error:  # noqa: BLE001  whatever it is, the next attempt may succeed
+                if not self._is_failing:
+                    self._log(error)
+                self._is_failing = True
             self._beat_at = -inf
             self._stopping.wait(BEAT_S)
         engine.dispose()
+
+    def _log(self, error: Exception) -> None:
+        data = {"error": type(error).__name__}
+        if not isinstance(error, psycopg.Error | SQLAlchemyError):
+            log.error("cron cannot lead", action="cron.failed", data=data, exc_info=error)
+        elif self._beat_at > -inf:
+            log.warning("cron leads no more", action="cron.lost", data=data)
+        else:
+            log.warning("cron cannot lead", action="cron.failed", data=data)
 
     def _lead(self, pooled: PoolProxiedConnection) -> None:
         """Until the connection is lost or this process stops; not at all if another one leads."""
         driver: Driver = pooled.driver_connection  # type: ignore[assignment]
         try:
             *_, locked, _ = pipelines.run(driver, (*_OPENING, _TRY_LOCK, _BEAT), within_s=MAX_ANSWER_S)
+            self._is_failing = False
             if pipelines.rows(driver, locked)[0].is_locked:
                 log.info("cron leads", action="cron.leads", data={"host": socket.gethostname(), "pid": os.getpid()})
                 while not self._stopping.is_set():

@@ -72,6 +72,33 @@ def test_who_loses_the_connection_leads_no_more_until_it_has_the_lock_again(
         assert [row.pid for row in open_transactions()] != [before]
 
 
+def test_one_that_cannot_lead_says_so_once_and_tries_again_whatever_the_reason_was(
+    quick: None, logged: Callable[[], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines() -> list[tuple[str, str, str]]:
+        cron = [line for line in logged() if line["action"].startswith("cron.")]
+        return [(line["level"], line["action"], line["data"].get("error", "")) for line in cron]
+
+    nowhere = make_engine("postgresql+psycopg://cron:wrong@127.0.0.1:1/plaudit", pool_size=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(leader, "service_engine", lambda: nowhere)
+        with contending():
+            eventually(lines)
+            time.sleep(0.3)
+    assert lines() == [("warning", "cron.failed", "OperationalError")]
+    run, attempts = pipelines.run, iter(range(3))
+
+    def fail_at_first(*arguments: Any, **options: Any) -> Any:
+        if next(attempts, None) is not None:
+            raise RuntimeError
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(pipelines, "run", fail_at_first)
+    with contending() as leadership:
+        eventually(leadership.is_held)
+    assert lines()[1:] == [("error", "cron.failed", "RuntimeError"), ("info", "cron.leads", "")]
+
+
 def test_a_machine_that_is_gone_leads_for_a_few_seconds_at_most(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the lock, and sends nothing any more."""
     gone = make_engine(service_engine().url.render_as_string(hide_password=False), pool_size=1)
