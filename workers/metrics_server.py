@@ -1,16 +1,19 @@
 """`GET /metrics` on machines without a `web` process (`PLAUDIT_METRICS_PORT`), for all processes of the machine.
 
 Every worker and cron process tries to listen on the port, of which one succeeds. When that one ends, another does so
-within `RETRY_S`. For operators only: requests are answered one after the other.
+within `RETRY_S`. For operators only: requests are answered one after the other, and slow clients are given up.
 """
 
+import contextlib
 import errno
 import socket
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler
+from io import BufferedReader, RawIOBase
 from socketserver import TCPServer
+from typing import TYPE_CHECKING
 
 import orjson
 import structlog
@@ -19,9 +22,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from analytics.scraping import may_scrape, metrics_text
 from app.settings import Settings
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 RETRY_S = 1.0
-# For each read of a request.
-READ_TIMEOUT_S = 2.0
+# Within which a request must have arrived, and its answer be taken.
+TIMEOUT_S = 2.0
 
 log = structlog.get_logger()
 
@@ -41,7 +47,8 @@ def start(settings: Settings) -> None:
 def _run(settings: Settings, server: "MetricsServer | None") -> None:
     while server is None:
         time.sleep(RETRY_S)
-        server = listen(settings)
+        with contextlib.suppress(OSError):  # such as too many open files: the next attempt may succeed
+            server = listen(settings)
     data = {"port": settings.metrics_port}
     log.info("this process serves the metrics of its machine", action="metrics.served", data=data)
     server.serve_forever()
@@ -70,11 +77,33 @@ class MetricsServer(TCPServer):
         log.warning("a scrape failed", action="metrics.failed", data={"error": type(sys.exception()).__name__})
 
 
+class _Request(RawIOBase):
+    """What a client sends, until `TIMEOUT_S` after its beginning: however many reads it takes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._until = time.monotonic() + TIMEOUT_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: MetricsServer
-    timeout = READ_TIMEOUT_S
     server_version = "plaudit"
     sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = BufferedReader(_Request(self.connection))
 
     def do_GET(self) -> None:
         match self.path.partition("?")[0]:
@@ -99,6 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.connection.settimeout(TIMEOUT_S)  # of each write as a whole
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))

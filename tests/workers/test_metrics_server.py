@@ -1,11 +1,16 @@
 """The metrics of machines without a web process: for operators, by one of the machine's processes."""
 
 import contextlib
+import errno
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -41,6 +46,35 @@ def test_metrics_are_for_this_machine_or_the_token_as_those_of_the_api(settings:
     with served(settings, metrics_token=TOKEN, has_public_url=True) as address:
         assert (status(address), status(address, Authorization="Bearer x")) == (403, 403)
         assert status(address, Authorization=f"Bearer {TOKEN}") == 200
+
+
+def test_a_client_that_sends_slowly_is_given_up(
+    settings: Settings, connected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "TIMEOUT_S", 0.3)
+    with served(settings) as address, socket.create_connection(("127.0.0.1", urlsplit(address).port or 0)) as slow:
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):  # it was closed
+            while time.monotonic() - began < 3:
+                slow.sendall(b"G")
+                time.sleep(0.1)
+        assert time.monotonic() - began < 1
+        assert requests.get(f"{address}/metrics", timeout=10).status_code == 200
+
+
+def test_a_process_without_free_files_tries_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = MagicMock()
+    attempts = iter([OSError(errno.EMFILE, "Too many open files"), None, server])
+
+    def listen(_settings: Settings) -> Any:
+        if isinstance(attempt := next(attempts), OSError):
+            raise attempt
+        return attempt
+
+    monkeypatch.setattr(metrics_server, "listen", listen)
+    monkeypatch.setattr(metrics_server, "RETRY_S", 0.01)
+    metrics_server._run(settings, None)
+    server.serve_forever.assert_called_once()
 
 
 def test_of_several_processes_one_listens_and_after_it_another(settings: Settings) -> None:
