@@ -112,8 +112,8 @@ def test_counts_of_processes_that_are_gone_are_removed(process: Callable[[], Ope
     a, _ = process(), process()
     now = int(time.time())
     with redis.boards().client() as client:
-        written = {"gone": f"1:{now - 2 * open_counts.REWRITE_EVERY_S - 5}", "here": f"1:{now - 60}"}
-        client.hset(a._key(OWN), mapping=written)
+        client.hset(a._key(OWN), "gone", f"1:{now - 2 * open_counts.REWRITE_EVERY_S - 5}")
+        client.hset(a._key(OWN), "here", f"1:{now - 60}")
         assert a.open({OWN: 9}) is None
         beat(a)
         assert set(client.hkeys(a._key(OWN))) == {b"here", a._id}
