@@ -18,18 +18,21 @@ RESTORED = "restored"
 
 
 def current(tx: Tx) -> str | None:
-    """This server and its timeline; None: it is a standby. (On Citus: of the coordinator, since no table is read.)"""
+    """This server and its timeline, of a Citus the coordinator's. None: it is a standby, or does not say."""
     server: str | None = tx.run(*CURRENT)[0].server
     return server
 
 
 def is_other(before: str | None, now: str | None) -> bool:
     """Whether boards were written on another server. Not if that is unknown: then the present one is taken over."""
-    return None not in {before, now} and before != now
+    return before == RESTORED or (None not in {before, now} and before != now)
 
 
 def owners_elsewhere() -> list[str]:
-    """The tenants whose boards were last written on another server, across tenants; all tenants, for global boards."""
+    """The tenants whose boards were last written on another server, across tenants; all tenants, for global boards.
+
+    The global boards also if their server is unknown: nothing but a rebuild takes the present one over.
+    """
     with platform_tx() as tx:
         server = current(tx)
         are_global = tx.run(_GLOBAL_ELSEWHERE, {"server": server})
@@ -53,19 +56,14 @@ def forget(tx: Tx) -> None:
         tx.execute(text(f"UPDATE {table} SET server = :server"), {"server": RESTORED})  # noqa: S608  two constants
 
 
-# The timeline is in the name of the file that is written now; pg_control_checkpoint() has it only after a checkpoint.
-CURRENT: Query = (
-    text("""
-        SELECT CASE WHEN NOT pg_is_in_recovery() THEN
-            (SELECT system_identifier::text FROM pg_control_system())
-            || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
-        END AS server
-    """),
-    {},
-)
+CURRENT: Query = (text("SELECT current_server() AS server"), {})
 
-_GLOBAL_ELSEWHERE = text("SELECT server FROM global_boards WHERE server <> :server LIMIT 1")
+_GLOBAL_ELSEWHERE = text(f"""
+    SELECT server FROM global_boards
+    WHERE server = '{RESTORED}' OR (:server::text IS NOT NULL AND server IS DISTINCT FROM :server) LIMIT 1
+""")  # noqa: S608  a constant
 _ELSEWHERE = text(f"""
     SELECT t.id FROM projections p JOIN tenants t ON t.id = p.tenant_id
-    WHERE t.deleted_at IS NULL AND p.server <> :server AND {OF_ONE} ORDER BY t.id
+    WHERE t.deleted_at IS NULL AND (p.server = '{RESTORED}' OR p.server <> :server)
+      AND {OF_ONE} ORDER BY t.id
 """)  # noqa: S608  our own names

@@ -32,7 +32,7 @@ OF_POSTGRES: tuple[Check, ...] = (
     tables.open_transactions,
     tables.transaction_age,
 )
-OF_SCHEMA: tuple[Check, ...] = (schema.visible_rows, schema.indexes, schema.partitions)
+OF_SCHEMA: tuple[Check, ...] = (schema.visible_rows, schema.indexes, schema.partitions, postgres.timeline)
 OF_REDIS: tuple[Check, ...] = (redis.cluster, redis.supported_version, redis.eviction, redis.latency)
 OF_PROCESSES: tuple[Check, ...] = (
     processes.living_workers,

@@ -225,6 +225,19 @@ def connections_needed(settings: Settings, *, workers: int) -> int:
     return of_requests * for_requests + FOR_LOOP_COMMITS * settings.web_processes + for_jobs + 2 * with_owner
 
 
+def timeline(installation: Installation) -> Iterable[Finding]:
+    """Needs the schema."""
+    with installation.reading() as connection:
+        is_standby, server = connection.execute(text("SELECT pg_is_in_recovery(), current_server()")).one()
+    if server is None and not is_standby:
+        yield warn(
+            ABOUT,
+            "It does not say which server it is: a failover with loss is not noticed",
+            why="boards in Redis then go on showing what was lost",
+            advice="GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC, or plaudit rebuild after each failover",
+        )
+
+
 def clock(installation: Installation) -> Iterable[Finding]:
     with installation.reading() as connection:
         before = utcnow()

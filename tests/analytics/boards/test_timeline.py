@@ -110,6 +110,51 @@ def test_after_an_upgrade_the_present_server_is_taken_over_without_a_rebuild(boa
     assert server_of(board.tenant_id) is not None
 
 
+def test_after_an_upgrade_the_global_boards_take_the_present_server_over_without_a_rebuild(
+    board: Board, global_boards: list[Board]
+) -> None:
+    kept = in_redis(board)
+    with owner_tx() as tx:
+        tx.execute(text("UPDATE global_boards SET server = NULL"))
+    assert is_behind(ALL_TENANTS)
+    assert rebuilding.rebuild_global(now=utcnow()) == []
+    assert in_redis(board) == kept, "nothing is deleted"
+    assert not is_behind(ALL_TENANTS)
+    with platform_tx() as tx:
+        assert timeline.of_global_boards(tx) == timeline.current(tx)
+
+
+@pytest.fixture(params=["pg_control_nothing()", "pg_ls_waldir() w(system_identifier)"], ids=["unknown", "revoked"])
+def silent_server(connected: None, request: pytest.FixtureRequest) -> Iterator[None]:
+    """As a managed one, which has taken its functions from everybody or has none."""
+    with owner_tx() as tx:
+        own: str = tx.scalar(text("SELECT pg_get_functiondef('current_server'::regproc)")) or ""
+        assert "pg_control_system()" in own
+        tx.raw.exec_driver_sql(own.replace("pg_control_system()", request.param))
+    yield
+    with owner_tx() as tx:
+        tx.raw.exec_driver_sql(own)
+
+
+def test_a_server_that_does_not_say_which_it_is_has_boards_all_the_same(
+    board: Board, global_boards: list[Board], silent_server: None
+) -> None:
+    tenant = board.tenant_id
+    with tenant_tx(tenant) as tx:
+        assert timeline.current(tx) is None
+    assert projection.project_step(tenant, now=utcnow()).rebuilt == []
+    assert not is_behind(tenant)
+    assert not is_behind(ALL_TENANTS)
+    assert rebuilding.rebuild_global(now=utcnow()) == []
+    with owner_tx() as tx:
+        timeline.forget(tx)
+    assert is_behind(tenant)
+    assert is_behind(ALL_TENANTS)
+    assert rebuilding.rebuild_global(now=utcnow()) == global_boards
+    assert board in projection.project_step(tenant, now=utcnow()).rebuilt
+    assert not {tenant, ALL_TENANTS} & {*timeline.owners_elsewhere()}, "a restore is noticed once"
+
+
 def test_boards_that_only_the_lost_server_knew_are_deleted_with_the_global_boards_rebuild(
     board: Board, global_boards: list[Board]
 ) -> None:

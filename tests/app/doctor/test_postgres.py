@@ -71,6 +71,13 @@ def test_settings_are_compared_in_bytes_and_seconds(setting: str, unit: str, num
     assert values.number("x") == number
 
 
+def test_a_server_that_does_not_say_which_it_is_is_warned_of(scratch: Installation) -> None:
+    assert list(postgres.timeline(scratch)) == []
+    execute("CREATE OR REPLACE FUNCTION current_server() RETURNS text LANGUAGE sql AS 'SELECT NULL'")
+    ((level, what),) = bad(postgres.timeline(scratch))
+    assert (level, "failover with loss is not noticed" in what) == (Level.WARN, True)
+
+
 def test_the_formula_of_connections_is_that_of_the_documentation() -> None:
     with_service = Settings.from_env({"PLAUDIT_SERVICE_DATABASE_URL": "postgresql://a/b"})
     assert postgres.connections_needed(with_service, workers=2) == 80
