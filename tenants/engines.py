@@ -18,8 +18,11 @@ from tenants.pipelines import READ_ONLY, Driver, NoAnswer, Statement
 CONNECT_TIMEOUT_S = 2
 # Then nobody else waits for a new connection, for a moment: one request may try several times.
 CONNECT_AGAIN_AFTER_S = 1.0
-# For a network that delivers nothing any more; a server that answers nothing is noticed by whoever waits for it.
+# A machine that is gone, or a network that delivers nothing any more: nobody acknowledges what was sent, nor the
+# kernel's probes while an answer is waited for. A server that is there and does not answer is given up only by who sets
+# a deadline, which nobody does inside an open transaction: there `statement_timeout` ends a statement.
 LOST_AFTER_MS = 15_000
+PROBES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 POOL_TIMEOUT_S = 1.5
 
 
@@ -41,6 +44,7 @@ def make_engine(
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
             "tcp_user_timeout": LOST_AFTER_MS,
+            **PROBES,
             "prepare_threshold": None,
             "client_encoding": "utf-8",
         },
@@ -62,7 +66,7 @@ class _Connects:
         if time.monotonic() < self._not_before:
             raise NoAnswer("no answer a moment ago")
         try:
-            driver = psycopg.connect(**options)
+            driver = Driver.connect(**options)
             pipelines.run(driver, self._CHECK, within_s=CONNECT_TIMEOUT_S)
         except (NoAnswer, psycopg.errors.ConnectionTimeout):
             self._not_before = time.monotonic() + CONNECT_AGAIN_AFTER_S

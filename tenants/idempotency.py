@@ -75,7 +75,9 @@ def earlier_answer(tx: Tx, identity: RequestIdentity, *, now: datetime) -> Idemp
     lock = text("SELECT pg_try_advisory_xact_lock(hashtextextended(:tenant || ':' || :request, 0))")
     if not tx.scalar(lock, {"tenant": tx.tenant, "request": identity.request}):
         raise StillRunning(retry_after_s=1)
-    row = tx.scalar(select(IdempotencyKey).where(IdempotencyKey.request == identity.request))
+    # Locked, which is logged: the commit then waits for the standby that the first one may have been cancelled at.
+    found = select(IdempotencyKey).where(IdempotencyKey.request == identity.request)
+    row = tx.scalar(found.with_for_update(read=True, key_share=True))
     if row is None or row.created_at < now - KEPT_FOR:
         return None
     if row.body_hash != identity.body_hash:

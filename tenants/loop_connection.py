@@ -135,7 +135,8 @@ class _Exchange:
             self._looking = self._loop.call_later(LOOK_EVERY_S, self._look)
             self._advance(Ready.R)
             return
-        self._end()  # which closes the connection
+        self._driver.give_up()
+        self._end()
         service_engine().dispose()  # the pool's would wait as long
         if not self.done.done():
             self.done.set_exception(NoAnswer(f"no answer within {TRIP_WITHIN_S:g} s"))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime
 from functools import lru_cache
+from threading import BoundedSemaphore, Thread
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from psycopg.errors import _WaitTimeout, error_from_result
 from psycopg.generators import fetch_many, send
 from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import wait_conn
 from sqlalchemy import PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError
 
@@ -37,11 +39,45 @@ MAX_KEPT_STATEMENTS = 256
 # `:name`, and not `::type`.
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
-Driver = psycopg.Connection[Any]
+# How long the server is asked to cancel what it has not answered, and for how many connections at once.
+CANCEL_WITHIN_S = 2.0
+_cancels = BoundedSemaphore(64)
+
+
+class Driver(psycopg.Connection[Any]):
+    """A connection, which can be given up while the server still works for it."""
+
+    _is_given_up = False
+
+    @property
+    def closed(self) -> bool:
+        return self._is_given_up or super().closed
+
+    def give_up(self) -> None:
+        """Cancel what the server is doing, and close: in a thread, since both may wait. For the caller it is closed.
+
+        A server that waits for a standby does not notice that its client is gone: without this, connections that
+        nobody has any more would accumulate there. First cancelled and then closed, since a pooler forgets whose
+        statement it was.
+        """
+        self._is_given_up = True
+        if not _cancels.acquire(blocking=False):
+            self.pgconn.finish()
+            return
+        Thread(target=self._cancel, name="cancel", daemon=True).start()
+
+    def _cancel(self) -> None:
+        try:
+            wait_conn(self._cancel_gen(), interval=CANCEL_WITHIN_S, timeout=CANCEL_WITHIN_S)
+        except (psycopg.Error, _WaitTimeout):
+            pass  # then `statement_timeout` ends the statement, if anything does
+        finally:
+            self.pgconn.finish()
+            _cancels.release()
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server, or a pooler before it, did not answer in time. The connection is closed."""
+    """The server, or a pooler before it, did not answer in time. The connection is given up."""
 
 
 class Statement(NamedTuple):
@@ -79,6 +115,7 @@ def run(driver: Driver, statements: Sequence[Statement], *, within_s: float | No
         try:
             return driver.wait(waits, timeout=within_s)
         except _WaitTimeout:
+            driver.give_up()
             raise NoAnswer(f"no answer within {within_s:g} s") from None
 
 

@@ -1,5 +1,7 @@
 """Connections: given up when they do not answer, and when the server accepts no writes."""
 
+import os
+import socket
 import time
 from collections.abc import Callable
 
@@ -42,6 +44,20 @@ def test_connections_to_a_read_only_server_are_dropped(settings: Settings, run: 
     for _ in range(2):
         with engine.connect() as connection:
             assert connection.scalar(text("SELECT pg_backend_pid()")) not in pids
+    engine.dispose()
+
+
+def test_a_machine_that_is_gone_is_noticed_within_seconds(settings: Settings) -> None:
+    engine = make_engine(settings.database_url or "", pool_size=1)
+    with engine.connect() as connection, socket.socket(fileno=os.dup(connection.connection.fileno())) as own:
+        if own.family == socket.AF_UNIX:
+            pytest.skip("it is this machine")
+        idle_s, every_s, times = (
+            own.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert idle_s + every_s * times <= 15
     engine.dispose()
 
 

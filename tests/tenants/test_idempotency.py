@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 
 from tenants import idempotency
 from tenants.db import tenant_tx, utcnow
@@ -49,6 +50,14 @@ def test_of_a_large_answer_only_the_key_is_stored(tenant: str) -> None:
     keep(tenant, body=b"x" * (MAX_KEPT_BYTES + 1), now=utcnow())
     with tenant_tx(tenant) as tx, pytest.raises(AnswerNotKept):
         idempotency.earlier_answer(tx, identity(), now=utcnow())
+
+
+def test_an_answer_is_repeated_only_as_durably_as_it_was_given(tenant: str) -> None:
+    """A transaction that logs nothing does not wait for a standby: the first commit may be on this server only."""
+    keep(tenant, body=b"done", now=utcnow())
+    with tenant_tx(tenant) as tx:
+        assert idempotency.earlier_answer(tx, identity(), now=utcnow()) is not None
+        assert tx.scalar(text("SELECT pg_current_xact_id_if_assigned()::text")) is not None
 
 
 def test_a_request_is_refused_while_another_with_its_key_runs(tenant: str) -> None:

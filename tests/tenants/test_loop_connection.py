@@ -12,6 +12,7 @@ from tenants import loop_connection, waiting
 from tenants.db import owner_tx
 from tenants.loop_connection import LoopConnection
 from tests.loops import run
+from tests.service import eventually
 
 
 def pid_of(rows: list[Any]) -> int:
@@ -54,11 +55,19 @@ def test_a_server_that_does_not_answer_is_given_up_and_the_outcome_unknown(
         connection = LoopConnection(asyncio.get_running_loop())
         before = pid_of(await connection.run_in_one_trip([(tenant, PID, ())], shared=False))
         with pytest.raises(DBAPIError, match="no answer within") as lost:
-            await connection.run_in_one_trip([(tenant, "SELECT pg_sleep(2)", ())], shared=False)
+            await connection.run_in_one_trip([(tenant, "SELECT pg_sleep(60)", ())], shared=False)
         assert lost.value.connection_invalidated
         assert pid_of(await connection.run_in_one_trip([(tenant, PID, ())], shared=False)) != before
+        gone.append(before)
 
+    gone: list[int] = []
     run(test())
+    eventually(lambda: not is_open(*gone))  # it was cancelled there
+
+
+def is_open(pid: int) -> bool:
+    with owner_tx() as tx:
+        return bool(tx.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid}))
 
 
 def test_a_connection_to_a_read_only_server_is_replaced(tenant: str) -> None:

@@ -5,16 +5,18 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import BoundedSemaphore
 from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ConnStatus, TransactionStatus
 
 from app.settings import Settings
 from tenants import pipelines
 from tenants.engines import make_engine
 from tenants.pipelines import BEGIN, COMMIT, Driver, NoAnswer, Statement, bound
+from tests.service import eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,6 +146,23 @@ def test_a_server_that_does_not_answer_in_time_is_given_up_and_the_connection_cl
     with pytest.raises(NoAnswer):
         pipelines.run(driver, [BEGIN, Statement(b"SELECT pg_sleep(5)"), COMMIT], within_s=0.1)
     assert driver.closed
+
+
+def test_what_was_given_up_is_cancelled_on_the_server(driver: Driver, settings: Settings) -> None:
+    """A server that sleeps, or waits for a standby, does not notice that its client is gone."""
+    with pytest.raises(NoAnswer):
+        pipelines.run(driver, [BEGIN, Statement(b"SELECT pg_sleep(61)"), COMMIT], within_s=0.1)
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(61)'"
+    with psycopg.connect(settings.database_url or "", autocommit=True) as other:
+        eventually(lambda: other.execute(asleep).fetchone() == (0,), within_s=10)
+    eventually(lambda: driver.pgconn.status == ConnStatus.BAD, within_s=10)
+
+
+def test_only_so_many_connections_are_cancelled_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelines, "_cancels", BoundedSemaphore(1))
+    assert pipelines._cancels.acquire()
+    driver.give_up()
+    assert driver.pgconn.status == ConnStatus.BAD
 
 
 def test_a_connection_to_a_read_only_server_is_closed_by_a_write(driver: Driver) -> None:
