@@ -241,7 +241,7 @@ def platform_tx() -> Iterator[Tx]:
 def owner_tx() -> Iterator[Tx]:
     """One transaction as the owner: administration and maintenance, never a request, nor inside another one."""
     with _open(owner_engine(), OWNER_OPENING, separate=False) as connection:
-        tx = yield from _session(connection, None, separate=True)
+        tx = yield from _session(connection, None, separate=False)
     tx.run_after_commit()
 
 

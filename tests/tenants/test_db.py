@@ -23,6 +23,10 @@ def test_a_transaction_inside_another_of_the_same_tenant_is_the_same_and_of_anot
         for second in (tenant_tx(other_tenant), platform_tx(), owner_tx()):
             with pytest.raises(RuntimeError, match="already open"), second:
                 pass
+    with owner_tx():
+        for second in (tenant_tx(tenant), platform_tx(), owner_tx()):
+            with pytest.raises(RuntimeError, match="already open"), second:
+                pass
     with tenant_tx(other_tenant) as later:
         assert later is not outer
 

@@ -267,8 +267,7 @@ def test_after_a_connection_is_lost_in_a_commit_nothing_is_sent_again(tenant: st
             locking.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": tenant})
             decided = submit(group, lost)
             await asyncio.sleep(0.1)  # it waits for the lock
-            with owner_tx() as owner:
-                assert owner.execute(terminate).all()
+            assert locking.execute(terminate).all()
             assert await decided
         assert await submit(group, view(tenant, "a")), "over a new connection"
 
