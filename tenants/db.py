@@ -60,6 +60,8 @@ OPEN_WITHIN_S = 3.0
 # The same for a whole transaction in one round trip, whose statements may take as long as the server lets them.
 TRIP_WITHIN_S = 5.0
 STATEMENT_TIMEOUT_MS = 10_000
+# For reads in one round trip: a slow one is an error of its own, before the connection is given up for it.
+TRIP_STATEMENT_TIMEOUT_MS = 4_000
 LOCK_TIMEOUT_MS = 5_000
 # In a transaction that several tenants share: one tenant's locked row must not block the others.
 SHARED_LOCK_TIMEOUT_MS = 300
@@ -258,7 +260,7 @@ def service_engine() -> Engine:
 
 
 @cache
-def set_role(role: str, *, shared: bool = False) -> tuple[Statement, ...]:
+def set_role(role: str, *, shared: bool = False, statement_timeout_ms: int | None = None) -> tuple[Statement, ...]:
     """The statements that set a role and its timeouts: short ones in a transaction that several tenants share.
 
     Not one SELECT of set_config() for all timeouts: that costs twice as much as these, it is a query, after which the
@@ -266,7 +268,8 @@ def set_role(role: str, *, shared: bool = False) -> tuple[Statement, ...]:
     """
     settings = {
         "ROLE": role,
-        "statement_timeout =": SHARED_STATEMENT_TIMEOUT_MS if shared else STATEMENT_TIMEOUT_MS,
+        "statement_timeout =": statement_timeout_ms
+        or (SHARED_STATEMENT_TIMEOUT_MS if shared else STATEMENT_TIMEOUT_MS),
         "lock_timeout =": SHARED_LOCK_TIMEOUT_MS if shared else LOCK_TIMEOUT_MS,
         "idle_in_transaction_session_timeout =": IDLE_IN_TRANSACTION_TIMEOUT_MS,
     }

@@ -16,6 +16,7 @@ from tenants import pipelines
 from tenants.db import (
     SERVICE_ROLE,
     STATEMENT_TIMEOUT_MS,
+    TRIP_STATEMENT_TIMEOUT_MS,
     TRIP_WITHIN_S,
     Tx,
     current_tx,
@@ -72,13 +73,18 @@ def read_together(calls: Calls) -> list[list[Any]]:
     if not calls:
         return []
     with _driver() as driver:
-        answers = pipelines.run(driver, statements_of(calls, shared=False), within_s=TRIP_WITHIN_S)
+        opening = set_role(SERVICE_ROLE, statement_timeout_ms=TRIP_STATEMENT_TIMEOUT_MS)
+        answers = pipelines.run(driver, _transaction(opening, calls), within_s=TRIP_WITHIN_S)
         return rows_of_calls(driver, answers)
 
 
 def statements_of(calls: Calls, *, shared: bool) -> list[Statement]:
     """A transaction with these calls, from BEGIN to COMMIT."""
-    statements = [BEGIN, *set_role(SERVICE_ROLE, shared=shared)]
+    return _transaction(set_role(SERVICE_ROLE, shared=shared), calls)
+
+
+def _transaction(opening: Sequence[Statement], calls: Calls) -> list[Statement]:
+    statements = [BEGIN, *opening]
     for tenant_id, statement, parameters in calls:
         statements += (set_tenant(tenant_id), pipelines.bound(statement, parameters))
     return [*statements, COMMIT]

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
-from tenants import group_tx
+from tenants import db, group_tx
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.group_tx import read_one, read_together, run_in_one_trip, shared_tx
 from tenants.users import User, ensure_external
@@ -81,6 +81,16 @@ def test_a_trip_that_is_not_answered_in_time_is_given_up_and_its_outcome_unknown
     with pytest.raises(DBAPIError, match="no answer") as given_up:
         run_in_one_trip([(tenant, "SELECT pg_sleep(5)", ())], shared=True)
     assert given_up.value.connection_invalidated
+
+
+def test_a_slow_read_is_an_error_of_its_own_and_closes_no_connection(
+    tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert db.TRIP_STATEMENT_TIMEOUT_MS < db.TRIP_WITHIN_S * 1000
+    monkeypatch.setattr(group_tx, "TRIP_STATEMENT_TIMEOUT_MS", 50)
+    with pytest.raises(DBAPIError, match="statement timeout") as slow:
+        read_one(tenant, "SELECT pg_sleep(10)", ())
+    assert not slow.value.connection_invalidated
 
 
 def test_nothing_takes_a_second_connection_inside_a_transaction(tenant: str) -> None:
