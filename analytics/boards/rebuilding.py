@@ -73,6 +73,7 @@ def rebuild_global(*, now: datetime, only_missing: bool = True) -> list[Board]:
     wanted = boards_in(ALL_TENANTS, GLOBAL)
     with platform_tx() as tx:
         lock_boards(tx, ALL_TENANTS)
+        tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))  # all of Redis may have to be read
         server, raised = timeline.current(tx), {}
         if timeline.is_other(timeline.of_global_boards(tx), server):
             raised = versions.advance(tx, wanted, now=now)

@@ -222,7 +222,7 @@ def delete_tenant(redis: "Redis", tenant_id: str) -> None:
 
 def delete_older(redis: "Redis", number: int) -> None:
     """Remove every board of every tenant whose version is below this number. They are missing then: needs no lock."""
-    markers = redis.scan_iter(match="lbv:*", count=1000)
+    markers = redis.scan_iter(match="lbv:*", count=10_000)
     while boards := [marker.decode()[len("lbv:{") : -1] for marker in islice(markers, MAX_MEMBERS_PER_COMMAND)]:
         with redis.pipeline(transaction=False) as pipe:
             for board in boards:

@@ -43,6 +43,7 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
     not detected that way.
     """
     from analytics.boards import rebuilding, timeline
+    from analytics.locks import Busy
     from app.run import backups
     from migrations import distribution
     from migrations.run import migrate
@@ -63,7 +64,8 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
         with db.owner_tx() as tx:
             timeline.forget(tx)
         connect_redis(settings, boards_timeout_s=5.0)
-        with contextlib.suppress(redis.RedisUnavailable):  # if it cannot be reached, a worker does it later
+        # If Redis cannot be reached, a worker does it later; if it is busy, one is doing it.
+        with contextlib.suppress(redis.RedisUnavailable, Busy):
             rebuilding.rebuild_global(now=db.utcnow())
     show(
         {"file": str(file), "schema_before": before, "schema": after},
