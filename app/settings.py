@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 from tenants.redis_addresses import ClusterAddress, is_cluster
 
@@ -156,6 +156,9 @@ def _database_url(env: Mapping[str, str], name: str) -> str | None:
     if not parts.path.strip("/"):
         raise SettingsError(f"{name} must name a database: postgresql://user:password@host:5432/database")
     query = parse_qs(parts.query)
+    if len(query.get("host", [])) > 1 and not hosts and "port" not in query:  # as SQLAlchemy writes them
+        others = urlencode([(key, value) for key, value in parse_qsl(parts.query) if key != "host"])
+        return _database_url({name: f"{raw.partition('?')[0]}?{others}&{_hosts_query(name, query['host'])}"}, name)
     if len(query.get("host", [])) > 1 or len(query.get("port", [])) > 1:
         raise SettingsError(f"{name} must name its hosts and ports once: before the database, or in its query")
     if "," in query.get("host", [""])[0] and "target_session_attrs" not in query:

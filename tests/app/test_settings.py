@@ -65,6 +65,10 @@ def test_behind_a_proxy_the_sockets_are_on_the_public_origin() -> None:
             "postgresql://me@/db?host=a,b&port=1,2",
             "postgresql://me@/db?host=a,b&port=1,2&target_session_attrs=read-write",
         ),
+        (
+            "postgresql://me@/db?host=a:1&sslmode=require&host=b:2",
+            "postgresql://me@/db?sslmode=require&host=a%2Cb&port=1%2C2&target_session_attrs=read-write",
+        ),
         ("postgresql://me@[::1]:5432/db", "postgresql://me@[::1]:5432/db"),
     ],
 )
