@@ -53,21 +53,13 @@ def nodes(seconds: float) -> None:
         _at_a_rate(target, running, WARM_UP_S, any_page)
         for title, page in (("any page", any_page), ("pages by popularity", operations.popular_page)):
             print(f"{PER_SECOND} requests/s to each node, a third views of {title}, a third likes, a third board reads")
-            for count in NODES:
-                print(
-                    f"  {_nodes(count)}: {_measure(target, running[:count], partial(_at_a_rate, page=page), seconds)}"
-                )
+            _measure_all(target, running, partial(_at_a_rate, page=page), seconds)
         print(f"As many as are answered, over {CONNECTIONS} connections to each node, pages by popularity")
-        for count in NODES:
-            print(f"  {_nodes(count)}: {_measure(target, running[:count], _as_fast_as_possible, seconds)}")
+        _measure_all(target, running, _as_fast_as_possible, seconds)
 
 
 def any_page(pages: int) -> str:
     return f"p{random.randrange(pages):06d}"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' if count > 1 else ' '}"
 
 
 @contextmanager
@@ -88,16 +80,43 @@ def _node(target: Target) -> Iterator[Node]:
 Drive = Callable[[Target, Sequence[Node], float], float]
 
 
-def _measure(target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> str:
-    before = [node.cpu_s() for node in running]
+@dataclass
+class Measured:
+    """With so many nodes, of several rounds together."""
+
+    nodes: int
+    seconds: float = 0.0
+    answered: float = 0.0
+    cpu_s: float = 0.0
+    looks: int = 0
+    waiting: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.nodes} node{'s' if self.nodes > 1 else ' '}: {self.answered / self.seconds:,.0f} requests/s,"
+            f" {1e6 * self.cpu_s / max(1.0, self.answered):.0f} µs of a node's processor each;"
+            f" a connection waited for a lock in {self.waiting / max(1, self.looks):.1%} of {self.looks} looks"
+        )
+
+
+def _measure_all(target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> None:
+    """Up and down again, since what comes later finds more in memory."""
+    measured = {count: Measured(count) for count in NODES}
+    for count in (*NODES, *reversed(NODES)):
+        _measure(measured[count], target, running[:count], drive, seconds)
+    for each in measured.values():
+        print(f"  {each}")
+
+
+def _measure(measured: Measured, target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> None:
+    before = sum(node.cpu_s() for node in running)
     with LockWaits(target) as waits:
-        answered = drive(target, running, seconds)
-    used = sum(node.cpu_s() - at_first for node, at_first in zip(running, before, strict=True))
+        measured.answered += drive(target, running, seconds)
+    measured.cpu_s += sum(node.cpu_s() for node in running) - before
+    measured.seconds += seconds
+    measured.looks += waits.looks
+    measured.waiting += waits.waiting
     target.wait_until_idle()
-    return (
-        f"{answered / seconds:,.0f} requests/s, {1e6 * used / max(1.0, answered):.0f} µs of a node's processor each;"
-        f" a connection waited for a lock in {waits.share:.1%} of {waits.looks} looks"
-    )
 
 
 def _at_a_rate(target: Target, running: Sequence[Node], seconds: float, page: Callable[[int], str]) -> float:
@@ -148,10 +167,6 @@ class LockWaits:
     def __exit__(self, *_error: object) -> None:
         self._stop.set()
         self._thread.join()
-
-    @property
-    def share(self) -> float:
-        return self.waiting / max(1, self.looks)
 
     def _run(self) -> None:
         connection: psycopg.Connection[Any]

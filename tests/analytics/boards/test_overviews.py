@@ -2,15 +2,16 @@
 
 from datetime import timedelta
 
+import psycopg
 import pytest
-from sqlalchemy import text
 
 from analytics.boards import overviews
 from analytics.boards.names import board_of
 from analytics.boards.overviews import Overview
 from analytics.ingest.writes import EventKind, Item
 from analytics.windows import WINDOWS
-from tenants.db import owner_tx, tenant_tx, utcnow
+from app.settings import Settings
+from tenants.db import tenant_tx, utcnow
 from tests.analytics.boards.conftest import save_page_numbers
 from tests.analytics.conftest import put_page, write_events
 
@@ -47,12 +48,14 @@ def test_all_time_has_no_window_before(tenant: str) -> None:
     assert overview(tenant, "tenant", "all", "likes").total == 0
 
 
-def test_what_takes_too_long_is_read_from_the_saved_numbers(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_too_long_is_read_from_the_saved_numbers(
+    tenant: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(overviews, "MAX_TREND_MS", 200)
     save_page_numbers(tenant, put_page(tenant, "c", space="eng", visibility="public"), views_7d=70)
     save_page_numbers(tenant, put_page(tenant, "d", space="ops"), views_7d=7)
-    with owner_tx() as blocking:
-        blocking.execute(text("LOCK TABLE page_views_hour IN ACCESS EXCLUSIVE MODE"))
+    with psycopg.connect(str(settings.database_url)) as blocking:
+        blocking.execute("LOCK TABLE page_views_hour IN ACCESS EXCLUSIVE MODE")
         found = {scope: overview(tenant, scope, "7d") for scope in ("tenant", "space:ops", "public", "public:ops")}
     totals = {"tenant": 77, "space:ops": 7, "public": 70, "public:ops": 0}
     assert found == {scope: Overview(total) for scope, total in totals.items()}

@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from analytics.boards import snapshots
 from analytics.locks import Busy, try_lock_boards
-from tenants.db import owner_tx, utcnow
+from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.boards.conftest import BOARD, MakeBoard, order, project, read
 from tests.analytics.conftest import make_page
 from tests.people import Caller
@@ -56,7 +56,7 @@ def test_of_a_page_that_is_private_now_an_earlier_public_board_shows_nothing(
 def test_snapshots_stop_when_their_time_is_over_and_go_on_with_the_oldest(board: MakeBoard, tenant: str) -> None:
     board(a=1)
     assert snapshots.refresh(tenant, now=utcnow(), until=0.0) == 0
-    with owner_tx() as tx:
+    with tenant_tx(tenant, separate=True) as tx:
         try_lock_boards(tx, f"_snapshots:{tenant}")
         with pytest.raises(Busy):
             snapshots.refresh(tenant, now=utcnow())
