@@ -3,12 +3,17 @@
 import json
 from pathlib import Path
 
+from rq.worker_registration import REDIS_WORKER_KEYS
+
+from tenants import redis
 from tests.app.cli.conftest import Run
 from tests.conftest import reachable_folder
 from tests.service import copy_prepared, plaudit
 
 
 def test_on_configured_servers_without_workers_it_says_so_and_exits_with_1(on_ours_empty: Run) -> None:
+    with redis.queue().client() as client:
+        client.delete(REDIS_WORKER_KEYS)  # those of tests that kill workers
     done = on_ours_empty("doctor", "--json")
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
