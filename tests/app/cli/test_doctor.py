@@ -11,7 +11,7 @@ from tests.conftest import reachable_folder
 from tests.service import copy_prepared, plaudit
 
 
-def test_on_configured_servers_without_workers_it_says_so_and_exits_with_1(on_ours_empty: Run) -> None:
+def test_on_configured_servers_without_workers_it_says_so_and_exits_with_1(connected: None, on_ours_empty: Run) -> None:
     with redis.queue().client() as client:
         client.delete(REDIS_WORKER_KEYS)  # those of tests that kill workers
     done = on_ours_empty("doctor", "--json")
