@@ -104,30 +104,42 @@ SLOW = [
     "tests/app/api/test_logins.py",
     "tests/app/http/test_fast_reads.py",
 ]
-# Tests that use one of these session fixtures run in one pytest process, which starts it once.
-SHARED_BY = {
-    "demo_service": {
-        "tests/app/api/test_oauth.py",
-        "tests/attacks/test_raw_requests.py",
-        "tests/browser/test_dashboard.py",
-        "tests/browser/test_dashboard_admin.py",
-        "tests/browser/test_dashboard_people.py",
-        "tests/browser/test_quests.py",
-        "tests/browser/test_script.py",
-        "tests/browser/test_single_page.py",
-        "tests/browser/test_widgets.py",
-        "tests/faults/test_revocation.py",
-        "tests/faults/test_up.py::test_a_folder_in_use_is_reported_in_one_line",
-        "tests/faults/test_up.py::test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill",
-        "tests/loadtests/test_run.py",
-    },
-    "running_servers": {
-        "tests/app/run/test_local_servers.py",
-        "tests/app/run/test_server_roles.py",
-        "tests/app/run/test_server_settings.py",
-        "tests/app/run/test_server_user.py",
-    },
-}
+# Tests that share one of these session fixtures: each set runs in one pytest process, which starts it once. Those of
+# the demo are two sets: as one, they would still run when all others are done.
+SHARED_BY = [
+    (
+        "demo_service",
+        {
+            "tests/browser/test_dashboard.py",
+            "tests/browser/test_dashboard_admin.py",
+            "tests/browser/test_dashboard_people.py",
+            "tests/browser/test_quests.py",
+            "tests/browser/test_script.py",
+            "tests/browser/test_single_page.py",
+            "tests/browser/test_widgets.py",
+        },
+    ),
+    (
+        "demo_service",
+        {
+            "tests/app/api/test_oauth.py",
+            "tests/attacks/test_raw_requests.py",
+            "tests/faults/test_revocation.py",
+            "tests/faults/test_up.py::test_a_folder_in_use_is_reported_in_one_line",
+            "tests/faults/test_up.py::test_it_starts_again_on_the_same_data_after_a_stop_and_after_a_kill",
+            "tests/loadtests/test_run.py",
+        },
+    ),
+    (
+        "running_servers",
+        {
+            "tests/app/run/test_local_servers.py",
+            "tests/app/run/test_server_roles.py",
+            "tests/app/run/test_server_settings.py",
+            "tests/app/run/test_server_user.py",
+        },
+    ),
+]
 # Their tests share no service, so they may run in several pytest processes.
 INDEPENDENT_TESTS = {"tests/faults/test_up.py"}
 # Names that a module imports to start Plaudit's processes or a browser.
@@ -141,9 +153,9 @@ class ByService(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no type
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        for fixture, users in SHARED_BY.items():
+        for number, (fixture, users) in enumerate(SHARED_BY):
             if {file, nodeid} & users:
-                return fixture
+                return f"{fixture} {number}"
         return nodeid if file in INDEPENDENT_TESTS else file
 
 
@@ -158,9 +170,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert isinstance(item, pytest.Function)
         if STARTERS & vars(item.module).keys() or STARTING & {*item.fixturenames}:
             item.add_marker("processes")
-        for fixture, users in SHARED_BY.items():
-            if fixture in item.fixturenames:
-                assert {item.nodeid, item.nodeid.partition("::")[0]} & users, f"{item.nodeid} belongs there"
+        for fixture in {*item.fixturenames} & {fixture for fixture, _ in SHARED_BY}:
+            listed = set().union(*(users for shared, users in SHARED_BY if shared == fixture))
+            assert {item.nodeid, item.nodeid.partition("::")[0]} & listed, f"{item.nodeid} belongs to {fixture}"
 
 
 def is_first_process() -> bool:
