@@ -1,4 +1,8 @@
-"""Page counters: a page's totals of all time, always exact. Whatever writes to a page locks its counter first."""
+"""Page counters: a page's totals of all time. Whatever adds to a page's counts locks its counter first.
+
+Views do not wait for that lock, since every view of a busy page would, on every node. Those that find it taken wait in
+the outbox, committed like any others, until the next projection adds them to the counts.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +10,10 @@ from sqlalchemy import BigInteger, ForeignKeyConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.metrics import Counted, counted_metrics
-from tenants.db import Base, TenantOwned, Tx, array
+from tenants.db import Base, Query, TenantOwned, Tx, array
+
+# For a counter that somebody has locked. Commits of views and likes take a few milliseconds.
+MAX_WAIT_MS = 200
 
 
 class PageCounter(TenantOwned, Base):
@@ -37,10 +44,30 @@ def lock(tx: Tx, page_ids: Iterable[int]) -> None:
     )
 
 
+def finding_waiting_views(tenant_id: str) -> Query:
+    """The query that finds a row if there are views that wait."""
+    return _FIND_WAITING, {"tenant": tenant_id}
+
+
+def count_waiting_views(tx: Tx, *, limit: int) -> int:
+    """Add views that wait to the counts of their pages, a bounded number of rows. Returns how many these were.
+
+    Under the tenant's board lock, and in a transaction that ends at once: likes of these pages wait for it. It gives up
+    soon where somebody keeps a counter locked (`locks.is_timeout`).
+    """
+    *_, ((counted,),) = tx.run_in_one_trip(_WAIT_BRIEFLY, (_COUNT_WAITING, {"tenant": tx.tenant, "limit": limit}))
+    return int(counted)
+
+
 def recount(tx: Tx, page_ids: Sequence[int]) -> None:
     """Set these pages' counters to the sums of their rows."""
     lock(tx, page_ids)
     tx.execute(_RECOUNT, {"tenant": tx.tenant, "pages": array(page_ids)})
+
+
+_FIND_WAITING = text("SELECT id FROM outbox WHERE tenant_id = :tenant AND kind = 'views' LIMIT 1")
+_WAIT_BRIEFLY: Query = (text(f"SET LOCAL lock_timeout = {MAX_WAIT_MS}"), {})
+_COUNT_WAITING = text("SELECT count_waiting_views(:tenant, CAST(:limit AS int)) AS counted")
 
 
 def _recounted(source: Counted) -> str:

@@ -1,9 +1,12 @@
-"""The lock on a tenant's boards: whoever has it until the transaction ends is the only one to write them (P4)."""
+"""The lock on a tenant's boards: whoever has it until the transaction ends is the only one to write them (P4).
+
+And what an error says of any lock (`is_timeout`).
+"""
 
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from tenants.db import Query, Tx
 from tenants.errors import Unavailable
@@ -34,6 +37,11 @@ def lock_boards(tx: Tx, tenant_id: str, *, shared: bool = False) -> None:
     try:
         tx.execute(text(f"SELECT {function}({_LOCK_ID})"), {"tenant": tenant_id})
     except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) == "55P03":
+        if is_timeout(error):
             raise Busy from None
         raise
+
+
+def is_timeout(error: DBAPIError) -> bool:
+    """Whether a statement gave up waiting for a lock."""
+    return getattr(error.orig, "sqlstate", None) == "55P03"

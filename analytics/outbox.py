@@ -1,7 +1,9 @@
 """The outbox: which members of which boards are stale. Written in the transaction of the change, which also wakes the
 projection after its commit.
 
-A row of the kind `sharing` stands for every public page: the tenant began or stopped sharing them.
+A row of the kind `sharing` stands for every public page: the tenant began or stopped sharing them. One of the kind
+`views` has views that are not in the page's counts yet, since somebody else had locked its counter when they came; they
+are added before pages are computed (`counters.count_waiting_views`).
 
 Append-only, so a writer never waits for the projection: rows are read, deduplicated and deleted by id.
 """
@@ -22,18 +24,25 @@ class Kind(StrEnum):
     PAGE = "page"
     USER = "user"
     SHARING = "sharing"
+    VIEWS = "views"
 
 
 class Outbox(TenantOwned, Base):
     __tablename__ = "outbox"
     # A busy tenant has thousands of rows of pages, and each payment asks which users are stale.
-    __table_args__ = (Index("ix_outbox_users", "tenant_id", "id", postgresql_where=text("kind = 'user'")),)
+    __table_args__ = (
+        Index("ix_outbox_users", "tenant_id", "id", postgresql_where=text("kind = 'user'")),
+        Index("ix_outbox_views", "tenant_id", "id", postgresql_where=text("kind = 'views'")),
+    )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     kind: Mapped[str]
     member: Mapped[str]
     # Of a page: the hour to which counts were added. None: several hours, or anything else; always safe.
     hour: Mapped[datetime | None]
+    # Of waiting views: what is to be added to that hour.
+    views: Mapped[int | None] = mapped_column(BigInteger)
+    visitors: Mapped[int | None] = mapped_column(BigInteger)
     marked_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

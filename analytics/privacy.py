@@ -55,10 +55,8 @@ class Erased:
 
 def ensure_reader(tx: Tx, external_id: str, *, now: datetime) -> User:
     """The user of a reader whom only views know, created so that there is somebody to export or erase."""
-    seen = {visit.page_id for visit in visitors.pages_of(tx, external_id)}
-    if not seen:
+    if not visitors.lock(tx, external_id):  # `erase` deletes them, and visitors are locked before users are created
         raise UserNotFound
-    counters.lock(tx, seen)  # `erase` locks them, and counters are locked before users are created
     return users.get(tx, users.find_or_create(tx, external_id, now=now)[0])
 
 
@@ -95,14 +93,13 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
 def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     """Erase a user's personal data. Counts and boards that contained them are projected again."""
     liked = tx.scalars(select(PageLike.page_id).where(PageLike.user_id == user.id)).all()
-    seen = {visit.page_id for visit in _visits(tx, user)}
-    counters.lock(tx, {*liked, *seen})  # counters before users, as in every other transaction
+    counters.lock(tx, liked)  # counters, visitors, users: in this order, as in every other transaction
+    if user.external_id is not None:
+        visitors.forget(tx, user.external_id)
     users.lock(tx, user)
     if user.role == Role.ADMIN and not by_admin:
         raise Forbidden("Only an admin may erase an admin")
     removed_likes = likes.remove_all(tx, user.id)
-    if user.external_id is not None:
-        visitors.forget(tx, user.external_id)
     owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
     quests = personal.erase(tx, user.id)
     ended = sessions.delete_all(tx, user.id)

@@ -37,7 +37,7 @@ class Bench:
         _print("alone", self._measure_quiet(seconds=self.seconds))
         for _ in range(ROUNDS):
             self._compare("batches of 150 actions", _action_batch)
-            self._compare("views", _view, lock="SELECT FROM page_counters WHERE tenant_id = 'bench-1' FOR UPDATE")
+            self._compare("likes", _like, lock="SELECT FROM page_counters WHERE tenant_id = 'bench-1' FOR UPDATE")
 
     def _compare(self, what: str, send: Send, lock: str = "SELECT") -> None:
         spread = self._measure_during(partial(_flood_request, self.others, send))
@@ -125,8 +125,8 @@ def _action_batch(token: str, number: int) -> bytes:
     return _request("POST", "/api/v1/events", token, orjson.dumps({"events": actions}))
 
 
-def _view(token: str, _number: int) -> bytes:
-    return _request("POST", "/api/v1/pages/home/views", token, b"{}")
+def _like(token: str, number: int) -> bytes:
+    return _request("PUT", f"/api/v1/pages/home/likes/u{number % 100}", token, b"")
 
 
 def _quiet_request(token: str, _process: int, connection: int, number: int) -> bytes:

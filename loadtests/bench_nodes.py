@@ -35,6 +35,7 @@ PER_SECOND = 150
 CONNECTIONS = 16
 LOOK_EVERY_S = 0.01
 WARM_UP_S = 3.0
+TURNS = 2
 
 
 @dataclass(frozen=True)
@@ -90,22 +91,31 @@ class Measured:
     cpu_s: float = 0.0
     looks: int = 0
     waiting: int = 0
+    workers_waiting: int = 0
+
+    @property
+    def cpu_us(self) -> float:
+        """Of a node's processor, for a request."""
+        return 1e6 * self.cpu_s / max(1.0, self.answered)
 
     def __str__(self) -> str:
         return (
             f"{self.nodes} node{'s' if self.nodes > 1 else ' '}: {self.answered / self.seconds:,.0f} requests/s,"
-            f" {1e6 * self.cpu_s / max(1.0, self.answered):.0f} µs of a node's processor each;"
-            f" a connection waited for a lock in {self.waiting / max(1, self.looks):.1%} of {self.looks} looks"
+            f" {self.cpu_us:.0f} µs of a node's processor each;"
+            f" a node waited for a lock in {self.waiting / max(1, self.looks):.1%} of {self.looks} looks,"
+            f" a worker in {self.workers_waiting / max(1, self.looks):.1%}"
         )
 
 
 def _measure_all(target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> None:
-    """Up and down again, since what comes later finds more in memory."""
+    """Up and down again, since what comes later finds more in memory, and since the machine is never quite the same."""
     measured = {count: Measured(count) for count in NODES}
-    for count in (*NODES, *reversed(NODES)):
+    for count in (*NODES, *reversed(NODES)) * TURNS:
         _measure(measured[count], target, running[:count], drive, seconds)
     for each in measured.values():
         print(f"  {each}")
+    costs = sorted(each.cpu_us for each in measured.values())
+    print(f"  The dearest request costs {costs[-1] / costs[0] - 1:.0%} more than the cheapest")
 
 
 def _measure(measured: Measured, target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> None:
@@ -116,6 +126,7 @@ def _measure(measured: Measured, target: Target, running: Sequence[Node], drive:
     measured.seconds += seconds
     measured.looks += waits.looks
     measured.waiting += waits.waiting
+    measured.workers_waiting += waits.workers_waiting
     target.wait_until_idle()
 
 
@@ -158,7 +169,7 @@ class LockWaits:
         self._target = target
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.looks = self.waiting = 0
+        self.looks = self.waiting = self.workers_waiting = 0
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -172,10 +183,15 @@ class LockWaits:
         connection: psycopg.Connection[Any]
         with self._target.owner() as connection:
             while not self._stop.is_set():
-                found = connection.execute(_WAITING).fetchone()
+                nodes, workers = connection.execute(_WAITING).fetchone() or (0, 0)
                 self.looks += 1
-                self.waiting += found != (0,)
+                self.waiting += nodes > 0
+                self.workers_waiting += workers > 0
                 time.sleep(LOOK_EVERY_S)
 
 
-_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_type = 'client backend'"
+_WAITING = """
+    SELECT count(*) FILTER (WHERE query LIKE '%write_page_events%'),
+           count(*) FILTER (WHERE query NOT LIKE '%write_page_events%')
+    FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_type = 'client backend'
+"""

@@ -73,8 +73,8 @@ def broken_rules_of_one(tokens: Tokens, tables: Collection[str]) -> list[str]:
 
 
 def statements_of(sql: str) -> list[Tokens]:
-    """Its statements: those of a message, or of a function's body."""
-    return [tokens for tokens in _split(_nested(_words(sql)), {";"}) if tokens]
+    """Its statements: those of a message, or of a function's body, where a loop's query is one of its own."""
+    return [tokens for tokens in _split(_nested(_words(sql)), {";", "LOOP"}) if tokens]
 
 
 def references(tokens: Tokens, tables: Collection[str]) -> Iterator[Reference]:

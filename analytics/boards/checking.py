@@ -148,7 +148,7 @@ def _due(tx: Tx) -> set[int]:
     """The stale pages: marked one by one, or because the tenant began or stopped sharing."""
     rows = tx.scalars(
         text("""
-            SELECT member FROM outbox WHERE tenant_id = :tenant AND kind = 'page'
+            SELECT member FROM outbox WHERE tenant_id = :tenant AND kind IN ('page', 'views')
             UNION SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = 'page'
             UNION SELECT page_id::text FROM page_stats WHERE tenant_id = :tenant AND is_public AND is_shared <> :shared
                 AND EXISTS (SELECT FROM outbox WHERE tenant_id = :tenant AND kind = 'sharing')

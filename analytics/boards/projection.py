@@ -19,15 +19,16 @@ from typing import Self
 
 from prometheus_client import Counter
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
-from analytics import outbox
+from analytics import counters, outbox
 from analytics.boards import intents, planning, progress, rebuilding, redis_store, timeline, versions
 from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, Version, boards_in
 from analytics.boards.planning import Chunk, Plan
 from analytics.boards.redis_store import RedisState
 from analytics.boards.summaries import summary_key
-from analytics.locks import lock_boards, try_lock_boards
+from analytics.locks import is_timeout, lock_boards, try_lock_boards
 from analytics.outbox import Kind
 from analytics.windows import hour_of
 from tenants import across, redis, registry
@@ -88,11 +89,18 @@ def project_step(
     return done
 
 
-def project_all(tenant_id: str, *, now: Callable[[], datetime], locked: Callable[[], None] = _nothing) -> Projected:
-    """Step by step, until nothing is left to do."""
+def project_all(
+    tenant_id: str,
+    *,
+    now: Callable[[], datetime],
+    limit: int = MAX_ROWS_PER_STEP,
+    locked: Callable[[], None] = _nothing,
+) -> Projected:
+    """Step by step, until nothing is left to do. Views that waited when it began are projected too."""
+    _count_waiting_views(tenant_id, limit=limit, locked=locked)
     total = Projected()
     for _ in range(MAX_STEPS):
-        done = project_step(tenant_id, now=now(), locked=locked)
+        done = project_step(tenant_id, now=now(), limit=limit, locked=locked)
         total.pages += done.pages
         total.users += done.users
         total.rows += done.rows
@@ -148,6 +156,21 @@ def retire(tenant_id: str, *, now: datetime) -> None:
             redis_store.write(client, writes, raised)
             redis_store.delete_tenant(client, tenant_id)
             redis_store.publish(client, raised)
+
+
+def _count_waiting_views(tenant_id: str, *, limit: int, locked: Callable[[], None]) -> None:
+    """In transactions of their own, and only what waits now: more may come for as long as nodes share a busy page."""
+    try:
+        for _ in range(MAX_STEPS):
+            with tenant_tx(tenant_id) as tx:
+                (waiting,) = try_lock_boards(tx, tenant_id, counters.finding_waiting_views(tenant_id))
+                locked()
+                if not waiting or counters.count_waiting_views(tx, limit=limit) < limit:
+                    return
+    except DBAPIError as error:
+        if not is_timeout(error):
+            raise
+        # Somebody keeps a page's counter locked: the sweep comes back to it.
 
 
 def _carry_out(tx: Tx, plan: Plan) -> Projected:

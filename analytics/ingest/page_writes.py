@@ -17,7 +17,7 @@ from sqlalchemy import delete as sql_delete
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from analytics import outbox
+from analytics import locks, outbox
 from analytics.ingest import addresses, page_moves, pages
 from analytics.ingest.pages import Page, PageNotFound, Visibility
 from analytics.outbox import Kind
@@ -27,7 +27,6 @@ from tenants.db import Query, Tx, array
 from tenants.errors import Conflict, DomainError, Invalid, Unavailable
 
 MAX_PAGES_PER_CALL = 1000
-LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ def _lock_and_run(tx: Tx, names: Sequence[str], keys: Sequence[str], *queries: Q
     try:
         return tx.run_in_one_trip(every, *ones, *queries)[1 + len(ones) :]
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE:
+        if locks.is_timeout(error):
             raise PagesBusy from None
         raise
 

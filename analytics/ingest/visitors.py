@@ -150,20 +150,23 @@ def pages_of(tx: Tx, user: str) -> list[Any]:
     )
 
 
-def forget(tx: Tx, user: str) -> int:
-    """Delete the rows of a named visitor; the counters of the pages (`pages_of`) are locked. They stay counted.
-
-    Rows that came meanwhile are on pages that are not locked: they are deleted without waiting for anybody.
-    """
-    deleted = tx.execute(
+def lock(tx: Tx, user: str) -> bool:
+    """Lock the rows of a named visitor, in the order in which others write them. False: there are none."""
+    locked = tx.execute(
         text("""
-            WITH own AS MATERIALIZED (
-                SELECT page_id, day FROM page_visitors
-                WHERE tenant_id = :tenant AND visitor = :visitor AND is_named FOR UPDATE SKIP LOCKED
-            )
-            DELETE FROM page_visitors v USING own WHERE v.tenant_id = :tenant AND v.visitor = :visitor
-            AND v.page_id = own.page_id AND v.day = own.day RETURNING 1
+            SELECT 1 FROM page_visitors WHERE tenant_id = :tenant AND visitor = :visitor AND is_named
+            ORDER BY page_id, day FOR UPDATE
         """),
+        {"tenant": tx.tenant, "visitor": named(user)},
+    )
+    return bool(locked.all())
+
+
+def forget(tx: Tx, user: str) -> int:
+    """Delete the rows of a named visitor, before any user is locked. They stay counted."""
+    lock(tx, user)
+    deleted = tx.execute(
+        text("DELETE FROM page_visitors WHERE tenant_id = :tenant AND visitor = :visitor AND is_named RETURNING 1"),
         {"tenant": tx.tenant, "visitor": named(user)},
     )
     return len(deleted.all())
@@ -182,8 +185,10 @@ _UNCOUNTED = text("""
           WHERE tenant_id = :tenant AND day >= CAST(:since AS date) GROUP BY page_id, day) v
     JOIN pages p ON p.tenant_id = :tenant AND p.id = v.page_id
     LEFT JOIN (SELECT page_id, CAST(bucket_hour AT TIME ZONE 'UTC' AS date) AS day, sum(visitors) AS visitors
-               FROM page_views_hour
-               WHERE tenant_id = :tenant AND bucket_hour AT TIME ZONE 'UTC' >= CAST(:since AS date)
+               FROM (SELECT page_id, bucket_hour, visitors FROM page_views_hour
+                     WHERE tenant_id = :tenant AND bucket_hour AT TIME ZONE 'UTC' >= CAST(:since AS date)
+                     UNION ALL SELECT CAST(member AS bigint), hour, visitors FROM outbox
+                     WHERE tenant_id = :tenant AND kind = 'views') counted
                GROUP BY page_id, 2) h ON h.page_id = v.page_id AND h.day = v.day
     WHERE v.visitors > COALESCE(h.visitors, 0) ORDER BY v.day, v.page_id
 """)

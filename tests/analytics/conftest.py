@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 import pytest
@@ -14,6 +15,7 @@ from analytics.scores.catalog import Terms
 from tenants import queue
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
+from tests.committed_views import COMMITTED_VIEWS
 from tests.people import Caller, client_of, user_of
 
 Jobs = Callable[[], list[str]]
@@ -82,12 +84,21 @@ def write_events(tenant: str, *items: Item, now: datetime | None = None) -> list
     return request.outcomes
 
 
+@contextmanager
+def somebody_else_writes(tenant: str) -> Iterator[None]:
+    """To all pages of the tenant, for as long as the block takes."""
+    with tenant_tx(tenant, separate=True) as tx:
+        tx.execute(text("SELECT FROM page_counters WHERE tenant_id = :tenant FOR UPDATE"), {"tenant": tenant})
+        yield
+
+
 def views_of(tenant: str, page: str | None = None) -> int:
+    """Those that are counted, and those that wait to be."""
     with tenant_tx(tenant) as tx:
         return int(
             tx.execute(
                 text(
-                    "SELECT coalesce(sum(v.views), 0) FROM page_views_hour v"
+                    f"SELECT coalesce(sum(v.views), 0) FROM {COMMITTED_VIEWS} v"
                     " JOIN pages p ON p.tenant_id = v.tenant_id AND p.id = v.page_id"
                     " WHERE CAST(:page AS text) IS NULL OR p.external_id = :page"
                 ),

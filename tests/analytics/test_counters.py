@@ -1,13 +1,22 @@
-"""Counters: exact totals, which a recount repairs."""
+"""Counters: exact totals, which a recount repairs; and views that do not wait for them."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from analytics import counters
-from analytics.ingest.writes import EventKind, Item
+from analytics.boards import checking, page_numbers, projection
+from analytics.ingest import page_writes, writes
+from analytics.ingest.reasons import Result
+from analytics.ingest.visitors import Visit
+from analytics.ingest.writes import EventKind, Item, WriteRequest, commit_together
 from tenants.db import Tx, tenant_tx, utcnow
-from tests.analytics.conftest import put_page, write_events
+from tests.analytics.conftest import put_page, somebody_else_writes, views_of, write_events
 
 
 @pytest.fixture
@@ -43,3 +52,100 @@ def test_a_recount_sets_totals_to_the_rows_and_what_was_purged_of_them(pages: li
         assert totals(tx) == [(43, 2), (99, 99)], "of these pages only"
         counters.recount(tx, pages)
         assert totals(tx) == [(43, 2), (40, 0)]
+
+
+def commit(tenant: str, *items: Item) -> list[Result]:
+    """By the group commit's own path, in a transaction that other tenants could share."""
+    request = WriteRequest(tenant, items, utcnow(), room=10)
+    assert commit_together([request], shared=True) == []
+    return [outcome.result for outcome in request.outcomes]
+
+
+def waiting(tenant: str) -> int:
+    with tenant_tx(tenant) as tx:
+        return int(tx.execute(text("SELECT count(*) FROM outbox WHERE kind = 'views'")).scalar_one())
+
+
+def project(tenant: str, limit: int = 5_000) -> None:
+    projection.project_all(tenant, now=utcnow, limit=limit)
+    assert checking.check(tenant, now=utcnow()).differences == []
+
+
+def views_on_boards(tenant: str, page: str) -> dict[str, int]:
+    found = page_numbers.stats(tenant, page, public_only=False, now=utcnow())
+    assert found is not None
+    return dict(found["views"])
+
+
+def test_a_view_waits_for_no_lock_and_the_next_projection_counts_it(tenant: str) -> None:
+    for page in ("busy", "free"):
+        put_page(tenant, page)
+    once = Item(EventKind.VIEW, "busy", utcnow(), event_key=uuid4(), visit=Visit(uuid4()))
+    late = Item(EventKind.VIEW, "busy", utcnow() - timedelta(days=3))
+    with somebody_else_writes(tenant):
+        assert commit(tenant, once, late, Item(EventKind.VIEW, "free", utcnow())) == [Result.ACCEPTED] * 3
+        assert commit(tenant, once) == [Result.DUPLICATE]
+    assert (waiting(tenant), views_of(tenant)) == (3, 3), "two hours of one page, one of the other"
+    with tenant_tx(tenant) as tx:
+        assert totals(tx) == [(0, 0), (0, 0)]
+    assert tenant in projection.stale_tenants(now=utcnow()), "the sweep finds it, whatever wake-up is lost"
+    project(tenant)
+    assert (waiting(tenant), views_of(tenant)) == (0, 3)
+    assert views_on_boards(tenant, "busy") == {"1d": 1, "7d": 2, "30d": 2, "all": 2}
+    with tenant_tx(tenant) as tx:
+        assert totals(tx) == [(2, 0), (1, 0)]
+        assert tx.execute(text("SELECT visitors FROM page_counters ORDER BY page_id")).scalars().all() == [1, 0]
+
+
+def test_a_like_waits_since_its_answer_has_the_exact_count(tenant: str) -> None:
+    put_page(tenant, "busy")
+    liked = Item(EventKind.LIKE, "busy", utcnow(), user="ada")
+    with ThreadPoolExecutor(1) as pool:
+        with somebody_else_writes(tenant):
+            with pytest.raises(OperationalError, match="lock timeout"):
+                commit(tenant, liked, Item(EventKind.VIEW, "busy", utcnow()))
+            answer = pool.submit(commit, tenant, liked)
+        assert answer.result(30) == [Result.ACCEPTED]
+    assert (waiting(tenant), views_of(tenant)) == (0, 0)
+
+
+def test_views_of_a_page_that_is_deleted_while_they_wait_go_with_it(tenant: str) -> None:
+    for page in ("gone", "kept"):
+        put_page(tenant, page)
+    with somebody_else_writes(tenant):
+        commit(tenant, *(Item(EventKind.VIEW, page, utcnow()) for page in ("gone", "kept", "kept")))
+    with tenant_tx(tenant) as tx:
+        page_writes.delete(tx, "gone")
+    project(tenant)
+    assert (waiting(tenant), views_of(tenant)) == (0, 2)
+
+
+def test_what_waits_is_counted_in_bounded_steps_and_left_alone_where_a_counter_stays_locked(
+    tenant: str,
+) -> None:
+    put_page(tenant, "busy")
+    with somebody_else_writes(tenant):
+        for _ in range(5):
+            commit(tenant, Item(EventKind.VIEW, "busy", utcnow()))
+        projection.project_all(tenant, now=utcnow, limit=2)
+        assert waiting(tenant) == 5, "and the projection did not fail"
+    project(tenant, limit=2)
+    assert (waiting(tenant), views_on_boards(tenant, "busy")["all"]) == (0, 5)
+
+
+def test_a_visitor_whom_two_nodes_see_at_once_is_counted_once(tenant: str) -> None:
+    put_page(tenant, "busy")
+    loads = [Item(EventKind.VIEW, "busy", utcnow(), visit=Visit(uuid4(), uuid4(), is_load=True)) for _ in range(8)]
+    with ThreadPoolExecutor(1) as pool:
+        with tenant_tx(tenant, separate=True) as first:
+            request = WriteRequest(tenant, loads, utcnow())
+            with somebody_else_writes(tenant):
+                writes.apply(first, request)
+            second = pool.submit(commit, tenant, *reversed(loads))
+            time.sleep(0.1)
+            assert not second.done(), "who is first is not known yet"
+        assert second.result(30) == [Result.DUPLICATE] * 8
+    project(tenant)
+    with tenant_tx(tenant) as tx:
+        row = tx.execute(text("SELECT views, visitors FROM page_counters")).one()
+    assert tuple(row) == (8, 8)

@@ -13,6 +13,7 @@ from playwright.sync_api import ConsoleMessage, Page, Request
 
 from app.run.data_folder import read_state
 from tests.browser.site import Site
+from tests.committed_views import COMMITTED_VIEWS
 from tests.service import Service
 
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130.0 Safari/537.36"  # headless ones are robots
@@ -60,7 +61,7 @@ class CountedSite:
         assert state is not None
         with psycopg.connect(state["addresses"]["database_url"]) as connection:
             rows = connection.execute(
-                "SELECT p.external_id, sum(v.views)::int FROM page_views_hour v"
+                f"SELECT p.external_id, sum(v.views)::int FROM {COMMITTED_VIEWS} v"
                 " JOIN pages p ON p.id = v.page_id GROUP BY 1"
             ).fetchall()
         return dict(rows)

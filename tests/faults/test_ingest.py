@@ -16,6 +16,7 @@ import requests
 
 from app.run.data_folder import read_state
 from tenants import redis
+from tests.committed_views import COMMITTED_VIEWS
 from tests.conftest import reachable_folder
 from tests.service import Service, eventually, running_service
 
@@ -46,7 +47,7 @@ def counted(service: Service) -> tuple[int, int, int]:
     with psycopg.connect(state["addresses"]["database_url"]) as connection:
         found = connection.execute(
             "WITH ours AS (SELECT id FROM pages WHERE external_id LIKE 'p_')"
-            " SELECT (SELECT coalesce(sum(v.views), 0) FROM page_views_hour v JOIN ours ON ours.id = v.page_id),"
+            f" SELECT (SELECT coalesce(sum(v.views), 0) FROM {COMMITTED_VIEWS} v JOIN ours ON ours.id = v.page_id),"
             " (SELECT count(l.liked_at) FROM page_likes l JOIN ours ON ours.id = l.page_id),"
             " (SELECT sum(c.likes) FROM page_counters c JOIN ours ON ours.id = c.page_id)"
         ).fetchone()

@@ -219,16 +219,16 @@ def test_forty_eight_short_requests_at_once_are_never_refused(noisy: Tenant) -> 
 def test_a_locked_row_stops_no_other_tenants_ingest(service: Service, noisy: Tenant, quiet: Tenant) -> None:
     shared_lock_timeout_s = SHARED_LOCK_TIMEOUT_MS / 1000
 
-    def flood_of_views() -> Flood:
-        return Flood(lambda: noisy("POST", "/api/v1/pages/home/views", json={}), threads=FLOOD)
+    def flood_of_likes() -> Flood:
+        return Flood(lambda: noisy("PUT", "/api/v1/pages/home/likes/ada"), threads=FLOOD)
 
     def thirty_views() -> list[float]:
         return sorted(seconds_of(lambda: quiet("POST", "/api/v1/pages/home/views", json={})) for _ in range(30))
 
-    with flood_of_views() as flood:
+    with flood_of_likes() as flood:
         eventually(lambda: flood.answers.total() > FLOOD)
         unlocked = thirty_views()
-    with locked_page(service) as unlock, flood_of_views() as flood:
+    with locked_page(service) as unlock, flood_of_likes() as flood:
         # In each of the two processes the noisy tenant writes apart, and not in the transaction that tenants share.
         eventually(lambda: blocked_connections(database_url(service), for_s=2 * shared_lock_timeout_s) == 2)
         locked = thirty_views()
@@ -237,5 +237,5 @@ def test_a_locked_row_stops_no_other_tenants_ingest(service: Service, noisy: Ten
     sent = flood.answers
     assert locked[26] < 3 * unlocked[26] + shared_lock_timeout_s, "nine of ten do not wait for the lock"
     assert locked[-1] < 3 * unlocked[-1] + LOCK_TIMEOUT_MS / 1000, "and nobody as long as the lock's own timeout"
-    assert set(sent) <= {"202", "429 tenant_busy", "503 database_unavailable", "503 overloaded"}
-    eventually(lambda: noisy("POST", "/api/v1/pages/home/views", json={}).status_code == 202)
+    assert set(sent) <= {"200", "429 tenant_busy", "503 database_unavailable", "503 overloaded"}
+    eventually(lambda: noisy("PUT", "/api/v1/pages/home/likes/ada").status_code == 200)

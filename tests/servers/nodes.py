@@ -14,6 +14,7 @@ import requests
 import websocket
 
 from tests import secrets_seen
+from tests.committed_views import COMMITTED_VIEWS
 from tests.live import Socket
 from tests.secrets_seen import LOG_FOLDER
 from tests.servers.postgres import Postgres
@@ -196,7 +197,7 @@ class Traffic:
 def counted(server: Postgres) -> Counter[str]:
     """How many views, likes and actions PostgreSQL has."""
     ((views, likes, points),) = server.execute(
-        "SELECT (SELECT coalesce(sum(views), 0) FROM page_views_hour), (SELECT count(liked_at) FROM page_likes),"
+        f"SELECT (SELECT coalesce(sum(views), 0) FROM {COMMITTED_VIEWS} v), (SELECT count(liked_at) FROM page_likes),"
         " (SELECT coalesce(sum(delta), 0) FROM score_ledger)",
         database="plaudit",
     )

@@ -30,6 +30,7 @@ from analytics.locks import try_lock_boards
 from tenants import redis as tenants_redis
 from tenants import settings as tenant_settings
 from tenants.db import Query, Tx, tenant_tx, utcnow
+from tests.analytics.conftest import somebody_else_writes
 from tests.conftest import make_tenant, redis_unavailable
 
 pytestmark = pytest.mark.long
@@ -121,10 +122,13 @@ class Boards(RuleBasedStateMachine):
         hours_late=st.sampled_from([0, 1, 22, 23, 166, 718, 719, 800]),
         times=st.integers(1, 3),
         user=st.none() | users,
+        beside=st.booleans(),
     )
-    def view(self, name: str, hours_late: int, times: int, user: str | None = None) -> None:
+    def view(self, name: str, hours_late: int, times: int, user: str | None = None, beside: bool = False) -> None:
+        """`beside` somebody else who writes to the page, so that it waits to be counted."""
         at = self.now - timedelta(hours=hours_late)
-        self.send(*[Item(EventKind.VIEW, name, at, visit=visit_of(user, at, now=self.now))] * times)
+        with somebody_else_writes(self.tenant) if beside else contextlib.nullcontext():
+            self.send(*[Item(EventKind.VIEW, name, at, visit=visit_of(user, at, now=self.now))] * times)
         if name in self.pages:
             self.pages[name].views[at] += times
             if user is not None:
@@ -194,9 +198,7 @@ class Boards(RuleBasedStateMachine):
     @rule()
     def projector_finds_no_redis(self) -> None:
         with redis_unavailable():
-            for _ in range(50):
-                if not projection.project_step(self.tenant, now=self.now).more:
-                    break
+            projection.project_all(self.tenant, now=lambda: self.now)
         for board in [*self.global_boards(), *self.own_boards()]:
             assert self.read_postgres(board) == self.expected(board), f"{board} in PostgreSQL, without Redis"
 
@@ -208,9 +210,7 @@ class Boards(RuleBasedStateMachine):
 
     @rule()
     def every_board_is_right_after_a_projection(self) -> None:
-        for _ in range(50):
-            if not projection.project_step(self.tenant, now=self.now, limit=4).more:
-                break
+        projection.project_all(self.tenant, now=lambda: self.now, limit=4)
         for board in self.global_boards():
             self.is_right(board)
         with tenant_tx(self.tenant):  # one for all of them: there are dozens

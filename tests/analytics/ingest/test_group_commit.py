@@ -14,6 +14,7 @@ from psycopg.errors import LockNotAvailable
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 
+from analytics.boards import checking, projection
 from analytics.ingest import page_writes, rejections
 from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.reasons import Result
@@ -38,6 +39,12 @@ def make_pages(tenant: str, *external_ids: str) -> None:
 def view(tenant: str, page: str) -> WriteRequest:
     now = utcnow()
     return WriteRequest(tenant, [Item(EventKind.VIEW, page, now)], now)
+
+
+def like(tenant: str, page: str, user: str) -> WriteRequest:
+    """Unlike a view, it waits for the page's counter."""
+    now = utcnow()
+    return WriteRequest(tenant, [Item(EventKind.LIKE, page, now, user=user)], now, room=100)
 
 
 @pytest.fixture
@@ -179,7 +186,7 @@ def test_a_locked_row_delays_its_own_tenant_and_nobody_else(tenant: str, other_t
     slowest = 0.0
     with ThreadPoolExecutor(8) as pool, tenant_tx(tenant, separate=True) as holding:
         holding.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": holding.tenant})
-        stuck = [pool.submit(group.write, view(tenant, page)) for page in ("locked", "free")]
+        stuck = [pool.submit(group.write, like(tenant, page, "ada")) for page in ("locked", "free")]
         time.sleep(0.05)
         for place in range(40):
             began = time.monotonic()
@@ -187,12 +194,12 @@ def test_a_locked_row_delays_its_own_tenant_and_nobody_else(tenant: str, other_t
             if place:  # the first one finds the shared transaction waiting
                 slowest = max(slowest, time.monotonic() - began)
             if place == 20:  # more of the slow tenant's does not bring the wait back
-                stuck.append(pool.submit(group.write, view(tenant, "locked")))
+                stuck.append(pool.submit(group.write, like(tenant, "locked", "bob")))
         assert not any(future.done() for future in stuck)
         assert slowest < SHARED_LOCK_TIMEOUT_MS / 1000
         holding.rollback()
-        assert [future.result(10) for future in stuck] == [[Outcome(Result.ACCEPTED)]] * 3
-    assert (views_of(tenant), views_of(other_tenant)) == (3, 40)
+        assert [future.result(10) for future in stuck] == [[Outcome(Result.ACCEPTED, likes)] for likes in (1, 1, 2)]
+    assert (likes_of(tenant, "locked"), views_of(other_tenant)) == ((2, 2), 40)
 
 
 @pytest.mark.long
@@ -209,19 +216,19 @@ def test_a_row_that_stays_locked_fails_its_own_requests_once_and_together(tenant
     with ThreadPoolExecutor(8) as pool, tenant_tx(tenant, separate=True) as holding:
         holding.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": holding.tenant})
         began = time.monotonic()
-        stuck = [pool.submit(group.write, view(tenant, "locked")) for _ in range(5)]
+        stuck = [pool.submit(group.write, like(tenant, "locked", "ada")) for _ in range(5)]
         for future in stuck:
             with pytest.raises(OperationalError):
                 future.result(30)
         assert time.monotonic() - began < 2.5 * LOCK_TIMEOUT_MS / 1000, "not one wait for each"
         assert len([is_shared for _, is_shared in tries if not is_shared]) <= 2
         tries.clear()
-        next_one = pool.submit(group.write, view(tenant, "locked"))
+        next_one = pool.submit(group.write, like(tenant, "locked", "ada"))
         eventually(lambda: tries)
         assert tries == [(1, False)], "the tenant stays apart: nobody waits with it again"
         holding.rollback()
-        assert next_one.result(10) == [Outcome(Result.ACCEPTED)], "and when the row is free it is written"
-    assert views_of(tenant) == 1
+        assert next_one.result(10) == [Outcome(Result.ACCEPTED, 1)], "and when the row is free it is written"
+    assert likes_of(tenant, "locked") == (1, 1)
 
 
 def test_a_neighbours_dead_token_and_locked_row_count_nothing_twice(tenant: str, other_tenant: str) -> None:
@@ -232,7 +239,13 @@ def test_a_neighbours_dead_token_and_locked_row_count_nothing_twice(tenant: str,
         clients = [credentials.create_client(tx, name="c", scopes=["admin"], now=utcnow()).client.id for _ in range(2)]
         credentials.revoke_client(tx, clients[0], now=utcnow())
     dead, good = (
-        WriteRequest(other_tenant, [Item(EventKind.VIEW, "a", utcnow())], utcnow(), token=ClientToken(client, client))
+        WriteRequest(
+            other_tenant,
+            [Item(EventKind.LIKE, "a", utcnow(), user="ada")],
+            utcnow(),
+            token=ClientToken(client, client),
+            room=100,
+        )
         for client in clients
     )
     gate = Gate()
@@ -249,8 +262,8 @@ def test_a_neighbours_dead_token_and_locked_row_count_nothing_twice(tenant: str,
             together[1].result(10)
         time.sleep(2 * SHARED_LOCK_TIMEOUT_MS / 1000)
         holding.rollback()
-        assert together[2].result(10) == [Outcome(Result.ACCEPTED)]
-    assert (views_of(tenant), views_of(other_tenant)) == (2, 1)
+        assert together[2].result(10) == [Outcome(Result.ACCEPTED, 1)]
+    assert (views_of(tenant), likes_of(other_tenant, "a")) == (2, (1, 1))
 
 
 def test_nobody_is_forgotten_or_woken_twice_whatever_fails_and_however_threads_take_turns() -> None:
@@ -299,10 +312,12 @@ def test_a_page_deleted_meanwhile_is_unknown(tenant: str) -> None:
     assert group.write(view(tenant, "b")) == [Outcome(Result.ACCEPTED)]
 
 
-def test_a_view_that_waits_for_a_deletion_finds_the_page_gone(tenant: str) -> None:
+def test_a_like_that_waits_for_a_deletion_finds_the_page_gone(tenant: str) -> None:
     make_pages(tenant, "a", "b")
     now = utcnow()
-    both = WriteRequest(tenant, [Item(EventKind.VIEW, "a", now), Item(EventKind.VIEW, "b", now)], now)
+    both = WriteRequest(
+        tenant, [Item(EventKind.LIKE, "a", now, user="ada"), Item(EventKind.VIEW, "b", now)], now, room=1
+    )
     with ThreadPoolExecutor(1) as pool:
         with tenant_tx(tenant, separate=True) as tx:
             page_writes.delete(tx, "a")
@@ -350,23 +365,32 @@ def test_what_was_answered_is_committed(tenant: str) -> None:
 
 HAMMER = """
 import random, sys, threading
+from uuid import UUID
 from analytics.ingest.group_commit import GroupCommit
+from analytics.ingest.reasons import Result
+from analytics.ingest.visitors import Visit
 from analytics.ingest.writes import EventKind, Item, WriteRequest
 from tenants import db
 url, service_url, tenant, seed, times = sys.argv[1:]
 db.configure(service_url=service_url or None, owner_url=url, pool_size=8)
 group, sent = GroupCommit(), [0] * 4
+def visit(rng):
+    visitor = rng.randrange(40)
+    network, is_load = (UUID(int=visitor % 4), True) if visitor < 30 else (None, False)
+    return Visit(UUID(int=visitor), network, is_load) if visitor < 35 else None
 def hammer(n):
     rng = random.Random(f"{seed}-{n}")
     for _ in range(int(times)):
         now = db.utcnow()
-        items = [Item(EventKind.VIEW, f"p{rng.randrange(50)}", now) for _ in range(rng.randrange(1, 20))]
+        viewed = [f"p{rng.randrange(50)}" for _ in range(rng.randrange(1, 20))]
+        items = [Item(EventKind.VIEW, page, now, visit=visit(rng)) for page in viewed]
         for _ in range(3):
             kind = rng.choice([EventKind.LIKE, EventKind.UNLIKE])
             items.append(Item(kind, f"p{rng.randrange(50)}", now, user=f"u{rng.randrange(30)}"))
         rng.shuffle(items)
-        group.write(WriteRequest(tenant, items, now))
-        sent[n] += sum(item.kind is EventKind.VIEW for item in items)
+        outcomes = group.write(WriteRequest(tenant, items, now))
+        accepted = [item.kind for item, outcome in zip(items, outcomes) if outcome.result is Result.ACCEPTED]
+        sent[n] += accepted.count(EventKind.VIEW)
 threads = [threading.Thread(target=hammer, args=(n,)) for n in range(4)]
 [t.start() for t in threads]; [t.join() for t in threads]
 print(sum(sent))
@@ -375,7 +399,7 @@ print(sum(sent))
 
 @pytest.mark.processes
 def test_sixteen_writers_on_the_same_fifty_pages_never_deadlock_and_sum_up(tenant: str, settings: Settings) -> None:
-    """Four processes of four threads each, in any order."""
+    """Four processes of four threads each, in any order: views, some of them of the same visitors, and likes."""
     make_pages(tenant, *(f"p{number}" for number in range(50)))
     before = deadlocks()
     arguments = [settings.database_url or "", settings.service_database_url or "", tenant]
@@ -393,6 +417,14 @@ def test_sixteen_writers_on_the_same_fifty_pages_never_deadlock_and_sum_up(tenan
         rows, counter = likes_of(tenant, f"p{number}")
         assert rows == counter
     assert deadlocks() == before
+    projection.project_all(tenant, now=utcnow)
+    assert views_of(tenant) == sum(int(text) for text in said), "also when all that waited is counted"
+    with tenant_tx(tenant) as tx:
+        counted, rows = tx.execute(
+            text("SELECT (SELECT sum(visitors) FROM page_counters), (SELECT count(*) FROM page_visitors)")
+        ).one()
+    assert counted == rows > 0
+    assert checking.check(tenant, now=utcnow()).differences == []
 
 
 def deadlocks() -> int:
