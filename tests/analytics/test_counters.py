@@ -1,8 +1,10 @@
 """Counters: exact totals, which a recount repairs; and views that do not wait for them."""
 
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -54,10 +56,10 @@ def test_a_recount_sets_totals_to_the_rows_and_what_was_purged_of_them(pages: li
         assert totals(tx) == [(43, 2), (40, 0)]
 
 
-def commit(tenant: str, *items: Item) -> list[Result]:
-    """By the group commit's own path, in a transaction that other tenants could share."""
+def commit(tenant: str, *items: Item, shared: bool = True) -> list[Result]:
+    """By the group commit's own path; `shared`: in a transaction that other tenants could share."""
     request = WriteRequest(tenant, items, utcnow(), room=10)
-    assert commit_together([request], shared=True) == []
+    assert commit_together([request], shared=shared) == []
     return [outcome.result for outcome in request.outcomes]
 
 
@@ -149,3 +151,19 @@ def test_a_visitor_whom_two_nodes_see_at_once_is_counted_once(tenant: str) -> No
     with tenant_tx(tenant) as tx:
         row = tx.execute(text("SELECT views, visitors FROM page_counters")).one()
     assert tuple(row) == (8, 8)
+
+
+def test_nodes_that_see_the_same_visitors_in_another_order_never_deadlock(tenant: str) -> None:
+    put_page(tenant, "busy")
+    visits = sorted(Visit(uuid4(), uuid4(), is_load=True) for _ in range(8))
+    loads = [Item(EventKind.VIEW, "busy", utcnow(), visit=visit) for visit in visits]
+    alone = partial(commit, tenant, shared=False)
+    with ThreadPoolExecutor(2) as pool, somebody_else_writes(tenant):
+        with tenant_tx(tenant, separate=True) as between:
+            writes.apply(between, WriteRequest(tenant, loads[4:5], utcnow()))
+            nodes = [pool.submit(alone, *loads), pool.submit(alone, *reversed(loads))]
+            time.sleep(0.5)  # by then both wait: for the visitor in the middle, or for each other
+        results = [node.result(30) for node in nodes]
+    assert Counter(results[0] + results[1]) == {Result.ACCEPTED: 7, Result.DUPLICATE: 9}
+    project(tenant)
+    assert views_of(tenant) == 8
