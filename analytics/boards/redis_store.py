@@ -90,8 +90,10 @@ _MARK_INCOMPLETE = """
 local ready = redis.call('GET', KEYS[1])
 if ready and string.sub(ready, 1, 1) ~= '?' then redis.call('SET', KEYS[1], '?' .. string.gsub(ready, '^!', '')) end
 """
-_REPLACE = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end
+_FINISH_REBUILDING = """
+local ready = redis.call('GET', KEYS[1])
+if ready == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end
+if ready == '?' .. string.sub(ARGV[1], 2) then redis.call('SET', KEYS[1], '?' .. ARGV[2]) end
 """
 
 
@@ -285,7 +287,9 @@ def is_complete(ready: Any) -> bool:
 def completing(redis: "Redis", tenant_id: str) -> Iterator[RedisState]:
     """The state, while the caller rebuilds what is missing; ready afterwards.
 
-    Unless Redis was emptied, or somebody found a board missing (`mark_incomplete`), meanwhile: both change the key.
+    Unless Redis was emptied, or somebody found a board missing (`mark_incomplete`), meanwhile: both change the key. In
+    the second case the boards are incomplete, also if the server was restarted before: whatever has a marker now was
+    rebuilt since.
     """
     run = run_id(redis)
     before = _state(redis.get(ready_key(tenant_id)), run)
@@ -296,7 +300,7 @@ def completing(redis: "Redis", tenant_id: str) -> Iterator[RedisState]:
     rebuilding = f"!{run if before is RedisState.INCOMPLETE else ''}"
     redis.set(ready_key(tenant_id), rebuilding)
     yield before
-    redis.eval(_REPLACE, 1, ready_key(tenant_id), rebuilding, run_id(redis))
+    redis.eval(_FINISH_REBUILDING, 1, ready_key(tenant_id), rebuilding, run_id(redis))
 
 
 def mark_incomplete(redis: "Redis", tenant_id: str) -> None:

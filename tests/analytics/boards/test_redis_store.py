@@ -187,6 +187,19 @@ def test_redis_is_not_ready_if_something_happened_meanwhile(redis: Redis, tenant
     assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
 
 
+def test_a_reader_who_finds_a_board_missing_while_all_are_rebuilt_has_none_rebuilt_twice(
+    redis: Redis, tenant: str
+) -> None:
+    with redis_store.completing(redis, tenant) as before:
+        assert before is RedisState.RESTARTED
+        redis_store.mark_incomplete(redis, tenant)
+        assert redis_store.state(redis, tenant) is RedisState.RESTARTED, "some are still those of an old dump"
+    assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
+    with redis_store.completing(redis, tenant) as before:
+        assert before is RedisState.INCOMPLETE, "only those that are missing are rebuilt"
+    assert redis_store.state(redis, tenant) is RedisState.READY
+
+
 def test_boards_that_are_invalidated_are_missing_and_others_are_not(redis: Redis, pages: Board, users: Board) -> None:
     for board in (pages, users):
         redis.set(board.marker, "1 2026-01-01T00:00:00+00:00")
