@@ -31,6 +31,7 @@ def test_only_plain_http_addresses_are_links(browser: Browser, demo_service: Ser
 def test_a_like_sent_through_the_api_moves_its_row_without_a_reload(stranger: Watched, wiki: Wiki) -> None:
     wiki.put("slow", space="race", likes=1)
     wiki.put("quick", space="race", likes=2)
+    stranger.page.emulate_media(reduced_motion="no-preference")  # the row glides to its place
     page = stranger.sign_in()
     page.get_by_label("Space").select_option("race")
     page.get_by_role("button", name="Likes", exact=True).first.click()
