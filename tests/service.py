@@ -122,7 +122,7 @@ class Service:
     def processes(self) -> dict[str, psutil.Process]:
         """The direct children, by name; of several with one name, all but the first with a number."""
         by_name: dict[str, psutil.Process] = {}
-        for child in psutil.Process(self.process.pid).children():
+        for child in children_of(self.process.pid):
             with contextlib.suppress(psutil.NoSuchProcess):
                 name = _name(child)
                 taken = sum(other.startswith(name) for other in by_name)
@@ -201,6 +201,20 @@ def blocked_connections(database_url: str, *, for_s: float = 0) -> int:
             [for_s],
         ).fetchone()
     return int(found or 0)
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """Its direct children. psutil's function reads every process of the machine: too much to repeat often."""
+    listed = list(Path(f"/proc/{pid}/task").glob("*/children"))
+    if not listed:  # some kernels do not list them
+        return psutil.Process(pid).children()
+    children: list[psutil.Process] = []
+    for file in listed:
+        with contextlib.suppress(OSError):  # the thread has ended
+            for child in file.read_text().split():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    children.append(psutil.Process(int(child)))
+    return children
 
 
 def is_listening(port: int) -> bool:
