@@ -204,10 +204,12 @@ def kill_while_it_starts(folder: Path, is_time: Callable[[int], bool]) -> list[p
             cwd=ROOT,
             env=own_servers_env() | {"PLAUDIT_TEST_MARK": mark},
         )
-    eventually(lambda: is_time(up.pid), within_s=120)
-    started = psutil.Process(up.pid).children(recursive=True)
-    up.kill()
-    up.wait()
+    try:
+        eventually(lambda: is_time(up.pid), within_s=120)
+        started = psutil.Process(up.pid).children(recursive=True)
+    finally:
+        up.kill()
+        up.wait()
     return left_of({*started, *marked_with(mark)}, after_s=15)
 
 
