@@ -300,7 +300,7 @@ def completing(redis: "Redis", tenant_id: str) -> Iterator[RedisState]:
     rebuilding = f"!{run if before is RedisState.INCOMPLETE else ''}"
     redis.set(ready_key(tenant_id), rebuilding)
     yield before
-    redis.eval(_FINISH_REBUILDING, 1, ready_key(tenant_id), rebuilding, run_id(redis))
+    redis.eval(_FINISH_REBUILDING, 1, ready_key(tenant_id), rebuilding, run)
 
 
 def mark_incomplete(redis: "Redis", tenant_id: str) -> None:

@@ -200,6 +200,15 @@ def test_a_reader_who_finds_a_board_missing_while_all_are_rebuilt_has_none_rebui
     assert redis_store.state(redis, tenant) is RedisState.READY
 
 
+def test_boards_of_a_server_that_restarts_while_they_are_rebuilt_are_not_trusted(
+    redis: Redis, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have loaded a dump with the key of the rebuild, and with boards from before."""
+    with redis_store.completing(redis, tenant):
+        monkeypatch.setattr(redis_store, "run_id", lambda _redis: "another")
+    assert redis_store.state(redis, tenant) is RedisState.RESTARTED
+
+
 def test_boards_that_are_invalidated_are_missing_and_others_are_not(redis: Redis, pages: Board, users: Board) -> None:
     for board in (pages, users):
         redis.set(board.marker, "1 2026-01-01T00:00:00+00:00")
