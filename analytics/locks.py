@@ -43,5 +43,5 @@ def lock_boards(tx: Tx, tenant_id: str, *, shared: bool = False) -> None:
 
 
 def is_timeout(error: DBAPIError) -> bool:
-    """Whether a statement gave up waiting for a lock."""
-    return getattr(error.orig, "sqlstate", None) == "55P03"
+    """Whether a statement gave up waiting for a lock, or took too long."""
+    return getattr(error.orig, "sqlstate", None) in {"55P03", "57014"}

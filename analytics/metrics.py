@@ -23,7 +23,7 @@ class Counted:
     table: str
     time: str
     aggregate: str
-    # Columns of page_counters: the exact total of all time, and how much of it is in rows that are no longer kept.
+    # Columns of page_counters: the total of all time, and how much of it is in rows that are no longer kept.
     total: str
     purged: str | None = None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Self
 
+import structlog
 from prometheus_client import Counter
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -36,8 +37,12 @@ from tenants.across import OF_ONE
 from tenants.db import Tx, tenant_tx
 from tenants.redis import RedisUnavailable
 
+log = structlog.get_logger()
+
 MAX_ROWS_PER_STEP = 5_000
 MAX_STEPS = 1_000
+# For whose counters a projection waits, one after the other.
+MAX_LOCKED_PAGES = 10
 # Longer than a cluster usually takes to promote a replica.
 MAX_BEHIND_S = 20.0
 
@@ -160,17 +165,29 @@ def retire(tenant_id: str, *, now: datetime) -> None:
 
 def _count_waiting_views(tenant_id: str, *, limit: int, locked: Callable[[], None]) -> None:
     """In transactions of their own, and only what waits now: more may come for as long as nodes share a busy page."""
-    try:
-        for _ in range(MAX_STEPS):
+    for _ in range(MAX_STEPS):
+        with tenant_tx(tenant_id) as tx:
+            try_lock_boards(tx, tenant_id)
+            locked()
+            if not registry.is_live(tx, tenant_id):
+                return
+            counted = counters.count_waiting_views(tx, limit=limit)
+        if counted.rows < limit:
+            break
+    for page_id in counted.locked_pages[:MAX_LOCKED_PAGES]:
+        try:
             with tenant_tx(tenant_id) as tx:
-                (waiting,) = try_lock_boards(tx, tenant_id, counters.finding_waiting_views(tenant_id))
-                locked()
-                if not waiting or counters.count_waiting_views(tx, limit=limit) < limit:
-                    return
-    except DBAPIError as error:
-        if not is_timeout(error):
-            raise
-        # Somebody keeps a page's counter locked: the sweep comes back to it.
+                try_lock_boards(tx, tenant_id)
+                counters.count_waiting_views_of(tx, page_id, limit=limit)
+        except DBAPIError as error:
+            if not is_timeout(error):
+                raise
+            log.warning(
+                "somebody keeps the counter of a page locked, whose views are counted later",
+                action="views.waiting",
+                tenantId=tenant_id,
+                data={"page_id": page_id},
+            )
 
 
 def _carry_out(tx: Tx, plan: Plan) -> Projected:

@@ -19,7 +19,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Boolean, Date, ForeignKeyConstraint, Index, Integer, LargeBinary, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants.db import Base, TenantOwned, Tx, platform_tx
+from tenants.db import Base, TenantOwned, Tx, array, platform_tx
 
 # Days after which rows are deleted: of browsers with the salt, of named visitors with the ids of events.
 BROWSER_DAYS = 2
@@ -150,26 +150,35 @@ def pages_of(tx: Tx, user: str) -> list[Any]:
     )
 
 
-def lock(tx: Tx, user: str) -> bool:
-    """Lock the rows of a named visitor, in the order in which others write them. False: there are none."""
-    locked = tx.execute(
+def lock(tx: Tx, user: str) -> list[Any]:
+    """Lock the rows of a named visitor, in the order in which others write them. Returns their pages and days."""
+    rows = tx.execute(
         text("""
-            SELECT 1 FROM page_visitors WHERE tenant_id = :tenant AND visitor = :visitor AND is_named
+            SELECT page_id, day FROM page_visitors WHERE tenant_id = :tenant AND visitor = :visitor AND is_named
             ORDER BY page_id, day FOR UPDATE
         """),
         {"tenant": tx.tenant, "visitor": named(user)},
     )
-    return bool(locked.all())
+    return list(rows)
 
 
 def forget(tx: Tx, user: str) -> int:
     """Delete the rows of a named visitor, before any user is locked. They stay counted."""
-    lock(tx, user)
-    deleted = tx.execute(
-        text("DELETE FROM page_visitors WHERE tenant_id = :tenant AND visitor = :visitor AND is_named RETURNING 1"),
-        {"tenant": tx.tenant, "visitor": named(user)},
+    rows = lock(tx, user)
+    tx.execute(
+        text("""
+            DELETE FROM page_visitors v
+            USING unnest(CAST(:pages AS bigint[]), CAST(:days AS date[])) AS own(page_id, day)
+            WHERE v.tenant_id = :tenant AND v.visitor = :visitor AND v.page_id = own.page_id AND v.day = own.day
+        """),
+        {
+            "tenant": tx.tenant,
+            "visitor": named(user),
+            "pages": array(row.page_id for row in rows),
+            "days": array(row.day for row in rows),
+        },
     )
-    return len(deleted.all())
+    return len(rows)
 
 
 def differences(tx: Tx, *, now: datetime) -> Iterator[tuple[str, str, Any, Any]]:

@@ -2,8 +2,8 @@
 
 `analytics.ingest.group_commit` gathers the requests that are in flight together; `commit_together` writes them: views
 and likes of all requests of a tenant in one call of a SQL function, and their claims in two more. Everything is written
-in one order (tenants by id; then counters, event ids, hourly counts, users, likes, ledger, rejections, unknown
-addresses; each by key), so commits of different processes cannot deadlock.
+in one order (tenants by id; then counters, event ids, visitors, networks, hourly counts, users, likes, ledger,
+rejections, unknown addresses; each by key), so commits of different processes cannot deadlock.
 """
 
 from collections import Counter

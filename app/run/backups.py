@@ -36,8 +36,8 @@ _OURS = re.compile(
       | DEFAULT | SEQUENCE | SEQUENCE\ OWNED\ BY | SEQUENCE\ SET | ROW\ SECURITY | POLICY )\ public\ \S.*
     | (FUNCTION\ public | ACL\ public\ FUNCTION)\ ( record_events | blank_audit | make_month_of_actions
       | ensure_users | apply_likes | count_rejections | count_unknown_addresses | write_events | write_page_events
-      | admit_visits | add_views | leave_views | count_waiting_views | apply_profiles | lock_claims_and_profiles
-      | blank_erased
+      | admit_visits | add_named_visitors | add_views | add_waiting_views | count_waiting_views
+      | apply_profiles | lock_claims_and_profiles | blank_erased
       | current_server | claim_facts | read_claim_facts | read_pending_users | record_payments )\(.*
     | TRIGGER\ public\ users\ blank_erased\ .*
     | ACL\ public\ (TABLE | COLUMN | SEQUENCE)\ \S.*

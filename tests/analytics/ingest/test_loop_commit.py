@@ -19,7 +19,7 @@ from tenants.credentials import ClientToken
 from tenants.db import SHARED_LOCK_TIMEOUT_MS, owner_tx, tenant_tx
 from tenants.loop_connection import LoopConnection
 from tenants.signing import BadToken
-from tests.analytics.conftest import likes_of, views_of
+from tests.analytics.conftest import likes_of, somebody_else_writes, views_of
 from tests.analytics.ingest.test_group_commit import like, make_pages, view
 from tests.citus import not_on_citus
 from tests.loops import run
@@ -213,6 +213,17 @@ def test_a_tenants_locked_rows_delay_the_others_only_once(tenant: str, other_ten
 
     run(test())
     assert (likes_of(tenant, "a"), views_of(other_tenant)) == ((0, 0), 4)
+
+
+def test_a_view_is_committed_while_others_write_to_its_page(tenant: str, make: Make) -> None:
+    make_pages(tenant, "a")
+
+    async def test() -> None:
+        with somebody_else_writes(tenant):
+            assert await written(make(), view(tenant, "a")) == [True], "not left to a thread"
+
+    run(test())
+    assert views_of(tenant) == 1
 
 
 def test_after_a_commit_that_failed_tenants_are_tried_alone_only_for_a_while(
