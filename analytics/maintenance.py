@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 
 import structlog
 from sqlalchemy import TextClause, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from analytics.ingest.visitors import BROWSER_DAYS, NAMED_DAYS
 from analytics.windows import LONGEST
@@ -25,19 +25,29 @@ def keep_months(*, now: datetime) -> None:
     """Create the audit's partitions of this month and the next ones; drop those past every tenant's retention.
 
     Safe to run at once: `make_month_of_actions` locks until the commit, so the second finds what the first has done.
+    On a Citus a partition has rows on every node: while one is lost, both are left to a later run.
     """
-    tenant_ids = across.live_tenants()
+    try:
+        oldest = (now - timedelta(days=_longest_retention_days())).date()
+        with owner_tx() as tx:
+            for ahead in range(MONTHS_AHEAD + 1):
+                tx.execute(text("SELECT make_month_of_actions(:month)"), {"month": month_ahead(now.date(), ahead)})
+            for name, month in _months(tx):
+                if month_ahead(month, 1) <= oldest:
+                    tx.execute(text(f"DROP TABLE {name}"))
+    except DBAPIError as error:
+        if not across.is_node_lost(error):
+            raise
+        log.warning("the audit's months wait for a lost node", action="partitions.late")
+
+
+def _longest_retention_days() -> int:
+    """Of all tenants: without those of a lost node, rows would be dropped that one of them keeps."""
     longest = tenant_settings.Retention().action_events_days
-    for tenant_id in tenant_ids:
+    for tenant_id in across.every_live_tenant():
         with tenant_tx(tenant_id) as tx:
             longest = max(longest, tenant_settings.read(tx)[0].retention.action_events_days)
-    with owner_tx() as tx:
-        for ahead in range(MONTHS_AHEAD + 1):
-            tx.execute(text("SELECT make_month_of_actions(:month)"), {"month": month_ahead(now.date(), ahead)})
-        oldest = (now - timedelta(days=longest)).date()
-        for name, month in _months(tx):
-            if month_ahead(month, 1) <= oldest:
-                tx.execute(text(f"DROP TABLE {name}"))
+    return longest
 
 
 def purge_history(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:

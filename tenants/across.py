@@ -42,6 +42,11 @@ def live_tenants() -> list[str]:
     return [row.id for row in read(_LIVE)]
 
 
+def every_live_tenant() -> list[str]:
+    """The same, or an error while a node is lost: for what must not be decided without its tenants."""
+    return [row.id for row in _read(platform_tx, _LIVE, {"tenant": None})]
+
+
 def deleted_tenants() -> list[str]:
     """The ids of the tenants that are marked as deleted and not purged yet."""
     return [row.id for row in read(_DELETED)]

@@ -1,4 +1,4 @@
-"""A database that accepts no writes, and a pooler without a server."""
+"""A database that accepts no writes, a pooler without a server, and a node that a Citus has lost."""
 
 import contextlib
 import socket
@@ -6,7 +6,9 @@ import struct
 import threading
 from collections.abc import Iterator
 
+import psycopg
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 _LOGGED_IN = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I"
 
@@ -15,6 +17,11 @@ def read_only(url: str | None) -> str:
     """The address of the same database, whose transactions are read-only, as those of a standby are."""
     options = {"options": "-c default_transaction_read_only=on"}
     return make_url(url or "").update_query_dict(options).render_as_string(hide_password=False)
+
+
+def lost_node() -> DBAPIError:
+    """What a Citus answers if it cannot reach a node."""
+    return OperationalError("SELECT", {}, psycopg.errors.ConnectionFailure("connection to the remote node failed"))
 
 
 @contextlib.contextmanager

@@ -1,8 +1,10 @@
 """What the owner does by the hour, for every tenant by itself."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -11,11 +13,12 @@ from analytics import maintenance
 from analytics.boards import recomputing
 from analytics.ingest import page_writes
 from app.settings import Settings
-from tenants import db
+from tenants import across, db
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.pipelines import Statement
 from tests.analytics.conftest import make_page, views_of
 from tests.analytics.scores.conftest import UPDATE, claim_of
+from tests.outages import lost_node
 from tests.people import Caller
 from tests.service import blocked_connections, eventually
 
@@ -82,6 +85,25 @@ def test_the_audits_months_are_made_ahead_and_dropped_when_they_are_over(tenant:
     assert "action_events_2020_01" not in months()
     assert f"action_events_{now:%Y_%m}" in months()
     assert len(months()) >= 3
+
+
+def test_while_a_node_is_lost_no_month_is_dropped(
+    tenant: str, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """A tenant there may keep it for longer than all others."""
+
+    def fail(*_: object) -> list[Any]:
+        raise lost_node()
+
+    with owner_tx() as tx:
+        tx.execute(text("SELECT make_month_of_actions('2020-01-01')"))
+    with monkeypatch.context() as lost:
+        lost.setattr(across, "_read", fail)
+        maintenance.keep_months(now=utcnow())
+    assert "action_events_2020_01" in months()
+    assert "partitions.late" in {line.get("action") for line in logged()}
+    maintenance.keep_months(now=utcnow())
+    assert "action_events_2020_01" not in months()
 
 
 def test_months_are_made_and_dropped_by_two_processes_at_once(connected: None, settings: Settings) -> None:

@@ -3,20 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-import psycopg
 import pytest
 from sqlalchemy import TextClause, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import OperationalError
 
 from tenants import across
 from tenants.across import OF_ONE
 from tenants.db import owner_tx
+from tests.outages import lost_node
 
 NAMES = text(f"SELECT t.id, t.name FROM tenants t WHERE {OF_ONE} ORDER BY t.id")
-
-
-def lost_node() -> DBAPIError:
-    return OperationalError("SELECT", {}, psycopg.errors.ConnectionFailure("connection to the remote node failed"))
 
 
 def test_every_tenant_is_read_in_one_statement(tenant: str, other_tenant: str) -> None:
@@ -56,3 +52,16 @@ def test_our_own_lost_server_is_an_error(connected: None, monkeypatch: pytest.Mo
     monkeypatch.setattr(across, "_read", fail)
     with pytest.raises(OperationalError):
         across.live_tenants()
+
+
+def test_what_needs_every_tenant_is_an_error_without_a_node(
+    tenant: str, other_tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {tenant, other_tenant} <= {*across.every_live_tenant()}
+
+    def fail(*_: object) -> list[Any]:
+        raise lost_node()
+
+    monkeypatch.setattr(across, "_read", fail)
+    with pytest.raises(OperationalError):
+        across.every_live_tenant()
