@@ -101,5 +101,15 @@ LAG = """
     CROSS JOIN LATERAL (SELECT marked_at FROM outbox WHERE tenant_id = t.id ORDER BY id LIMIT 1) o
     WHERE t.deleted_at IS NULL
 """
+# The same while a node of a Citus is lost, of the tenants on the others: each pair of shards is asked for its own lag.
+LAG_OF_REACHABLE = """
+    SELECT COALESCE(max(CAST(NULLIF(result, '') AS float8)), 0)
+    FROM run_command_on_colocated_placements('tenants', 'outbox', %s) WHERE success
+"""
+LAG_OF_SHARDS = """
+    SELECT max(extract(epoch FROM clock_timestamp() - o.marked_at)) FROM %s t
+    CROSS JOIN LATERAL (SELECT marked_at FROM %s s WHERE s.tenant_id = t.id ORDER BY s.id LIMIT 1) o
+    WHERE t.deleted_at IS NULL
+"""
 
 _OLDEST = text("SELECT id, member FROM outbox WHERE tenant_id = :tenant AND kind = :kind ORDER BY id LIMIT :limit")

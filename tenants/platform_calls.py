@@ -14,6 +14,7 @@ from sqlalchemy import URL, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenants import pipelines
+from tenants.across import NODE_LOST
 from tenants.db import PLATFORM_ROLE, service_engine
 from tenants.engines import make_engine
 from tenants.pipelines import BEGIN, COMMIT, Driver, Statement
@@ -35,6 +36,10 @@ class CallFailed(Exception):
 
 class ConnectionLost(CallFailed):
     """There is no connection, or there was one until now: the next may lead to another server, or a restored one."""
+
+
+class NodeLost(CallFailed):
+    """On a Citus: the server answers, and cannot reach another node that has rows of the statement."""
 
 
 class PlatformCalls:
@@ -60,7 +65,7 @@ class PlatformCalls:
             return pipelines.rows(driver, answers[-2])
         except psycopg.Error as error:
             message = f"{type(error).__name__} {error.sqlstate or ''}".strip()
-            raise (ConnectionLost if driver.closed else CallFailed)(message) from None
+            raise _kind_of(error, is_lost=driver.closed)(message) from None
         finally:
             if driver.closed:
                 pooled.invalidate()
@@ -83,3 +88,9 @@ class PlatformCalls:
             )
             self._of = wanted
         return self._engine
+
+
+def _kind_of(error: psycopg.Error, *, is_lost: bool) -> type[CallFailed]:
+    if is_lost:
+        return ConnectionLost
+    return NodeLost if error.sqlstate == NODE_LOST else CallFailed

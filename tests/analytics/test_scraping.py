@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pytest
 from flask.testing import FlaskClient
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,6 +22,8 @@ from analytics.outbox import Kind
 from app.settings import Settings
 from tenants import queue
 from tenants.db import tenant_tx
+from tenants.platform_calls import NodeLost, PlatformCalls
+from tests import citus
 from tests.app.conftest import with_settings
 
 Labels = tuple[str, ...]
@@ -49,6 +53,24 @@ def test_a_scrape_says_whether_the_servers_answer_what_waits_and_which_release_t
     assert after["plaudit_queue_depth", ()] == before["plaudit_queue_depth", ()] + 2
     assert after["plaudit_board_lag_seconds", ()] > before["plaudit_board_lag_seconds", ()] >= 0
     assert after["plaudit_build_info", (platform.python_version(), metadata.version("plaudit"))] == 1
+
+
+def test_while_a_node_is_lost_the_lag_is_that_of_the_tenants_on_the_others(
+    client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenant_tx(tenant) as tx:
+        outbox.mark_selected_stale(tx, Kind.PAGE, "SELECT '7'", {})
+    run = PlatformCalls.run
+
+    def run_while_a_node_is_lost(calls: PlatformCalls, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        if sql == outbox.LAG:
+            raise NodeLost
+        return run(calls, sql, values) if citus.URL else run(calls, outbox.LAG)  # which has no shards to ask
+
+    monkeypatch.setattr(PlatformCalls, "run", run_while_a_node_is_lost)
+    found = scrape(client)
+    assert found["plaudit_postgres_up", ()] == 1
+    assert found["plaudit_board_lag_seconds", ()] > 0
 
 
 def test_servers_that_hang_are_down_and_do_not_hang_the_scrape(settings: Settings) -> None:

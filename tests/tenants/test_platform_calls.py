@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tenants.db import PLATFORM_ROLE, owner_tx
-from tenants.platform_calls import STATEMENT_TIMEOUT_MS, CallFailed, ConnectionLost, PlatformCalls
+from tenants.platform_calls import STATEMENT_TIMEOUT_MS, CallFailed, ConnectionLost, NodeLost, PlatformCalls
 
 
 @pytest.fixture
@@ -27,6 +27,12 @@ def test_a_refused_statement_says_why_without_its_values(calls: PlatformCalls) -
         calls.run("SELECT CAST(%s AS integer)", ["a secret"])
     with pytest.raises(CallFailed, match="InsufficientPrivilege 42501"):
         calls.run("DELETE FROM credential_changes")
+    assert calls.run("SELECT 1") == [(1,)], "and the connection is usable"
+
+
+def test_a_node_that_the_server_cannot_reach_is_told_from_the_server_itself(calls: PlatformCalls) -> None:
+    with pytest.raises(NodeLost, match="ConnectionFailure 08006"):
+        calls.run("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '08006'; END $$")
     assert calls.run("SELECT 1") == [(1,)], "and the connection is usable"
 
 
