@@ -6,6 +6,7 @@ from sqlalchemy import text
 
 from app.doctor.findings import Finding, duration, ok, problem, warn
 from app.doctor.installation import Installation
+from migrations.distribution import is_distributed
 from tenants.queue import CRON_LEADER
 
 ABOUT = "Tables"
@@ -19,14 +20,7 @@ HIGH_AGE, DANGEROUS_AGE = 500_000_000, 1_500_000_000
 
 def dead_rows(installation: Installation) -> Iterable[Finding]:
     with installation.reading() as connection:
-        rows = connection.execute(
-            text("""
-                SELECT relname, n_live_tup AS live, n_dead_tup AS dead,
-                       extract(epoch FROM now() - greatest(last_autovacuum, last_vacuum)) AS vacuumed_s,
-                       greatest(last_autoanalyze, last_analyze) IS NULL AS is_unknown
-                FROM pg_stat_user_tables WHERE schemaname = 'public' ORDER BY n_dead_tup DESC
-            """)
-        ).all()
+        rows = connection.execute(_ON_ALL_NODES if is_distributed(connection) else text(_ROWS)).all()
     bloated = [row for row in rows if row.dead > MIN_DEAD_ROWS and row.dead > MAX_DEAD_SHARE * (row.live + row.dead)]
     for row in bloated:
         when = f"vacuumed {duration(row.vacuumed_s)} ago" if row.vacuumed_s is not None else "never vacuumed"
@@ -37,7 +31,7 @@ def dead_rows(installation: Installation) -> Iterable[Finding]:
             advice=f"VACUUM (ANALYZE) {row.relname}; if they come back, look for a transaction that is open for long",
         )
     for row in rows:
-        if row.is_unknown and row.live > MIN_ROWS_TO_ANALYSE:
+        if row.unknown > MIN_ROWS_TO_ANALYSE:
             yield warn(
                 ABOUT,
                 f"{row.relname} was never analysed",
@@ -77,9 +71,7 @@ def open_transactions(installation: Installation) -> Iterable[Finding]:
 
 def transaction_age(installation: Installation) -> Iterable[Finding]:
     with installation.reading() as connection:
-        age = int(
-            connection.scalar(text("SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()")) or 0
-        )
+        age = int(connection.scalar(_AGE_ON_ALL_NODES if is_distributed(connection) else text(_AGE)) or 0)
     if age > HIGH_AGE:
         finding = problem if age > DANGEROUS_AGE else warn
         yield finding(
@@ -90,3 +82,25 @@ def transaction_age(installation: Installation) -> Iterable[Finding]:
         )
     else:
         yield ok(ABOUT, f"Transaction ids: {age:,} of 2,000 million in use")
+
+
+_ROWS = """
+    SELECT relname, n_live_tup AS live, n_dead_tup AS dead,
+           CASE WHEN greatest(last_autoanalyze, last_analyze) IS NULL THEN n_live_tup ELSE 0 END AS unknown,
+           CAST(extract(epoch FROM now() - greatest(last_autovacuum, last_vacuum)) AS float8) AS vacuumed_s
+    FROM pg_stat_user_tables WHERE schemaname = 'public' ORDER BY n_dead_tup DESC
+"""
+_AGE = "SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()"
+# On a Citus a table's rows are in its shards, whose names end with their numbers; a node that is lost is left out.
+_ON_ALL_NODES = text(f"""
+    SELECT COALESCE(CAST(s.logicalrelid AS text), r.relname) AS relname, sum(r.live) AS live, sum(r.dead) AS dead,
+           sum(r.unknown) AS unknown, max(r.vacuumed_s) AS vacuumed_s
+    FROM run_command_on_all_nodes($node$ SELECT json_agg(r) FROM ({_ROWS}) r $node$) n
+    CROSS JOIN json_to_recordset(CASE WHEN n.success THEN CAST(n.result AS json) END)
+        AS r(relname text, live bigint, dead bigint, unknown bigint, vacuumed_s float8)
+    LEFT JOIN pg_dist_shard s ON s.shardid = CAST(substring(r.relname FROM '_([0-9]+)$') AS bigint)
+    GROUP BY 1 ORDER BY dead DESC
+""")  # noqa: S608  ours
+_AGE_ON_ALL_NODES = text(f"""
+    SELECT max(CAST(result AS bigint)) FROM run_command_on_all_nodes($node$ {_AGE} $node$) WHERE success
+""")  # noqa: S608  ours

@@ -68,7 +68,7 @@ PARTS = {
     "analytics.boards.summaries._from_postgres",
 }
 # Not sent to a server by us.
-SCRIPTS = {"app.run.backups.read": "a script for psql"}
+SCRIPTS = {"app.run.backups.read": "a script for psql", "app.doctor.schema._repair": "the doctor's advice"}
 
 
 def constants(module: ModuleType) -> Iterator[tuple[str, str]]:

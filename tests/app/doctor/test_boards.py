@@ -74,7 +74,7 @@ def test_what_a_projection_left_behind_is_found(scratch: Installation, up_to_dat
 
 
 def test_windows_that_do_not_move_are_a_problem(scratch: Installation, up_to_date: str) -> None:
-    execute("UPDATE projections SET slid_to = slid_to - interval '3 hours'")
+    execute("UPDATE projections SET slid_to = (slid_to AT TIME ZONE 'UTC' - interval '3 hours') AT TIME ZONE 'UTC'")
     ((level, what),) = bad(boards.slid_windows(scratch))
     assert (level, up_to_date in what) == (Level.PROBLEM, True)
 
