@@ -66,7 +66,7 @@ def test_who_loses_the_connection_leads_no_more_until_it_has_the_lock_again(
         eventually(leadership.is_held)
         ((before, *_),) = open_transactions()
         with owner_tx() as tx:
-            tx.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": before})
+            tx.execute(text("SELECT pg_terminate_backend(CAST(:pid AS int))"), {"pid": before})
         eventually(lambda: any(line["action"] == "cron.lost" for line in logged()))
         eventually(leadership.is_held)
         assert [row.pid for row in open_transactions()] != [before]
