@@ -124,7 +124,7 @@ def _expected(table: Table) -> Iterator[tuple[str, str]]:
 
 def _repair(name: str, remedy: str, *, is_distributed: bool) -> str:
     """On a Citus, an index that could not be created is missing on the workers: there is nothing to rebuild."""
-    return f"DROP INDEX {name}; {remedy}" if is_distributed else f"REINDEX INDEX CONCURRENTLY {name}"
+    return f"DROP INDEX IF EXISTS {name}; {remedy}" if is_distributed else f"REINDEX INDEX CONCURRENTLY {name}"
 
 
 def _statement(index: Index) -> str:

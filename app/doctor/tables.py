@@ -93,8 +93,8 @@ _ROWS = """
 _AGE = "SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database()"
 # On a Citus a table's rows are in its shards, whose names end with their numbers; a node that is lost is left out.
 _ON_ALL_NODES = text(f"""
-    SELECT COALESCE(CAST(s.logicalrelid AS text), r.relname) AS relname, sum(r.live) AS live, sum(r.dead) AS dead,
-           sum(r.unknown) AS unknown, max(r.vacuumed_s) AS vacuumed_s
+    SELECT COALESCE(CAST(s.logicalrelid AS text), r.relname) AS relname, CAST(sum(r.live) AS bigint) AS live,
+           CAST(sum(r.dead) AS bigint) AS dead, sum(r.unknown) AS unknown, max(r.vacuumed_s) AS vacuumed_s
     FROM run_command_on_all_nodes($node$ SELECT json_agg(r) FROM ({_ROWS}) r $node$) n
     CROSS JOIN json_to_recordset(CASE WHEN n.success THEN CAST(n.result AS json) END)
         AS r(relname text, live bigint, dead bigint, unknown bigint, vacuumed_s float8)
