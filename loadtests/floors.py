@@ -86,10 +86,10 @@ def parse_pgbench(output: str, errors: str = "") -> Sample:
 
 def _environment(database_url: str) -> dict[str, str]:
     """What libpq reads."""
-    found = re.fullmatch(r"postgresql://([^:]+):([^@]+)@([^:]+):(\d+)/(\w+)", database_url)
+    found = re.fullmatch(r"postgresql://([^:@]+)(?::([^@]+))?@([^:]+):(\d+)/(\w+)", database_url)
     assert found is not None, "the address of a local server"
     names = ("PGUSER", "PGPASSWORD", "PGHOST", "PGPORT", "PGDATABASE")
-    return dict(zip(names, found.groups(), strict=True))
+    return dict(zip(names, found.groups(default=""), strict=True))
 
 
 def raw_redis(redis_url: str, key: str, *, seconds: float) -> Sample:

@@ -92,7 +92,7 @@ PROJECTION = "INSERT INTO projections (tenant_id, slid_to) VALUES (%(tenant)s, %
 
 PAID_USERS = "SELECT id::text FROM users WHERE tenant_id = :tenant AND current_score > 0"
 PAGE_IDS = "SELECT min(id), max(id) FROM pages WHERE tenant_id = %(tenant)s"
-IS_IDLE = "SELECT NOT EXISTS (SELECT FROM outbox) AND NOT EXISTS (SELECT FROM projecting)"
+IS_IDLE = "SELECT NOT EXISTS (SELECT 1 FROM outbox) AND NOT EXISTS (SELECT 1 FROM projecting)"
 
 # What follows is run by pgbench: the rows that a batch of 100 events writes, as raw SQL in one transaction. Views are
 # counted in their hour and in the page's total, and mark the page as stale, so that the data stays right and the

@@ -13,6 +13,7 @@ from loadtests import dataset, rows
 from loadtests.dataset import COMPLETE, MAX_AGE_S, TenantSize, cache_folder, fill, is_fresh
 from migrations.head import head_revision
 from tenants.db import utcnow
+from tests import citus
 
 pytestmark = pytest.mark.long
 
@@ -59,6 +60,7 @@ def test_a_few_pages_have_most_of_the_views(filled: TenantSize, addresses: Addre
     assert all(is_recent for _, _, is_recent, _ in views)
 
 
+@pytest.mark.skipif(citus.URL is not None, reason="they are written for one server, whose floor they measure")
 def test_the_raw_statements_keep_the_numbers_right(filled: TenantSize, addresses: Addresses) -> None:
     projection.project_all(filled.id, now=utcnow)
     scripts = [rows.raw_views(filled.id, filled.pages, with_ids=with_ids) for with_ids in (True, False)]
