@@ -12,6 +12,7 @@ from tenants import db
 from tenants.engines import make_engine
 from tenants.queue import CRON_LEADER
 from tests.app.doctor.conftest import bad, execute
+from tests.citus import not_on_citus
 from tests.service import eventually
 
 
@@ -41,6 +42,7 @@ def test_a_large_table_without_statistics_is_named(scratch: Installation, monkey
     eventually(lambda: bad(tables.dead_rows(scratch)) == [(Level.WARN, "outbox was never analysed")])
 
 
+@not_on_citus  # whose transactions may be those of other processes' tests
 def test_a_transaction_that_is_open_for_long_is_named(scratch: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "MAX_OPEN_TRANSACTION_S", 0.2)
     with make_engine(scratch.settings.database_url or "", pool_size=1).begin() as connection:
