@@ -1,8 +1,9 @@
-"""Several nodes on the same servers: what a request costs a node, and whether nodes wait for each other's locks.
+"""Several nodes on the same servers: what a request costs, and whether nodes wait for each other's locks.
 
-A node is a `plaudit web` of its own with one process. First each gets the same rate, below what the machine can do, so
-that a commit has as many requests however many nodes there are: what a request costs a node must not depend on the
-others. Then all are sent as much as they answer.
+A node is a `plaudit web` of its own with one process. Four of them run. First the same requests, at a rate below what
+the machine can do, are sent to one, two or all four: to spread them must cost nothing. They come some at once, so that
+a commit has as many of them whether or not their generator was late. What four idle nodes cost is subtracted. Then as
+many requests as are answered are sent to one, two or four.
 """
 
 import os
@@ -31,11 +32,13 @@ from loadtests.steady import Steady
 from loadtests.target import Target, running_target
 
 NODES = (1, 2, 4)
-PER_SECOND = 150
+# To all nodes together.
+PER_SECOND = 480
+AT_ONCE = 12
 CONNECTIONS = 16
 LOOK_EVERY_S = 0.01
-WARM_UP_S = 3.0
-TURNS = 2
+WARM_UP_S = 5.0
+TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def nodes(seconds: float) -> None:
         running = [stack.enter_context(_node(target)) for _ in range(max(NODES))]
         _at_a_rate(target, running, WARM_UP_S, any_page)
         for title, page in (("any page", any_page), ("pages by popularity", operations.popular_page)):
-            print(f"{PER_SECOND} requests/s to each node, a third views of {title}, a third likes, a third board reads")
+            print(f"{PER_SECOND} requests/s, {AT_ONCE} at once: views of {title}, likes, board reads")
             _measure_all(target, running, partial(_at_a_rate, page=page), seconds)
         print(f"As many as are answered, over {CONNECTIONS} connections to each node, pages by popularity")
         _measure_all(target, running, _as_fast_as_possible, seconds)
@@ -83,7 +86,7 @@ Drive = Callable[[Target, Sequence[Node], float], float]
 
 @dataclass
 class Measured:
-    """With so many nodes, of several rounds together."""
+    """With so many nodes that get requests, of several turns together."""
 
     nodes: int
     seconds: float = 0.0
@@ -93,35 +96,37 @@ class Measured:
     waiting: int = 0
     workers_waiting: int = 0
 
-    @property
-    def cpu_us(self) -> float:
-        """Of a node's processor, for a request."""
-        return 1e6 * self.cpu_s / max(1.0, self.answered)
+    def cpu_us(self, idle: "Measured") -> float:
+        """Of the nodes' processors, for a request."""
+        return 1e6 * (self.cpu_s - idle.cpu_s / idle.seconds * self.seconds) / max(1.0, self.answered)
 
     def __str__(self) -> str:
         return (
-            f"{self.nodes} node{'s' if self.nodes > 1 else ' '}: {self.answered / self.seconds:,.0f} requests/s,"
-            f" {self.cpu_us:.0f} µs of a node's processor each;"
+            f"{self.nodes} node{'s' if self.nodes > 1 else ' '}: {self.answered / self.seconds:,.0f} requests/s;"
             f" a node waited for a lock in {self.waiting / max(1, self.looks):.1%} of {self.looks} looks,"
             f" a worker in {self.workers_waiting / max(1, self.looks):.1%}"
         )
 
 
 def _measure_all(target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> None:
-    """Up and down again, since what comes later finds more in memory, and since the machine is never quite the same."""
-    measured = {count: Measured(count) for count in NODES}
-    for count in (*NODES, *reversed(NODES)) * TURNS:
-        _measure(measured[count], target, running[:count], drive, seconds)
-    for each in measured.values():
-        print(f"  {each}")
-    costs = sorted(each.cpu_us for each in measured.values())
-    print(f"  The dearest request costs {costs[-1] / costs[0] - 1:.0%} more than the cheapest")
+    """In many short turns, up and down, since the machine is never quite the same."""
+    measured = {count: Measured(count) for count in (0, *NODES)}
+    for count in (*measured, *reversed(measured)) * TURNS:
+        _measure(measured[count], target, running, drive, seconds / TURNS)
+    idle, *others = measured.values()
+    one = others[0].cpu_us(idle)
+    for each in others:
+        cost = each.cpu_us(idle)
+        print(
+            f"  {each}; {cost:.0f} µs of the nodes' processors for a request, {cost / one:.2f} of what it is with one"
+        )
+    print(f"  Four idle nodes take {idle.cpu_s / idle.seconds:.1%} of a processor")
 
 
 def _measure(measured: Measured, target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> None:
     before = sum(node.cpu_s() for node in running)
     with LockWaits(target) as waits:
-        measured.answered += drive(target, running, seconds)
+        measured.answered += drive(target, running[: measured.nodes], seconds)
     measured.cpu_s += sum(node.cpu_s() for node in running) - before
     measured.seconds += seconds
     measured.looks += waits.looks
@@ -131,15 +136,21 @@ def _measure(measured: Measured, target: Target, running: Sequence[Node], drive:
 
 
 def _at_a_rate(target: Target, running: Sequence[Node], seconds: float, page: Callable[[int], str]) -> float:
+    if not running:
+        time.sleep(seconds)
+        return 0.0
+    send = partial(Steady, per_second=PER_SECOND / len(running), seconds=seconds, at_once=AT_ONCE)
     with ExitStack() as stack:
         steady = [
-            stack.enter_context(Steady(node.port, _mixed(target, place, page), per_second=PER_SECOND, seconds=seconds))
-            for place, node in enumerate(running)
+            stack.enter_context(send(node.port, _mixed(target, place, page))) for place, node in enumerate(running)
         ]
         return sum(answer.status < 400 for each in steady for answer in each.result().answers)
 
 
 def _as_fast_as_possible(target: Target, running: Sequence[Node], seconds: float) -> float:
+    if not running:
+        time.sleep(seconds)
+        return 0.0
     pools = [_mixed(target, place, operations.popular_page) for place in range(len(running))]
 
     def measure(node: Node, pool: Pool) -> float:

@@ -40,13 +40,15 @@ class Sent:
 
 
 class Steady:
-    """Sends requests of a pool from a process of its own, from the start of the block."""
+    """Sends requests of a pool from a process of its own, from the start of the block; some of them `at_once`."""
 
-    def __init__(self, port: int, pool: Pool, *, per_second: float, seconds: float) -> None:
+    def __init__(self, port: int, pool: Pool, *, per_second: float, seconds: float, at_once: int = 1) -> None:
         self._seconds = min(seconds, MAX_SECONDS)
         context = multiprocessing.get_context("fork")
         self._results, child = context.Pipe(duplex=False)
-        self._process = context.Process(target=_run, args=(child, port, pool, per_second, self._seconds), daemon=True)
+        self._process = context.Process(
+            target=_run, args=(child, port, pool, per_second, self._seconds, at_once), daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -67,11 +69,11 @@ class Steady:
         self._results.close()
 
 
-def _run(results: Pipe, port: int, pool: Pool, per_second: float, seconds: float) -> None:
-    results.send(_drive(port, pool, per_second, seconds))
+def _run(results: Pipe, port: int, pool: Pool, per_second: float, seconds: float, at_once: int) -> None:
+    results.send(_drive(port, pool, per_second, seconds, at_once))
 
 
-def _drive(port: int, pool: Pool, per_second: float, seconds: float) -> Sent:
+def _drive(port: int, pool: Pool, per_second: float, seconds: float, at_once: int) -> Sent:
     selector = selectors.DefaultSelector()
     idle = [Connection(port, number) for number in range(CONNECTIONS)]
     for connection in idle:
@@ -79,7 +81,7 @@ def _drive(port: int, pool: Pool, per_second: float, seconds: float) -> Sent:
     sent, number, total = Sent(seconds), 0, int(per_second * seconds)
     start = time.perf_counter()
     while len(sent.answers) < total and time.perf_counter() < start + seconds + GRACE_S:
-        due = min(total, int((time.perf_counter() - start) * per_second) + 1)
+        due = min(total, at_once * (int((time.perf_counter() - start) * per_second / at_once) + 1))
         while number < due and idle:
             connection = idle.pop()
             connection.sent = number
