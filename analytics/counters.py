@@ -54,6 +54,11 @@ class Counted:
     locked_pages: Sequence[int]
 
 
+def finding_waiting_views(tenant_id: str) -> Query:
+    """The query that finds a row if there are views that wait."""
+    return _FIND_WAITING, {"tenant": tenant_id}
+
+
 def count_waiting_views(tx: Tx, *, limit: int) -> Counted:
     """Add views that wait to the counts of their pages, a bounded number of rows, without waiting for any counter.
 
@@ -79,6 +84,7 @@ def recount(tx: Tx, page_ids: Sequence[int]) -> None:
     tx.execute(_RECOUNT, {"tenant": tx.tenant, "pages": array(page_ids)})
 
 
+_FIND_WAITING = text("SELECT id FROM outbox WHERE tenant_id = :tenant AND kind = 'views' LIMIT 1")
 _WAIT_BRIEFLY: Sequence[Query] = [
     (text(f"SET LOCAL {name} = {MAX_WAIT_MS}"), {}) for name in ("lock_timeout", "statement_timeout")
 ]

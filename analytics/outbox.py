@@ -3,7 +3,7 @@ projection after its commit.
 
 A row of the kind `sharing` stands for every public page: the tenant began or stopped sharing them. One of the kind
 `views` has views that are not in the page's counts yet, since somebody else had locked its counter when they came; they
-are added before pages are computed (`counters.count_waiting_views`).
+are added by the next projection (`counters.count_waiting_views`).
 
 Append-only, so a writer never waits for the projection: rows are read, deduplicated and deleted by id.
 """

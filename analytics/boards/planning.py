@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from analytics import outbox
+from analytics import counters, outbox
 from analytics.boards import board_writes, intents, page_numbers, progress, timeline, user_numbers, weights
 from analytics.boards.board_writes import BoardWrites, Unsure
 from analytics.boards.page_numbers import PageChange
@@ -60,6 +60,8 @@ class Plan:
     # None: nothing changes.
     reweighing: Reweighing | None
     more: bool
+    # Whether there are views that are not counted yet.
+    has_waiting_views: bool
     step: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     # Statements that record intents, which must be committed before Redis is touched.
@@ -80,7 +82,7 @@ def make(tx: Tx, position: Projection, *, server: str | None, now: datetime, lim
     current = weights.current(tx, now=now)
     reweighing = progress.to_reweigh(tx, position, current)
     has_redis = redis.boards().is_up()
-    pages, users, sharing = _read_stale(tx, limit=limit, with_left_over=has_redis)
+    pages, users, sharing, waiting = _read_stale(tx, limit=limit, with_left_over=has_redis)
     # After the outbox: whatever committed together with a row that was read is then visible.
     shared = tenant_settings.read(tx)[0].share_public_pages
     reshare, has_more_to_reshare = progress.to_reshare(tx, shared=shared) if sharing else ([], False)
@@ -89,7 +91,7 @@ def make(tx: Tx, position: Projection, *, server: str | None, now: datetime, lim
         pages.rows.extend(row.id for row in sharing)
     more = has_more_hours or reweighing.has_more or has_more_to_reshare or pages.more or users.more
     changed = reweighing if reweighing.is_change_of(position) else None
-    plan = Plan(now, server, is_other_server, has_redis, pages, users, changed, more)
+    plan = Plan(now, server, is_other_server, has_redis, pages, users, changed, more, bool(waiting))
     # While much is stale, each statement would read all of that.
     add = not (has_more_hours or pages.more)
     of_pages = partial(page_numbers.compute, tx, now=now, weights=current, shared=shared, add=add)
@@ -103,14 +105,17 @@ def make(tx: Tx, position: Projection, *, server: str | None, now: datetime, lim
     return plan
 
 
-def _read_stale(tx: Tx, *, limit: int, with_left_over: bool) -> tuple[Stale, Stale, Sequence[Any]]:
-    """The stale pages, the stale users, and the rows that stand for all public pages."""
+def _read_stale(tx: Tx, *, limit: int, with_left_over: bool) -> tuple[Stale, Stale, Sequence[Any], Sequence[Any]]:
+    """The stale pages, the stale users, the rows that stand for all public pages, and a row of waiting views."""
     marked = [outbox.oldest(tx.tenant, kind, limit=limit) for kind in (Kind.PAGE, Kind.USER, Kind.SHARING)]
     # Without Redis they stay as they are.
     unfinished = [intents.left_over(tx.tenant, kind, limit=limit) for kind in (Kind.PAGE, Kind.USER)]
-    pages, users, sharing, *left_over = tx.run_in_one_trip(*marked, *(unfinished if with_left_over else ()))
+    waiting = counters.finding_waiting_views(tx.tenant)
+    pages, users, sharing, waits, *left_over = tx.run_in_one_trip(
+        *marked, waiting, *(unfinished if with_left_over else ())
+    )
     of_pages, of_users = left_over or ([], [])
-    return Stale.of(pages, of_pages, limit=limit), Stale.of(users, of_users, limit=limit), sharing
+    return Stale.of(pages, of_pages, limit=limit), Stale.of(users, of_users, limit=limit), sharing, waits
 
 
 Member = TypeVar("Member", int, str)

@@ -60,6 +60,8 @@ class Projected:
     rebuilt: list[Board] = field(default_factory=list)
     in_redis: bool = True
     more: bool = False
+    # Whether it found views that are not counted yet.
+    has_waiting_views: bool = False
 
 
 def _nothing() -> None: ...
@@ -91,6 +93,7 @@ def project_step(
             if planned and on.server == plan.server:
                 done = _carry_out(tx, plan)
     PROJECTED.labels(tenant_id).inc(done.pages + done.users)
+    done.has_waiting_views = plan.has_waiting_views
     return done
 
 
@@ -101,9 +104,13 @@ def project_all(
     limit: int = MAX_ROWS_PER_STEP,
     locked: Callable[[], None] = _nothing,
 ) -> Projected:
-    """Step by step, until nothing is left to do. Views that waited when it began are projected too."""
-    _count_waiting_views(tenant_id, limit=limit, locked=locked)
+    """Step by step, until nothing is left to do.
+
+    Views that wait are counted once, and then projected: more may come for as long as nodes share a busy page, each
+    with a wake-up of its own.
+    """
     total = Projected()
+    has_counted = False
     for _ in range(MAX_STEPS):
         done = project_step(tenant_id, now=now(), limit=limit, locked=locked)
         total.pages += done.pages
@@ -111,7 +118,10 @@ def project_all(
         total.rows += done.rows
         total.rebuilt += done.rebuilt
         total.in_redis, total.more = done.in_redis, done.more
-        if not done.more:
+        if done.has_waiting_views and not has_counted:
+            _count_waiting_views(tenant_id, limit=limit)
+            has_counted = True
+        elif not done.more:
             break
     return total
 
@@ -163,14 +173,11 @@ def retire(tenant_id: str, *, now: datetime) -> None:
             redis_store.publish(client, raised)
 
 
-def _count_waiting_views(tenant_id: str, *, limit: int, locked: Callable[[], None]) -> None:
-    """In transactions of their own, and only what waits now: more may come for as long as nodes share a busy page."""
+def _count_waiting_views(tenant_id: str, *, limit: int) -> None:
+    """In transactions of their own, since likes of the same pages wait for them."""
     for _ in range(MAX_STEPS):
         with tenant_tx(tenant_id) as tx:
             try_lock_boards(tx, tenant_id)
-            locked()
-            if not registry.is_live(tx, tenant_id):
-                return
             counted = counters.count_waiting_views(tx, limit=limit)
         if counted.rows < limit:
             break
