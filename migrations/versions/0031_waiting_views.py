@@ -211,6 +211,7 @@ CREATE OR REPLACE FUNCTION admit_visits(
 DECLARE
     _visit record;
     _is_new boolean;
+    _no_repeat timestamptz := _now - interval '10 seconds';  -- here, since a distributed statement must not subtract
 BEGIN
     IF NOT true = ANY(_loads) THEN
         firsts := add_named_visitors(_tenant, _places, _pages, _days, _visitors);
@@ -244,7 +245,7 @@ BEGIN
         INSERT INTO page_visitors AS v (tenant_id, page_id, day, visitor, is_named, loads, loaded_at)
         VALUES (_tenant, _visit.page_id, _visit.day, _visit.visitor, _visit.network IS NULL, 1, _now)
         ON CONFLICT (tenant_id, page_id, day, visitor) DO UPDATE SET loads = v.loads + 1, loaded_at = EXCLUDED.loaded_at
-        WHERE v.loads < _max_loads AND v.loaded_at <= EXCLUDED.loaded_at - interval '10 seconds'
+        WHERE v.loads < _max_loads AND v.loaded_at <= _no_repeat
         RETURNING xmax = 0 INTO _is_new;
         IF _is_new IS NULL THEN
             repeats := repeats || _visit.place;
