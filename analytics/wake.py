@@ -25,7 +25,8 @@ AGAIN_S = 60
 MAX_PAUSE_S = 1.5
 # How often a job that waits looks whether others do.
 LOOK_EVERY_S = 0.25
-# With more rows a second, a job is followed by a pause of this many times what it took.
+# A job is followed by a pause of this many times what it took; with more rows a second, by a longer one.
+PAUSES = 0.5
 BUSY_ROWS_PER_S = 2_500
 BUSY_PAUSES = 4
 GATHER_S = 0.005
@@ -37,10 +38,7 @@ def wake(tenant_ids: Iterable[str]) -> None:
     """Enqueue a projection for each tenant. Without Redis nothing happens: the sweep finds what there is to do."""
     with contextlib.suppress(RedisUnavailable):
         for tenant_id in tenant_ids:
-            with redis.queue().client() as client:
-                is_first = client.set(_pending_key(tenant_id), "1", nx=True, ex=PENDING_S)
-            if is_first:
-                queue.enqueue(JOB, tenant_id, ttl_s=60)
+            queue.enqueue_unless(_pending_key(tenant_id), JOB, tenant_id, flag_s=PENDING_S, ttl_s=60)
 
 
 class Waker:
@@ -80,7 +78,8 @@ def job_started(tenant_id: str) -> None:
 
 
 def job_finished(tenant_id: str, *, took_s: float, rows: int) -> None:
-    """Pause the tenant's projection for as long as it took: under constant change, half of the time is for writers.
+    """Pause the tenant's projection for half as long as it took: under constant change, a third of the time is for
+    writers.
 
     If they mark very many rows of the outbox, longer: more changes of the same page are then projected once. `rows`:
     how many there were since the last job. If another job found the lock taken in the meantime, enqueue one more.
@@ -89,7 +88,7 @@ def job_finished(tenant_id: str, *, took_s: float, rows: int) -> None:
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
         last = client.set(key("projected", tenant_id), repr(now), get=True, ex=PENDING_S)
         is_very_busy = last is not None and rows > BUSY_ROWS_PER_S * max(now - float(last), took_s)
-        pause_ms = int(min(took_s * (BUSY_PAUSES if is_very_busy else 1), MAX_PAUSE_S) * 1000)
+        pause_ms = int(min(took_s * (BUSY_PAUSES if is_very_busy else PAUSES), MAX_PAUSE_S) * 1000)
         if pause_ms:
             client.set(key("pause", tenant_id), "1", px=pause_ms)
         if client.delete(_again_key(tenant_id)):

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants import liveness
-from tenants.db import TENANT_ID, Base, Tx
+from tenants.db import TENANT_ID, Base, Query, Tx
 from tenants.errors import Conflict, Invalid, NotFound
 
 MAX_NAME_CHARS = 200
@@ -84,7 +84,12 @@ def get(tx: Tx, tenant_id: str) -> Tenant:
 
 def is_live(tx: Tx, tenant_id: str) -> bool:
     """Whether the tenant exists and is not deleted."""
-    return tx.run(_IS_LIVE, {"tenant": tenant_id}) != []
+    return tx.run(*finding_live(tenant_id)) != []
+
+
+def finding_live(tenant_id: str) -> Query:
+    """The query that finds a row if the tenant exists and is not deleted."""
+    return _IS_LIVE, {"tenant": tenant_id}
 
 
 def mark_deleted(tx: Tx, tenant_id: str, *, now: datetime) -> None:

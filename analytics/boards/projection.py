@@ -11,6 +11,8 @@ numbers are committed all the same, and the intents stay until it can. A process
 """
 
 import contextlib
+import random
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -41,8 +43,8 @@ log = structlog.get_logger()
 
 MAX_ROWS_PER_STEP = 5_000
 MAX_STEPS = 1_000
-# For whose counters a projection waits, one after the other.
-MAX_LOCKED_PAGES = 10
+# How long a projection begins to wait for counters that are locked, one after the other.
+MAX_LOCKED_S = 0.5
 # Longer than a cluster usually takes to promote a replica.
 MAX_BEHIND_S = 20.0
 
@@ -75,9 +77,9 @@ def project_step(
     `locked` is called when it has the lock, before it reads.
     """
     with tenant_tx(tenant_id) as tx:
-        ((on,),) = try_lock_boards(tx, tenant_id, timeline.CURRENT)
+        (on,), live = try_lock_boards(tx, tenant_id, timeline.CURRENT, registry.finding_live(tenant_id))
         locked()
-        if not registry.is_live(tx, tenant_id):
+        if not live:
             return Projected()
         position, is_new = progress.get_or_create(tx, now=now)
         if is_new:
@@ -104,15 +106,16 @@ def project_all(
     limit: int = MAX_ROWS_PER_STEP,
     locked: Callable[[], None] = _nothing,
 ) -> Projected:
-    """Step by step, until nothing is left to do.
+    """Step by step, until nothing is left to do. `locked` is called once: the steps after the first find whatever is
+    committed until then too, and whoever was woken meanwhile is still to come.
 
     Views that wait are counted once, and then projected: more may come for as long as nodes share a busy page, each
     with a wake-up of its own.
     """
     total = Projected()
     has_counted = False
-    for _ in range(MAX_STEPS):
-        done = project_step(tenant_id, now=now(), limit=limit, locked=locked)
+    for step in range(MAX_STEPS):
+        done = project_step(tenant_id, now=now(), limit=limit, locked=_nothing if step else locked)
         total.pages += done.pages
         total.users += done.users
         total.rows += done.rows
@@ -181,7 +184,10 @@ def _count_waiting_views(tenant_id: str, *, limit: int) -> None:
             counted = counters.count_waiting_views(tx, limit=limit)
         if counted.rows < limit:
             break
-    for page_id in counted.locked_pages[:MAX_LOCKED_PAGES]:
+    deadline = time.monotonic() + MAX_LOCKED_S
+    for page_id in random.sample(counted.locked_pages, len(counted.locked_pages)):
+        if time.monotonic() > deadline:  # other tenants wait for this worker; the rest is found by the next job
+            break
         try:
             with tenant_tx(tenant_id) as tx:
                 try_lock_boards(tx, tenant_id)

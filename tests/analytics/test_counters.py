@@ -218,3 +218,29 @@ def test_views_that_come_just_before_a_projection_begins_do_not_wait_for_the_nex
     projection.project_all(tenant, now=utcnow, locked=come_once)
     assert (came, waiting(tenant)) == ([Result.ACCEPTED], 0)
     assert views_on_boards(tenant, "busy")["all"] == 1
+
+
+def test_a_projection_of_several_steps_says_once_that_it_has_begun(tenant: str) -> None:
+    """Each time it would take back the flag of a job that was enqueued meanwhile, and let others enqueue one more."""
+    put_page(tenant, "a")
+    with somebody_else_writes(tenant):
+        write_events(tenant, Item(EventKind.VIEW, "a", utcnow()))
+    began: list[str] = []
+    done = projection.project_all(tenant, now=utcnow, locked=lambda: began.append(tenant))
+    assert done.rows > 0
+    assert began == [tenant]
+    assert views_of(tenant, "a") == 1
+
+
+def test_a_projection_waits_for_few_locked_counters(tenant: str) -> None:
+    """Other tenants wait for its worker."""
+    pages = [f"p{number}" for number in range(8)]
+    for page in pages:
+        put_page(tenant, page)
+    with somebody_else_writes(tenant):
+        write_events(tenant, *(Item(EventKind.VIEW, page, utcnow()) for page in pages))
+        began = time.monotonic()
+        projection.project_all(tenant, now=utcnow)
+        assert time.monotonic() - began < 3, "eight times half a second would be four"
+    projection.project_all(tenant, now=utcnow)
+    assert [views_of(tenant, page) for page in pages] == [1] * 8

@@ -410,7 +410,7 @@ def test_sixteen_writers_on_the_same_fifty_pages_never_deadlock_and_sum_up(tenan
     seed = random.randrange(10**6)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", HAMMER, *arguments, f"{seed}-{n}", "30"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", HAMMER, *arguments, f"{seed}-{n}", "20"], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         for n in range(4)
     ]
