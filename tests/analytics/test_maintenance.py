@@ -1,9 +1,10 @@
 """What the owner does by the hour, for every tenant by itself."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.pipelines import Statement
 from tests.analytics.conftest import make_page, views_of
 from tests.analytics.scores.conftest import UPDATE, claim_of
+from tests.conftest import make_tenant
 from tests.outages import lost_node
 from tests.people import Caller
 from tests.service import blocked_connections, eventually
@@ -44,6 +46,25 @@ def test_a_tenants_locked_row_keeps_nobody_elses_history(
     maintenance.purge_history(now=utcnow() + timedelta(hours=1))
     with owner_tx() as tx:
         assert not tx.scalar(text("SELECT count(*) FROM page_views_hour WHERE tenant_id = :t"), {"t": first})
+
+
+def test_no_tenant_is_always_the_last_one_whose_history_is_purged(
+    connected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be more tenants than a run has time for."""
+    make_tenant()
+    make_tenant()
+    turns: list[str] = []
+
+    def purge(tenant_id: str, *, now: datetime, deadline: float) -> list[tuple[str, int]]:
+        turns.append(tenant_id)
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        return []
+
+    monkeypatch.setattr(maintenance, "_purge_tenant", purge)
+    for _ in range(20):
+        maintenance.purge_history(now=utcnow(), within_s=0.05)
+    assert len(set(turns)) > 1
 
 
 def test_old_history_goes_and_totals_stay(admin: Caller, player: Caller, tenant: str) -> None:
