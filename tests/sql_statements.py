@@ -67,6 +67,8 @@ def broken_rules_of_one(tokens: Tokens, tables: Collection[str]) -> list[str]:
     changes = [query for query in _queries(tokens) if _is_change(query) and any(references(query, tables))]
     if any(_VOLATILE & {*_own_words(query)} for query in changes):
         said.append("a volatile function in a change")
+    if any(_moves_a_column_in_time(list(_own_words(query))) for query in changes):
+        said.append("an interval added to a column in a change")
     if any(word.rpartition(".")[2] == "ctid" for query in _queries(tokens) for word in _own_words(query)):
         said.append("ctid")
     return said
@@ -150,6 +152,15 @@ def reads_parts_only(tokens: Tokens, tables: Collection[str]) -> bool:
     if tokens[0] != "WITH" or not has_changes or tokens[last] != "SELECT":
         return False
     return not any(True for _ in references(tokens[last:], {*tables, "tenants"}))
+
+
+def _moves_a_column_in_time(words: list[str]) -> bool:
+    """Whether an interval is added to a column or subtracted from one: the result depends on the connection's time
+    zone, so Citus refuses that in a change. (Of a parameter or a variable, the coordinator computes it.)"""
+    return any(
+        word in {"interval", "make_interval"} and words[place - 1] in {"+", "-"} and words[place - 2][0].isalpha()
+        for place, word in enumerate(words[2:], 2)
+    )
 
 
 def _is_change(tokens: Tokens) -> bool:

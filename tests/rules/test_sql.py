@@ -198,6 +198,8 @@ GOOD = [
     "INSERT INTO pages (tenant_id, id) SELECT :tenant, w.id FROM unnest(:ids) w(id) RETURNING id",
     "INSERT INTO users AS u (tenant_id, id) SELECT t.id, :id FROM tenants t CROSS JOIN w WHERE t.id = :t RETURNING id",
     "WITH w AS (DELETE FROM pages WHERE tenant_id = :t RETURNING id) SELECT w.id FROM tenants t, w WHERE t.id = :t",
+    "UPDATE users SET seen_at = :now - interval '1 day' WHERE tenant_id = :t AND seen_at < _now - interval '1 day'",
+    "SELECT 1 FROM users WHERE tenant_id = :t AND seen_at - interval '1 day' > :now",
     "SELECT id FROM processes WHERE note = 'a; b'",
     "DO $$ BEGIN PERFORM 1; PERFORM 2; END $$",
     "SELECT id FROM processes FOR UPDATE; -- and that is all; really",
@@ -230,6 +232,14 @@ BAD = [
         "SELECT from parts of the statement only",
     ),
     ("UPDATE users SET created_at = clock_timestamp() WHERE tenant_id = :t", "a volatile function in a change"),
+    (
+        "UPDATE users SET seen_at = seen_at + interval '1 day' WHERE tenant_id = :t",
+        "an interval added to a column in a change",
+    ),
+    (
+        "INSERT INTO users u (tenant_id) VALUES (:t) ON CONFLICT DO UPDATE SET x = 1 WHERE u.at < u.x - interval ''",
+        "an interval added to a column in a change",
+    ),
     ("SELECT p.ctid FROM pages p WHERE tenant_id = :tenant", "ctid"),
     ("DELETE FROM processes WHERE ctid = ANY (ARRAY(SELECT ctid FROM processes))", "ctid"),
     ("SET LOCAL ROLE x; SELECT 1", "several statements in a message"),
