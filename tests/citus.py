@@ -6,6 +6,8 @@ The tests' databases are created on the coordinator and on every worker, migrate
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,6 +17,7 @@ from sqlalchemy.engine import make_url
 from migrations import distribution
 from migrations.run import migrate
 from tenants.engines import make_engine
+from tests.service import eventually
 
 # For a test that looks at the server's own locks, statistics or connections, which another node has here.
 not_on_citus = pytest.mark.skipif("PLAUDIT_TEST_CITUS_URL" in os.environ, reason="it watches the server itself")
@@ -48,7 +51,15 @@ def new_database(name: str) -> Iterator[str]:
     finally:
         for url in urls:
             with psycopg.connect(url, autocommit=True) as server:
-                server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+                eventually(partial(_drop, server, name), every_s=0.5)
+
+
+def _drop(server: "psycopg.Connection[Any]", name: str) -> bool:
+    """Whether the database is gone: Citus connects to it now and then, and may be back in the moment of the drop."""
+    with contextlib.suppress(psycopg.errors.ObjectInUse):
+        server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        return True
+    return False
 
 
 def distribute(url: str) -> None:

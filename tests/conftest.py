@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,8 @@ INDEPENDENT_TESTS = {"tests/faults/test_up.py"}
 STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service", "servers_of"}
 # Fixtures that do so.
 STARTING = {"on_ours", "on_ours_empty", "processes", "web"}
+# What a whole run has in its temporary folders, with room to spare.
+MEMORY_BYTES = 8 * 2**30
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -181,13 +184,13 @@ def is_first_process() -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def log_file() -> Iterator[Path]:
+def log_file() -> Path:
     """Every log line of this process, as JSON. (The services that tests start write theirs beside it.)"""
     LOG_FOLDER.mkdir(parents=True, exist_ok=True)
     file = LOG_FOLDER / "tests.jsonl"
-    with file.open("w", buffering=1) as stream:
-        logs.configure(service="tests", log_format="json", stream=stream)
-        yield file
+    stream = file.open("w", buffering=1)  # never closed: a thread may log until the process ends
+    logs.configure(service="tests", log_format="json", stream=stream)
+    return file
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -428,9 +431,16 @@ def make_tenant() -> str:
 
 
 def make_reachable_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="plaudit-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="plaudit-test-", dir=memory()))
     folder.chmod(0o711)
     return folder
+
+
+@cache
+def memory() -> Path | None:
+    """A file system in memory, if there is one with room: a server's thousands of files are made sooner there."""
+    folder = Path("/dev/shm")
+    return folder if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > MEMORY_BYTES else None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Clients and users for tests: created by the domain, with tokens from the API."""
+"""Clients and users for tests, with their tokens: created by the domain, which is quicker than by the API."""
 
 from dataclasses import dataclass
 from secrets import token_hex
@@ -8,7 +8,8 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from tenants import credentials, passwords, users
+from app.http.services import services_of
+from tenants import credentials, passwords, sessions, users
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
 from tenants.users import Role
@@ -37,8 +38,9 @@ class Caller:
 def client_of(http: FlaskClient, tenant: str, *scopes: str) -> Caller:
     with tenant_tx(tenant) as tx:
         created = credentials.create_client(tx, name="Test app", scopes=scopes or ["admin"], now=utcnow())
-    SEEN.add(created.secret)
-    token = token_of(http, created.client.id, created.secret)
+    signer = services_of(http.application).signer
+    token = credentials.client_token(created.client, " ".join(created.client.scopes), signer=signer, now=utcnow())
+    SEEN.update({created.secret, token})
     return Caller(http, tenant, token, created.client.id, created.secret)
 
 
@@ -60,6 +62,8 @@ def user_of(
     username = username or f"user_{token_hex(4)}"
     if not _hash:
         _hash.append(passwords.hash_password(PASSWORD))
+    signer = services_of(http.application).signer
+    signer.load()
     with tenant_tx(tenant) as tx:
         user = users.register(
             tx,
@@ -70,8 +74,9 @@ def user_of(
             sees_private=sees_private,
             now=utcnow(),
         )
-    tokens = log_in(http, tenant, username)
-    return Caller(http, tenant, tokens["access_token"], str(user.id), refresh_token=tokens["refresh_token"])
+        tokens = sessions.start(tx, user, signer=signer, ip="127.0.0.1", agent="tests", now=utcnow())
+    SEEN.update({tokens.access_token, tokens.refresh_token})
+    return Caller(http, tenant, tokens.access_token, str(user.id), refresh_token=tokens.refresh_token)
 
 
 def let_suspension_end(tenant: str, user_id: str) -> None:

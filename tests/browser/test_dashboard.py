@@ -11,6 +11,8 @@ from tests.browser.people import NASTY, Watched, Wiki, names
 from tests.service import Service, eventually
 
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+PHONE_PATHS = ["?space=phone", "?space=phone&page=phone-long", "/people", "/spaces"]
+PHONE_PATHS += ["/admin/access", "/admin/weights", "/admin/rejections"]
 NO_LINKS = ["/\\evil.example", "//evil.example", "https://wiki.example\\@evil.example", "javascript:alert(1)", "/a", ""]
 
 
@@ -103,9 +105,9 @@ def test_a_list_is_read_to_its_last_page(watched: Watched, wiki: Wiki) -> None:
     watched.all_is_well()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "paths"), [("light", PHONE_PATHS), ("dark", PHONE_PATHS[:2])])
 def test_nothing_is_wider_than_a_phones_screen(
-    browser: Browser, demo_service: Service, signed_in: StorageState, wiki: Wiki, scheme: str
+    browser: Browser, demo_service: Service, signed_in: StorageState, wiki: Wiki, scheme: str, paths: list[str]
 ) -> None:
     for name, title in NASTY.items():
         wiki.put(f"phone-{name}", space="phone", likes=2, title=title)
@@ -113,15 +115,7 @@ def test_nothing_is_wider_than_a_phones_screen(
     watched = Watched(browser, demo_service, **PHONE, color_scheme=scheme, storage_state=signed_in)
     page = watched.open("/dashboard?space=phone")
     expect(page.locator(".board tbody tr")).to_have_count(len(NASTY))
-    for path in (
-        "?space=phone",
-        "?space=phone&page=phone-long",
-        "/people",
-        "/spaces",
-        "/admin/access",
-        "/admin/weights",
-        "/admin/rejections",
-    ):
+    for path in paths:
         page.goto(f"{demo_service.url}/dashboard{path}")
         page.wait_for_load_state("networkidle")
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -23,6 +23,10 @@ from tests.conftest import reachable_folder
 from tests.service import Service, blocked_connections, eventually, plaudit_json, running_service
 
 FLOOD = 44
+# Half of the default: so a flood that fills both processes takes half as many senders, and half of the CPU time.
+THREADS = 16
+# More than both processes together let wait.
+ENDLESS = 140
 # What keeps a sender whose request was refused from spending the processors on refusals alone.
 PAUSE_AFTER_REFUSAL_S = 0.1
 
@@ -50,7 +54,8 @@ class Tenant:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic") as running:
+    env = {"PLAUDIT_WEB_THREADS": str(THREADS)}
+    with reachable_folder() as folder, running_service(folder / "data", "--demo", "--no-traffic", env=env) as running:
         yield running
 
 
@@ -171,7 +176,7 @@ def test_a_neighbour_who_comes_seldom_finds_a_thread(service: Service, noisy: Te
     def flood_of_batches() -> Flood:
         """Of requests that a thread answers, and that wait there."""
         events = [{"type": "like", "page": "home", "user": "ada"}]
-        return Flood(lambda: noisy("POST", "/api/v1/events", json={"events": events}), threads=200)
+        return Flood(lambda: noisy("POST", "/api/v1/events", json={"events": events}), threads=ENDLESS)
 
     with flood_of_batches() as flood:
         eventually(lambda: flood.answers.total() > 100)
@@ -191,7 +196,7 @@ def test_single_writes_that_wait_for_a_locked_row_take_no_thread_from_a_neighbou
     service: Service, noisy: Tenant, quiet: Tenant
 ) -> None:
     def flood_of_likes() -> Flood:
-        return Flood(lambda: noisy("PUT", f"/api/v1/pages/home/likes/{uuid4()}"), threads=200)
+        return Flood(lambda: noisy("PUT", f"/api/v1/pages/home/likes/{uuid4()}"), threads=ENDLESS)
 
     def read_pages() -> list[float]:
         return [seconds_of(lambda: quiet("GET", "/api/v1/pages/home")) for _ in range(9)]

@@ -343,6 +343,7 @@ def test_a_new_password_needs_the_old_one_and_ends_all_other_sessions_everywhere
 
 def test_old_passwords_are_guessed_as_slowly_as_at_the_login(client: FlaskClient, tenant: str) -> None:
     user = user_of(client, tenant, username="victim")
+    log_in(client, tenant, "victim")
     guess = {"old": "guess-guess-guess", "new": "a better password"}
     codes = [user("POST", "/api/v1/auth/password", json=guess).status_code for _ in range(10)]
     assert codes == [403] * 9 + [429], "the login before was the first"
