@@ -1,9 +1,10 @@
 """Several nodes on the same servers: what a request costs, and whether nodes wait for each other's locks.
 
-A node is a `plaudit web` of its own with one process. Four of them run. First the same requests, at a rate below what
-the machine can do, are sent to one, two or all four: to spread them must cost nothing. They come some at once, so that
-a commit has as many of them whether or not their generator was late. What four idle nodes cost is subtracted. Then as
-many requests as are answered are sent to one, two or four.
+A node is a `plaudit web` of its own with one process. Four of them run. First each of one, two or all four gets the
+same number of requests a second, fewer than the machine can answer: a request must cost the same, however many nodes
+there are. They come some at once, so that a commit has as many of them whether or not their generator was late. Then
+the same requests are spread over one, two or four. At last as many are sent as are answered. Only nodes that get
+requests are counted, without what they cost when they get none.
 """
 
 import os
@@ -24,16 +25,19 @@ import psutil
 import psycopg
 import requests
 
+from app.run.ports import reserve_port
 from loadtests import generator, operations
 from loadtests.dataset import QUICK
 from loadtests.pools import UNIQUE, Pool
-from loadtests.service import ROOT, free_port, wait_until
+from loadtests.service import ROOT, wait_until
 from loadtests.steady import Steady
 from loadtests.target import Target, running_target
 
 NODES = (1, 2, 4)
+# To each node.
+PER_SECOND = (240, 360)
 # To all nodes together.
-PER_SECOND = 480
+SPREAD_PER_SECOND = 480
 AT_ONCE = 12
 CONNECTIONS = 16
 LOOK_EVERY_S = 0.01
@@ -54,10 +58,15 @@ class Node:
 def nodes(seconds: float) -> None:
     with running_target(QUICK) as target, ExitStack() as stack:
         running = [stack.enter_context(_node(target)) for _ in range(max(NODES))]
-        _at_a_rate(target, running, WARM_UP_S, any_page)
-        for title, page in (("any page", any_page), ("pages by popularity", operations.popular_page)):
-            print(f"{PER_SECOND} requests/s, {AT_ONCE} at once: views of {title}, likes, board reads")
-            _measure_all(target, running, partial(_at_a_rate, page=page), seconds)
+        _at_a_rate(target, running, WARM_UP_S, per_second=PER_SECOND[0])
+        print(f"Views of pages by popularity, likes, board reads; {AT_ONCE} at once")
+        for per_second in PER_SECOND:
+            print(f"{per_second} requests/s to each node")
+            _measure_all(target, running, partial(_at_a_rate, per_second=per_second), seconds)
+        print(f"{PER_SECOND[0]} requests/s to each node, views of any page")
+        _measure_all(target, running, partial(_at_a_rate, per_second=PER_SECOND[0], page=any_page), seconds)
+        print(f"{SPREAD_PER_SECOND} requests/s, spread over the nodes")
+        _measure_all(target, running, _spread, seconds)
         print(f"As many as are answered, over {CONNECTIONS} connections to each node, pages by popularity")
         _measure_all(target, running, _as_fast_as_possible, seconds)
 
@@ -68,7 +77,7 @@ def any_page(pages: int) -> str:
 
 @contextmanager
 def _node(target: Target) -> Iterator[Node]:
-    port = free_port()
+    port = reserve_port()
     command = [sys.executable, "-m", "app.cli", "--data-dir", str(target.service.data_dir), "web", "--port", str(port)]
     env = {**os.environ, "PLAUDIT_WEB_PROCESSES": "1", "PLAUDIT_PUBLIC_URL": target.service.url}
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -98,7 +107,8 @@ class Measured:
 
     def cpu_us(self, idle: "Measured") -> float:
         """Of the nodes' processors, for a request."""
-        return 1e6 * (self.cpu_s - idle.cpu_s / idle.seconds * self.seconds) / max(1.0, self.answered)
+        idle_s = idle.cpu_s / idle.seconds / max(NODES) * self.nodes * self.seconds
+        return 1e6 * (self.cpu_s - idle_s) / max(1.0, self.answered)
 
     def __str__(self) -> str:
         return (
@@ -124,10 +134,12 @@ def _measure_all(target: Target, running: Sequence[Node], drive: Drive, seconds:
 
 
 def _measure(measured: Measured, target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> None:
-    before = sum(node.cpu_s() for node in running)
+    asked = running[: measured.nodes]
+    counted = asked or running
+    before = sum(node.cpu_s() for node in counted)
     with LockWaits(target) as waits:
-        measured.answered += drive(target, running[: measured.nodes], seconds)
-    measured.cpu_s += sum(node.cpu_s() for node in running) - before
+        measured.answered += drive(target, asked, seconds)
+    measured.cpu_s += sum(node.cpu_s() for node in counted) - before
     measured.seconds += seconds
     measured.looks += waits.looks
     measured.waiting += waits.waiting
@@ -135,11 +147,22 @@ def _measure(measured: Measured, target: Target, running: Sequence[Node], drive:
     target.wait_until_idle()
 
 
-def _at_a_rate(target: Target, running: Sequence[Node], seconds: float, page: Callable[[int], str]) -> float:
+def _spread(target: Target, running: Sequence[Node], seconds: float) -> float:
+    return _at_a_rate(target, running, seconds, per_second=SPREAD_PER_SECOND / max(1, len(running)))
+
+
+def _at_a_rate(
+    target: Target,
+    running: Sequence[Node],
+    seconds: float,
+    *,
+    per_second: float,
+    page: Callable[[int], str] = operations.popular_page,
+) -> float:
     if not running:
         time.sleep(seconds)
         return 0.0
-    send = partial(Steady, per_second=PER_SECOND / len(running), seconds=seconds, at_once=AT_ONCE)
+    send = partial(Steady, per_second=per_second, seconds=seconds, at_once=AT_ONCE)
     with ExitStack() as stack:
         steady = [
             stack.enter_context(send(node.port, _mixed(target, place, page))) for place, node in enumerate(running)

@@ -2,15 +2,15 @@
 
 import sys
 
+from app.run.ports import reserve_port
 from loadtests import generator
 from loadtests.figures import number
 from loadtests.floors import BARE, running
-from loadtests.service import free_port
 
 
 def servers(seconds: float) -> None:
     print(f"A bare Flask route, GET, {generator.CONNECTIONS} connections")
-    port = free_port()
+    port = reserve_port()
     threads = ["--threads", "32"]
     gunicorn = [sys.executable, "-m", "gunicorn", "loadtests.bare:application", "--no-control-socket"]
     gunicorn += ["--bind", f"127.0.0.1:{port}", "--workers", "2", "--log-level", "error"]

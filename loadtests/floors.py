@@ -14,12 +14,13 @@ from pathlib import Path
 
 import requests
 
+from app.run.ports import reserve_port
 from app.run.server_files import wheel_binaries
 from app.settings import Settings
 from loadtests.blast import request
 from loadtests.generator import Sample
 from loadtests.pools import Pool
-from loadtests.service import ROOT, free_port, wait_until
+from loadtests.service import ROOT, wait_until
 
 BARE = Pool([request("GET", "/")])
 # Connections of the raw SQL. More of them only wait for each other's locks on popular pages.
@@ -33,7 +34,7 @@ REDIS_PIPELINE = 64
 @contextmanager
 def bare_server(name: str) -> Iterator[int]:
     """`application` or `function` of loadtests.bare, served as the API is: the same server, processes and threads."""
-    port, settings = free_port(), Settings.from_env()
+    port, settings = reserve_port(), Settings.from_env()
     command = [sys.executable, "-m", "loadtests.bare", name, str(port)]
     command += [str(settings.web_processes), str(settings.all_web_threads)]
     with running(command, port):

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ from typing import Any
 
 import psutil
 import requests
+
+from app.run.ports import reserve_port
 
 ROOT = Path(__file__).parents[1]
 # Removed from the environment, so that the service uses local servers.
@@ -32,8 +33,9 @@ class Service:
     def __init__(self, data_dir: Path, *options: str) -> None:
         self.data_dir = data_dir
         command = [sys.executable, "-m", "app.cli", "up", "--json", "--data-dir", str(data_dir)]
-        command += ["--port", str(free_port()), *options]
+        command += ["--port", str(reserve_port()), *options]
         env = {name: value for name, value in os.environ.items() if name not in NAMED_SERVERS}
+        env["PLAUDIT_LIVE_PORT"] = str(reserve_port())
         log = data_dir.parent / "up.log"
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -97,9 +99,3 @@ def wait_until(condition: Callable[[], Any], *, within_s: float = 20, every_s: f
         if time.monotonic() > deadline:
             raise NotInTime(f"not within {within_s} s")
         time.sleep(every_s)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

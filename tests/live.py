@@ -12,18 +12,19 @@ import requests
 import websocket
 
 from app.run.data_folder import Addresses
+from app.run.ports import reserve_port
 from app.settings import Settings
 from tests import secrets_seen
 from tests.people import Caller
 from tests.secrets_seen import LOG_FOLDER
-from tests.service import PLAUDIT, ROOT, eventually, free_port
+from tests.service import PLAUDIT, ROOT, eventually
 
 
 class Live:
     """One live process, on the servers of the test."""
 
     def __init__(self, settings: Settings, addresses: Addresses, **env: str) -> None:
-        self.port = free_port()
+        self.port = reserve_port()
         self.url = f"http://127.0.0.1:{self.port}"
         LOG_FOLDER.mkdir(parents=True, exist_ok=True)
         self.log = (LOG_FOLDER / f"live-{self.port}.log").open("ab")

@@ -20,6 +20,7 @@ from psycopg.rows import scalar_row
 from redis.exceptions import RedisError
 
 from app.run.data_folder import read_state
+from app.run.ports import reserve_port
 from tests import commands, secrets_seen
 from tests.secrets_seen import LOG_FOLDER
 
@@ -65,10 +66,14 @@ def copy_prepared(data_dir: Path) -> Path:
 
 
 def own_servers_env() -> dict[str, str]:
-    """Our environment without the addresses of servers, so that local ones are started."""
+    """Our environment without the addresses of servers, so that local ones are started.
+
+    With a port for sockets: the one after the API's, which `plaudit up` would choose, may be taken meanwhile.
+    """
     databases = ("DATABASE_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_DIRECT_DATABASE_URL")
     named = (*databases, "REDIS_URL", "PLAUDIT_QUEUE_REDIS_URL")
-    return {name: value for name, value in os.environ.items() if name not in named}
+    env = {name: value for name, value in os.environ.items() if name not in named}
+    return env | {"PLAUDIT_LIVE_PORT": str(reserve_port())}
 
 
 class Service:
@@ -87,7 +92,7 @@ class Service:
             "--data-dir",
             str(data_dir),
             "--port",
-            str(free_port()),
+            str(reserve_port()),
             *ONE_WORKER,
             *options,
         ]
@@ -220,12 +225,6 @@ def children_of(pid: int) -> list[psutil.Process]:
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _name(process: psutil.Process) -> str:

@@ -8,7 +8,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from app.run.data_folder import (
     wait_for_up,
     write_state,
 )
+from app.run.ports import reserve_port
 from app.run.server_files import home_for, postgres_version, reachable_binaries, refuse_other_versions
 from app.run.server_roles import Logins
 from app.run.server_user import User
@@ -78,7 +78,7 @@ class LocalServers:
         self.version = postgres_version(self._binaries.postgres)
         if not keep_old_version:
             refuse_other_versions(data_dir, self.version)
-        self._postgres_port, self._valkey_port = _free_ports(2)
+        self._postgres_port, self._valkey_port = reserve_port(), reserve_port()
 
     @property
     def addresses(self) -> Addresses:
@@ -262,11 +262,3 @@ def stop(process: "subprocess.Popen[bytes]", stop_signal: signal.Signals, *, wit
             process.wait(1)
         process.kill()
         process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [opened.getsockname()[1] for opened in sockets]

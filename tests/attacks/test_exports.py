@@ -13,17 +13,18 @@ import pytest
 import requests
 from flask.testing import FlaskClient
 
+from app.run.ports import reserve_port
 from app.settings import Settings
 from tests.app.http.test_exports import EXPORT, fill
 from tests.people import Caller, client_of
 from tests.secrets_seen import LOG_FOLDER, SEEN
-from tests.service import ROOT, eventually, free_port
+from tests.service import ROOT, eventually
 
 
 @pytest.fixture
 def web(settings: Settings, connected: None) -> Iterator[tuple[str, int]]:
     """A real API process that cuts off stalled readers after two seconds; its address and its pid."""
-    port = free_port()
+    port = reserve_port()
     env = dict(os.environ) | {
         "DATABASE_URL": settings.database_url or "",
         "PLAUDIT_SERVICE_DATABASE_URL": settings.service_database_url or "",

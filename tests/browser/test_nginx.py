@@ -8,11 +8,12 @@ import requests
 import websocket
 from playwright.sync_api import Browser, expect
 
+from app.run.ports import reserve_port
 from tests.conftest import reachable_folder
 from tests.live import Socket, events
 from tests.secrets_seen import LOG_FOLDER
 from tests.servers.proxy import Proxy
-from tests.service import Service, free_port, running_service
+from tests.service import Service, running_service
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Joined:
 
 @pytest.fixture(scope="module")
 def joined() -> Iterator[Joined]:
-    own, live = free_port(), free_port()
+    own, live = reserve_port(), reserve_port()
     with reachable_folder() as folder:
         proxy = Proxy(folder / "nginx")
         proxy.nodes = [(own, live)]

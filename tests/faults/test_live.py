@@ -15,6 +15,7 @@ from flask.testing import FlaskClient
 
 from analytics.boards import projection
 from app.run.data_folder import Addresses
+from app.run.ports import reserve_port
 from app.settings import Settings
 from loadtests.watchers import Watcher, Watchers
 from tenants import tickets
@@ -27,7 +28,6 @@ from tests.service import (
     ROOT,
     Service,
     eventually,
-    free_port,
     own_servers_env,
     running_service,
     wait_for_right_boards,
@@ -65,10 +65,11 @@ def connections(live: Live) -> float:
 
 def make_long_board(wiki: Caller) -> None:
     """A hundred rows of some 500 bytes."""
-    for number in range(100):
-        body = {"space": "docs", "title": "long " * 90, "url": f"/{number}"}
-        wiki("PUT", f"/api/v1/pages/p{number}", json=body)
-        wiki("PUT", f"/api/v1/pages/p{number}/likes/ann")
+    names = [f"p{number}" for number in range(100)]
+    pages = [{"external_id": name, "space": "docs", "title": "long " * 90, "url": f"/{name}"} for name in names]
+    assert wiki("POST", "/api/v1/pages", json={"pages": pages}).status_code == 200
+    likes = [{"type": "like", "page": name, "user": "ann"} for name in names]
+    assert wiki("POST", "/api/v1/events", json={"events": likes}).status_code == 202
     projection.project_all(wiki.tenant, now=utcnow)
 
 
@@ -158,7 +159,7 @@ def test_a_client_that_sends_without_end_blocks_no_other(live: Live, wiki: Calle
 def test_without_redis_a_socket_opens_and_receives_changes(
     settings: Settings, addresses: Addresses, wiki: Caller
 ) -> None:
-    with Live(settings, addresses, REDIS_URL=f"redis://127.0.0.1:{free_port()}/0") as live:
+    with Live(settings, addresses, REDIS_URL=f"redis://127.0.0.1:{reserve_port()}/0") as live:
         used = ticket_for(wiki)
         live.connect(f"/ws/leaderboards?ticket={used}").close()
         assert live.refusal(f"/ws/leaderboards?ticket={used}") == (401, "invalid_ticket")
@@ -177,7 +178,7 @@ def service() -> Iterator[Service]:
 
 @contextlib.contextmanager
 def another_live(service: Service) -> Iterator[int]:
-    port = free_port()
+    port = reserve_port()
     command = [*PLAUDIT, "live", "--port", str(port), "--data-dir", str(service.data_dir)]
     process = subprocess.Popen(command, cwd=ROOT, env=own_servers_env(), stdout=service.log, stderr=service.log)
     try:

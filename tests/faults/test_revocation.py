@@ -13,13 +13,14 @@ from flask import Flask
 from redis import Redis
 
 from app.http.services import services_of
+from app.run.ports import reserve_port
 from app.run.server_files import wheel_binaries
 from app.settings import Settings
 from tenants import sessions, users
 from tenants.credential_feed import MAX_WAIT_S
 from tenants.db import tenant_tx, utcnow
 from tests.remembering import Remembering
-from tests.service import Service, eventually, free_port
+from tests.service import Service, eventually
 
 CALLS = 24  # enough to meet every web process
 
@@ -76,7 +77,7 @@ ROUNDS = 8
 @pytest.fixture
 def valkey() -> Iterator["subprocess.Popen[bytes]"]:
     """A Redis of this test's own, to stop and to kill."""
-    command = [str(wheel_binaries().valkey), "--port", str(free_port()), "--save", "", "--bind", "127.0.0.1"]
+    command = [str(wheel_binaries().valkey), "--port", str(reserve_port()), "--save", "", "--bind", "127.0.0.1"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
         try:
             eventually(lambda: Redis(port=port_of(server)).ping())

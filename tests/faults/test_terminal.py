@@ -14,8 +14,9 @@ from pathlib import Path
 
 import requests
 
+from app.run.ports import reserve_port
 from tests.conftest import reachable_folder
-from tests.service import ONE_WORKER, PLAUDIT, ROOT, copy_prepared, eventually, free_port, own_servers_env
+from tests.service import ONE_WORKER, PLAUDIT, ROOT, copy_prepared, eventually, own_servers_env
 
 ROWS, COLUMNS = 40, 160
 SHOWN = ["ready", "tenant", "client_id", "client_secret", "admin_username", "admin_password"]
@@ -72,7 +73,7 @@ def views_sent(url: str) -> int:
 
 
 def test_the_last_lines_are_the_address_and_the_login_while_the_demo_has_traffic() -> None:
-    port = free_port()
+    port = reserve_port()
     url = f"http://127.0.0.1:{port}"
     with reachable_folder() as folder, demo_on_a_terminal(copy_prepared(folder / "data"), port) as screen:
         eventually(lambda: "admin_password" in "".join(screen.lines()[-1:]), within_s=240)

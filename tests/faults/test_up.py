@@ -16,6 +16,7 @@ import pytest
 import requests
 
 from app.run.data_folder import Addresses, read_state
+from app.run.ports import reserve_port
 from app.settings import Settings
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
@@ -27,7 +28,6 @@ from tests.service import (
     children_of,
     copy_prepared,
     eventually,
-    free_port,
     own_servers_env,
     plaudit,
     running_service,
@@ -124,7 +124,7 @@ def with_names(service: Service) -> dict[str, psutil.Process] | None:
 
 
 @pytest.mark.parametrize("command", ["web", "live"])
-@pytest.mark.parametrize("loading_s", [0, 0.05, 0.2])
+@pytest.mark.parametrize("loading_s", [0, 0.1])
 def test_a_process_that_is_loading_dies_with_its_parent(
     command: str, loading_s: float, settings: Settings, addresses: Addresses
 ) -> None:
@@ -153,7 +153,7 @@ def start_process(command: str, settings: Settings, addresses: Addresses) -> psu
     }
     with (LOG_FOLDER / "killed.log").open("ab") as log:
         return psutil.Popen(
-            [*PLAUDIT, command, "--port", str(free_port())], stdout=log, stderr=log, cwd=ROOT, env=os.environ | own
+            [*PLAUDIT, command, "--port", str(reserve_port())], stdout=log, stderr=log, cwd=ROOT, env=os.environ | own
         )
 
 
@@ -181,10 +181,9 @@ def left_of(processes: Iterable[psutil.Process], *, after_s: float) -> list[psut
     return left
 
 
-@pytest.mark.parametrize("attempt", range(2))
-def test_killed_with_9_while_it_starts_it_leaves_no_process(folder: Path, attempt: int) -> None:
+def test_killed_with_9_while_it_starts_it_leaves_no_process(folder: Path) -> None:
     def some_time(_up: int) -> bool:
-        time.sleep(random.Random(attempt).uniform(1, 5))
+        time.sleep(random.uniform(1, 4))
         return True
 
     assert kill_while_it_starts(folder, some_time) == []
@@ -200,7 +199,7 @@ def kill_while_it_starts(folder: Path, is_time: Callable[[int], bool]) -> list[p
     mark = secrets.token_hex(8)
     with (LOG_FOLDER / "killed.log").open("ab") as log:
         up = subprocess.Popen(
-            [*PLAUDIT, "up", "--demo", "--data-dir", str(folder), "--port", str(free_port())],
+            [*PLAUDIT, "up", "--demo", "--data-dir", str(folder), "--port", str(reserve_port())],
             stdout=log,
             stderr=log,
             cwd=ROOT,
@@ -225,7 +224,7 @@ def marked_with(mark: str) -> Iterator[psutil.Process]:
 
 def test_output_that_nobody_reads_does_not_stop_the_service(folder: Path) -> None:
     """A full pipe must not stop the service."""
-    port = free_port()
+    port = reserve_port()
     command = [*PLAUDIT, "up", "--data-dir", str(copy_prepared(folder)), "--port", str(port), *ONE_WORKER]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, cwd=ROOT, env=own_servers_env() | {"LOG_FORMAT": "json"}
@@ -254,19 +253,19 @@ def test_a_taken_port_is_reported_in_one_line(folder: Path) -> None:
 
 
 def test_a_folder_in_use_is_reported_in_one_line(demo_service: Service) -> None:
-    said = plaudit("up", "--port", str(free_port()), data_dir=demo_service.data_dir)
+    said = plaudit("up", "--port", str(reserve_port()), data_dir=demo_service.data_dir)
     assert_one_clear_line(said, "running", "--data-dir")
 
 
 def test_data_of_another_server_version_is_reported_in_one_line(folder: Path) -> None:
     (folder / "postgres-14").mkdir(parents=True)
-    said = plaudit("up", "--port", str(free_port()), data_dir=folder)
+    said = plaudit("up", "--port", str(reserve_port()), data_dir=folder)
     assert_one_clear_line(said, "PostgreSQL 14", "plaudit backup", "plaudit restore")
 
 
 def test_an_unreachable_database_is_reported_in_one_line(folder: Path) -> None:
     env = {"DATABASE_URL": "postgresql://me:hunter2@127.0.0.1:1/db"}
-    said = plaudit("up", "--port", str(free_port()), data_dir=folder, env=env)
+    said = plaudit("up", "--port", str(reserve_port()), data_dir=folder, env=env)
     assert_one_clear_line(said, "cannot be reached", "DATABASE_URL")
     assert "hunter2" not in said.stderr
 
@@ -274,7 +273,7 @@ def test_an_unreachable_database_is_reported_in_one_line(folder: Path) -> None:
 def test_a_wrong_setting_is_reported_in_one_line(folder: Path) -> None:
     env = {"PLAUDIT_PROXY_HOPS": "many"}
     assert_one_clear_line(
-        plaudit("up", "--port", str(free_port()), data_dir=folder, env=env), "PLAUDIT_PROXY_HOPS", "many"
+        plaudit("up", "--port", str(reserve_port()), data_dir=folder, env=env), "PLAUDIT_PROXY_HOPS", "many"
     )
 
 

@@ -13,12 +13,13 @@ from typing import Any, Self
 import requests
 import websocket
 
+from app.run.ports import reserve_port
 from tests import secrets_seen
 from tests.committed_views import COMMITTED_VIEWS
 from tests.live import Socket
 from tests.secrets_seen import LOG_FOLDER
 from tests.servers.postgres import Postgres
-from tests.service import PLAUDIT, ROOT, Service, free_port, own_servers_env, plaudit
+from tests.service import PLAUDIT, ROOT, Service, own_servers_env, plaudit
 
 PAGES = [f"p{number}" for number in range(10)]
 POINTS = 3
@@ -36,7 +37,7 @@ class Node(Service):
     """A machine of its own: API, sockets, a worker and cron."""
 
     def __init__(self, data_dir: Path, env: dict[str, str], *options: str) -> None:
-        self.port, self.live_port = free_port(), free_port()
+        self.port, self.live_port = reserve_port(), reserve_port()
         self.env = env | {"PLAUDIT_LIVE_PORT": str(self.live_port), "PLAUDIT_WEB_PROCESSES": "1"}
         super().__init__(data_dir, "--port", str(self.port), *options, env=self.env, prepared=False)
         self.url = f"http://127.0.0.1:{self.port}"  # not the proxy's

@@ -17,9 +17,10 @@ import psutil
 import pytest
 
 from app.run import launcher
+from app.run.ports import reserve_port
 from app.run.server_user import User
 from tests.secrets_seen import LOG_FOLDER
-from tests.service import eventually, free_port, is_listening
+from tests.service import eventually, is_listening
 
 # Packages of Debian, by the name of the program that tests start.
 PACKAGES = {"nginx": "nginx-light", "pgbouncer": "pgbouncer", "postgres": "postgresql", "redis-server": "redis-server"}
@@ -72,7 +73,7 @@ class Server:
     process: "subprocess.Popen[bytes] | None" = None
 
     def __init__(self, folder: Path) -> None:
-        self.port = free_port()
+        self.port = reserve_port()
         self.folder = folder
         folder.mkdir(mode=0o700)
         if not self.as_root:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from redis import Redis
 
+from app.run.ports import reserve_port
 from tests.servers.programs import Server, find
-from tests.service import eventually, free_port
+from tests.service import eventually
 
 SLOTS = 16384
 # As docs/operating.md advises for primaries without replicas; and replicas of tests need not wait for each other.
@@ -25,7 +26,7 @@ class RedisServer(Server):
     def __init__(self, folder: Path, *, is_clustered: bool = False, program: str | None = None) -> None:
         super().__init__(folder)
         self.program = program or find("redis-server")
-        self.bus_port = free_port()
+        self.bus_port = reserve_port()
         self.is_clustered = is_clustered
 
     def command(self) -> list[str]:

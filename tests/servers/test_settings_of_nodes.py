@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import requests
 
+from app.run.ports import reserve_port
 from tests.servers.nodes import Process, shared_env
 from tests.servers.postgres import Postgres
 from tests.servers.redis_cluster import RedisServer
-from tests.service import eventually, free_port, plaudit
+from tests.service import eventually, plaudit
 
 PUBLIC_URL = {"PLAUDIT_PUBLIC_URL": "https://plaudit.example"}
 
@@ -19,7 +20,7 @@ class Web(Process):
     """`plaudit web` with one process."""
 
     def __init__(self, data_dir: Path, env: dict[str, str]) -> None:
-        port = free_port()
+        port = reserve_port()
         self.url = f"http://127.0.0.1:{port}"
         super().__init__("web", "--port", str(port), data_dir=data_dir, env=env | {"PLAUDIT_WEB_PROCESSES": "1"})
 

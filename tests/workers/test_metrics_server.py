@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from app.run.ports import reserve_port
 from app.settings import Settings
-from tests.service import free_port
 from workers import metrics_server
 from workers.metrics_server import MetricsServer
 
@@ -26,7 +26,7 @@ TOKEN = "sesame-" * 5
 @contextlib.contextmanager
 def served(settings: Settings, **changes: Any) -> Iterator[str]:
     """The address of a machine's metrics."""
-    port = free_port()
+    port = reserve_port()
     with MetricsServer(replace(settings, metrics_port=port, **changes)) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
@@ -78,7 +78,7 @@ def test_a_process_without_free_files_tries_again(settings: Settings, monkeypatc
 
 
 def test_of_several_processes_one_listens_and_after_it_another(settings: Settings) -> None:
-    settings = replace(settings, metrics_port=free_port())
+    settings = replace(settings, metrics_port=reserve_port())
     first = metrics_server.listen(settings)
     assert first is not None
     assert metrics_server.listen(settings) is None

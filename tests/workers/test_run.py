@@ -15,12 +15,13 @@ from rq.serializers import JSONSerializer
 
 from app.run import data_folder
 from app.run.local_servers import LocalServers, stop
+from app.run.ports import reserve_port
 from app.settings import Settings
 from tenants import queue as tenants_queue
 from tenants import redis as tenants_redis
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
-from tests.service import ROOT, eventually, free_port
+from tests.service import ROOT, eventually
 from tests.workers.conftest import delete, is_there
 
 
@@ -57,7 +58,7 @@ def start(name: str, env: dict[str, str]) -> "subprocess.Popen[bytes]":
 def test_cron_enqueues_and_a_worker_runs_and_both_serve_the_machines_metrics(
     tenant: str, workers_env: dict[str, str], processes: list["subprocess.Popen[bytes]"]
 ) -> None:
-    port = free_port()
+    port = reserve_port()
     workers_env["PLAUDIT_METRICS_PORT"] = str(port)
 
     def scrape() -> str:

@@ -9,14 +9,15 @@ import psutil
 import requests
 
 from app.run.data_folder import Addresses
+from app.run.ports import reserve_port
 from app.settings import Settings
-from tests.service import PLAUDIT, ROOT, eventually, free_port
+from tests.service import PLAUDIT, ROOT, eventually
 
 
 def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(
     settings: Settings, addresses: Addresses, tmp_path: Path
 ) -> None:
-    port, log = free_port(), tmp_path / "log"
+    port, log = reserve_port(), tmp_path / "log"
     env = os.environ | {
         "DATABASE_URL": addresses.database_url,
         "PLAUDIT_SERVICE_DATABASE_URL": addresses.service_database_url,

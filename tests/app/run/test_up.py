@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from app.run import up
+from app.run.ports import reserve_port
 from app.run.supervisor import UpError
 from app.settings import SettingsError
-from tests.service import ROOT, free_port
+from tests.service import ROOT
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_a_taken_port_leaves_no_data_folder(taken_port: int, tmp_path: Path, mon
         start(tmp_path / "data", taken_port)
     monkeypatch.setenv("PLAUDIT_LIVE_PORT", str(taken_port))
     with pytest.raises(UpError, match=f"Port {taken_port} is taken: choose another with PLAUDIT_LIVE_PORT"):
-        start(tmp_path / "data", free_port())
+        start(tmp_path / "data", reserve_port())
     assert not (tmp_path / "data").exists()
 
 
@@ -42,7 +43,7 @@ def test_the_last_port_leaves_none_for_the_sockets(tmp_path: Path, monkeypatch: 
 def test_a_wrong_setting_leaves_no_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAUDIT_WEB_THREADS", "many")
     with pytest.raises(SettingsError, match="PLAUDIT_WEB_THREADS"):
-        start(tmp_path / "data", free_port())
+        start(tmp_path / "data", reserve_port())
     assert not (tmp_path / "data").exists()
 
 

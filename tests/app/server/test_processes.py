@@ -13,9 +13,10 @@ import psutil
 import pytest
 import requests
 
+from app.run.ports import reserve_port
 from app.server import processes
 from app.server.processes import PortInUse
-from tests.service import ROOT, eventually, free_port
+from tests.service import ROOT, eventually
 
 SERVE = """
 import os, signal, sys, threading, time
@@ -54,7 +55,7 @@ except processes.CannotStart as error:
 
 @pytest.fixture(params=["", "ignoring"])
 def server(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    port = free_port()
+    port = reserve_port()
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, str(port), request.param], cwd=ROOT, stderr=subprocess.PIPE
     )
@@ -94,7 +95,7 @@ def test_a_process_that_does_not_stop_is_killed(server: Any) -> None:
 
 
 def test_processes_that_never_start_are_given_up() -> None:
-    command = [sys.executable, "-c", SERVE, str(free_port()), "failing"]
+    command = [sys.executable, "-c", SERVE, str(reserve_port()), "failing"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
