@@ -1,8 +1,9 @@
 """How many of something are open in all processes together, such as a tenant's sockets, against a limit for each group.
 
 Each process has its own counts and writes them to Redis: a hash for each group, with a field for each process. Whoever
-opens one more writes its count and reads the others' in one step, so of several who open the last one, one does. A
-process that is alone asks nobody. What is closed or was refused, others read within `BEAT_S`.
+opens one more writes its count and reads the others' in one step, so of several who open the last one, one does. The
+threads of a process write one after the other: a count must not replace a newer one. A process that is alone asks
+nobody. What is closed or was refused, others read within `BEAT_S`.
 
 A process beats while it has any open, and counts while its beat is younger than `LISTED_S`: what a killed one had open
 is free again then. Redis may be emptied: each process notices at its next beat, and writes its counts again. Without
@@ -86,6 +87,7 @@ class OpenCounts:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
+        self._writing = threading.Lock()
         self._is_beating = False
         self._own: Counter[Group] = Counter()
         self._listed_id = b""
@@ -144,8 +146,12 @@ class OpenCounts:
         answer: Any = client.eval(_BEAT, 1, f"{PREFIX}:{self._name}", self._id, former_id)
         was_listed, *others = answer
         self._listed_id, self._others = self._id, frozenset(others)
+        with self._writing:
+            self._write_changes(client, all_of_them=not was_listed)
+
+    def _write_changes(self, client: "Redis", *, all_of_them: bool) -> None:
         with self._lock:
-            if not was_listed or time.monotonic() - self._rewritten_at > REWRITE_EVERY_S:
+            if all_of_them or time.monotonic() - self._rewritten_at > REWRITE_EVERY_S:
                 self._unwritten |= dict.fromkeys(self._own)
                 self._rewritten_at = time.monotonic()
             counts = {group: self._own[group] for group in islice(self._unwritten, MAX_GROUPS_PER_BEAT)}
@@ -167,7 +173,7 @@ class OpenCounts:
 
     def _of_others(self, group: Group) -> int:
         """How many the other processes have open, after this one's count was written."""
-        with boards().client() as client:
+        with self._writing, boards().client() as client:
             fields: Any = client.eval(_WRITE_AND_READ, 1, self._key(group), self._id, self._own[group])
         counts = dict(zip(fields[::2], fields[1::2], strict=True))
         return sum(int(counts.get(process, 0)) for process in self._others)

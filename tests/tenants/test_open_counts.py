@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,30 @@ def test_of_many_who_open_the_last_ones_at_once_only_so_many_do(process: Callabl
     while processes[0].open({OWN: 10}) is None:
         opened.append(None)
     assert opened.count(None) == 10
+
+
+def test_a_count_that_is_late_replaces_no_newer_one_of_its_process(
+    process: Callable[[], OpenCounts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = process(), process()
+    beat(a)
+    second_is_counted = threading.Event()
+    with redis.boards().client() as client:
+        send = client.eval
+
+        def send_late(*arguments: Any) -> Any:
+            monkeypatch.setattr(client, "eval", send)
+            second_is_counted.wait(0.5)
+            return send(*arguments)
+
+        monkeypatch.setattr(client, "eval", send_late)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(a.open, {OWN: 2})
+        eventually(lambda: client.eval == send)
+        assert a.open({OWN: 2}) is None
+        second_is_counted.set()
+        assert first.result() is None
+    assert b.open({OWN: 2}) == OWN
 
 
 def test_what_a_killed_process_had_open_is_free_when_it_is_listed_no_more(
