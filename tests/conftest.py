@@ -149,6 +149,7 @@ STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit",
 STARTING = {"on_ours", "on_ours_empty", "processes", "web"}
 # What a whole run has in its temporary folders, with room to spare.
 MEMORY_BYTES = 8 * 2**30
+REDIS_TIMEOUT_S = 10.0
 
 
 class ByService(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -359,13 +360,15 @@ def reconnect(settings: Settings) -> None:
     """Connect this process to the tests' servers, whatever the test before did.
 
     The database's engine stays if the test before did not replace it: its pool and its compiled statements are costly
-    and have no state. Redis gets a new client, whose breaker is closed.
+    and have no state. Redis gets a new client, whose breaker is closed, and which waits longer than a request may: on a
+    busy machine an answer may be late. (Tests of a Redis that hangs have clients or processes of their own.)
     """
-    if _engine_of_tests and db.owner_engine() is _engine_of_tests[0]:
-        tenants_redis.configure(boards_url=settings.redis_url or "", queue_url=settings.queue_redis_url or "")
-        return
-    connect(settings)
-    _engine_of_tests[:] = [db.owner_engine()]
+    if not _engine_of_tests or db.owner_engine() is not _engine_of_tests[0]:
+        connect(settings)
+        _engine_of_tests[:] = [db.owner_engine()]
+    tenants_redis.configure(
+        boards_url=settings.redis_url or "", queue_url=settings.queue_redis_url or "", boards_timeout_s=REDIS_TIMEOUT_S
+    )
 
 
 def clear_rate_limits() -> None:

@@ -3,7 +3,6 @@
 Without HTTP before it, so that a test decides which process is asked, and asks at the very moment it wants to.
 """
 
-import multiprocessing
 import os
 import sys
 from dataclasses import replace
@@ -16,24 +15,21 @@ from app.web import connect
 from tenants import liveness, logs, sessions
 from tenants.credential_feed import boottime
 from tenants.db import tenant_tx, utcnow
-
-# Most of the time of a new process is loading libraries: these are forks of one that has them, and nothing else.
-_forking = multiprocessing.get_context("forkserver")
-_forking.set_forkserver_preload([__name__])
+from tests.forking import forking
 
 
 class Remembering:
     """One such process, seen from the test."""
 
     def __init__(self, settings: Settings, *, redis_url: str) -> None:
-        self._calls, its_calls = _forking.Pipe()
+        self._calls, its_calls = forking.Pipe()
         own = replace(
             settings,
             database_url=None if settings.service_database_url else settings.database_url,
             redis_url=redis_url,
             queue_redis_url=redis_url,
         )
-        self.process = _forking.Process(target=answer_calls, args=(own, its_calls), daemon=True)
+        self.process = forking.Process(target=answer_calls, args=(own, its_calls), daemon=True)
         self.process.start()
         its_calls.close()
 

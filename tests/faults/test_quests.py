@@ -4,7 +4,6 @@ The process that dies is a fork without HTTP, so that a test decides where: afte
 between a commit and its answer.
 """
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -29,9 +28,7 @@ from app.web import connect
 from tenants import logs
 from tenants.db import Tx, utcnow
 from tests.analytics.quests.questing import World, balances
-
-_forking = multiprocessing.get_context("forkserver")
-_forking.set_forkserver_preload([__name__])
+from tests.forking import forking
 
 COMMITTED = "committed"
 # Module and function; and after how many calls.
@@ -98,7 +95,7 @@ def in_process(
 ) -> int:
     """Do something in a process that dies there; returns its exit code."""
     own = replace(settings, database_url=None if settings.service_database_url else settings.database_url)
-    process = _forking.Process(target=_do, args=(own, what, arguments, point, fails), daemon=True)
+    process = forking.Process(target=_do, args=(own, what, arguments, point, fails), daemon=True)
     process.start()
     process.join(30)
     assert process.exitcode is not None
