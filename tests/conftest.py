@@ -82,6 +82,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 SLOW = [
     # Not slow on a new database: they go over whatever other tests left.
     "tests/workers/test_run.py",
+    "tests/workers/test_jobs.py",
+    "tests/workers/test_schedule.py",
     "tests/analytics/test_maintenance.py",
     # With all tests that share its service.
     "tests/browser/test_dashboard.py",

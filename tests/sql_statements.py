@@ -6,6 +6,7 @@ A statement is a tuple of tokens, in which each pair of parentheses is a tuple o
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 _TOKEN = re.compile(
     r"""
@@ -74,6 +75,7 @@ def broken_rules_of_one(tokens: Tokens, tables: Collection[str]) -> list[str]:
     return said
 
 
+@cache
 def statements_of(sql: str) -> list[Tokens]:
     """Its statements: those of a message, or of a function's body, where a loop's query is one of its own."""
     return [tokens for tokens in _split(_nested(_words(sql)), {";", "LOOP"}) if tokens]

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -135,6 +136,7 @@ def modules() -> Iterator[ModuleType]:
                 yield importlib.import_module(info.name)
 
 
+@cache
 def strings_of_the_code() -> list[tuple[str, str]]:
     """With the module and the constant or function that has each."""
     return [
