@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what tests start inherits it
     if is_first_process():
         shutil.rmtree(LOGS, ignore_errors=True)
         os.environ[PREPARED_IN] = str(make_reachable_folder())  # the other processes inherit it
