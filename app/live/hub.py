@@ -38,8 +38,9 @@ POLL_WITHOUT_REDIS_EVERY_S = 1.0
 WATCH_EVERY_S = 0.5
 # If the kernel does not accept a frame within this time, the client does not read.
 STUCK_AFTER_S = 8.0
-# How often each connection's credential is checked.
+# How often each connection's credential is checked; and when again, if it could not be.
 CHECK_EVERY_S = 20.0
+CHECK_AGAIN_AFTER_S = 2.0
 # Connections of anonymous readers.
 MAX_CONNECTIONS_PER_ADDRESS = 50
 
@@ -82,6 +83,7 @@ class Hub:
         handlers = {redis_store.CHANNEL: self.on_invalidation, liveness.CHANNEL: lambda _: liveness.poll_soon()}
         self._listener = Listener(handlers, self._on_missed)
         self._poll_now = threading.Event()
+        self._check_now = threading.Event()
         self._resync = False
         self._threads: list[threading.Thread] = []
 
@@ -206,12 +208,18 @@ class Hub:
         self._poll_now.set()
 
     def _on_credential_change(self, change: Change) -> None:
+        """Have the connections that it may concern checked at once.
+
+        It need not end them: what was read before an outage of PostgreSQL is read again after it, and a tenant's
+        creation is a change of the tenant too.
+        """
         names = set(change.names)
         for follower in [each for each in list(self._connections) if each.reader.tenant_id == change.tenant_id]:
-            if names & (follower.holder.names() if follower.holder is not None else {liveness.TENANT}):
-                follower.end(NO_LONGER_VALID)
-            elif liveness.SETTINGS in names or (follower.holder is not None and follower.holder.subject in names):
-                follower.check_at = 0  # its rights may have changed
+            holder = follower.holder
+            own = {liveness.TENANT} if holder is None else {*holder.names(), holder.subject}
+            if names & {*own, liveness.SETTINGS}:
+                follower.check_at = 0
+        self._check_now.set()
 
     def _poll_versions(self) -> None:
         """Read the versions in PostgreSQL, for what pub/sub lost and what changes while Redis is down."""
@@ -249,14 +257,16 @@ class Hub:
     def _check_credentials(self) -> None:
         """End connections whose credential is no longer valid: those marked by a change, and those that expired."""
         while True:
-            time.sleep(WATCH_EVERY_S)
+            self._check_now.wait(WATCH_EVERY_S)
+            self._check_now.clear()
             now = time.monotonic()
             for follower in [each for each in list(self._connections) if each.check_at < now]:
                 follower.check_at = now + CHECK_EVERY_S
                 try:
                     if not follower.is_valid(follower):
                         follower.end(NO_LONGER_VALID)
-                except Exception as error:  # noqa: BLE001  an outage: it is checked again later
+                except Exception as error:  # noqa: BLE001  an outage
+                    follower.check_at = now + CHECK_AGAIN_AFTER_S
                     log.warning("cannot check a connection", action="live.check", data={"error": type(error).__name__})
 
     def _watch_writes(self) -> None:

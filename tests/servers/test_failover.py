@@ -47,9 +47,6 @@ def pair(tmp_path: Path, folder: Path, redis: RedisServer) -> Iterator[Pair]:
         with Node(own / "node", env, "--demo", "--no-traffic") as node:
             client = Client(node.url, node.ready)
             client.prepare()
-            # As if the tenant had been here for a while: a process that lost its connection applies the last minute's
-            # changes again, and ends the sockets of a tenant that was created in it.
-            primary.execute("UPDATE credential_changes SET at = at - interval '1 hour'", database="plaudit")
             yield Pair(primary, standby, node, client)
 
 

@@ -10,7 +10,8 @@ from flask.testing import FlaskClient
 
 from analytics.boards import projection
 from app.live.follower import CHECK_FIRST_AFTER_S
-from tenants.db import utcnow
+from tenants import liveness
+from tenants.db import tenant_tx, utcnow
 from tests.app.live.conftest import BOARD, TOPIC, like, opened
 from tests.live import Live, events, ticket_for
 from tests.people import Caller, client_of, user_of
@@ -108,6 +109,18 @@ def test_logging_out_ends_the_socket(live: Live, client: FlaskClient, tenant: st
     socket.read_until("subscribed")
     assert user("POST", "/api/v1/auth/logout").status_code == 204
     assert socket.close_code() == 4401
+
+
+def test_a_change_that_revokes_nothing_ends_no_socket(live: Live, wiki: Caller) -> None:
+    """Such as the creation of the tenant, which is read again if PostgreSQL was away within a minute of it."""
+    socket = live.follow(wiki, **BOARD)
+    socket.read_until("subscribed")
+    with tenant_tx(wiki.tenant) as tx:
+        liveness.record(tx, [liveness.TENANT, f"client:{wiki.id}"])  # its commit waits for the live process
+    for _ in range(3):
+        socket.send(op="ping")
+        assert socket.read_until("pong")
+        time.sleep(0.05)
 
 
 def test_revoking_a_client_or_a_key_ends_its_sockets(live: Live, client: FlaskClient, wiki: Caller) -> None:
