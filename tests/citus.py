@@ -35,23 +35,32 @@ def new_database(name: str) -> Iterator[str]:
     assert nodes[0][2] == 0, "the coordinator is in its own list of nodes: citus_set_coordinator_host()"
     urls = [make_url(URL).set(host=host, port=port).render_as_string(hide_password=False) for host, port, _ in nodes]
     try:
-        for url in urls:
-            with psycopg.connect(url, autocommit=True) as server:
-                server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-            with psycopg.connect(url, dbname=name) as node:
-                node.execute("CREATE EXTENSION citus")
-        with psycopg.connect(URL, dbname=name, autocommit=True) as coordinator:
-            coordinator.execute(
-                sql.SQL("ALTER DATABASE {} SET citus.shard_count = {}").format(sql.Identifier(name), SHARDS)
-            )
-            coordinator.execute("SELECT citus_set_coordinator_host(%s, %s)", nodes[0][:2])
-            for host, port, _ in nodes[1:]:
-                coordinator.execute("SELECT citus_add_node(%s, %s)", (host, port))
+        with psycopg.connect(URL, autocommit=True) as alone:
+            # Nodes are given the roles when they are added: two databases at once would be refused.
+            alone.execute("SELECT pg_advisory_lock(1)")
+            _create(name, urls, nodes)
         yield make_url(URL).set(database=name).render_as_string(hide_password=False)
     finally:
         for url in urls:
             with psycopg.connect(url, autocommit=True) as server:
                 eventually(partial(_drop, server, name), every_s=0.5)
+
+
+def _create(name: str, urls: list[str], nodes: list[tuple[Any, ...]]) -> None:
+    """A database on every node, which the coordinator's knows of."""
+    assert URL is not None
+    for url in urls:
+        with psycopg.connect(url, autocommit=True) as server:
+            server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        with psycopg.connect(url, dbname=name) as node:
+            node.execute("CREATE EXTENSION citus")
+    with psycopg.connect(URL, dbname=name, autocommit=True) as coordinator:
+        coordinator.execute(
+            sql.SQL("ALTER DATABASE {} SET citus.shard_count = {}").format(sql.Identifier(name), SHARDS)
+        )
+        coordinator.execute("SELECT citus_set_coordinator_host(%s, %s)", nodes[0][:2])
+        for host, port, _ in nodes[1:]:
+            coordinator.execute("SELECT citus_add_node(%s, %s)", (host, port))
 
 
 def _drop(server: "psycopg.Connection[Any]", name: str) -> bool:
