@@ -18,12 +18,14 @@ from flask import request
 
 from app.http.auth import NoCredentials, OriginNotAllowed, Reader
 from app.http.services import essentials
-from tenants import credentials, registry, tickets
+from tenants import credentials, liveness, registry, tickets
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
 from tenants.tickets import BadTicket, Holder
 
 MAX_RESUME_AGE_S = 24 * 3600
+# The name under which `liveness` keeps whether a tenant's scoreboard is public.
+SCOREBOARD = "scoreboard"
 DEFAULT_PORTS = {"http": 80, "https": 443}
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -39,7 +41,9 @@ class Guest:
         """The reader with the rights it has now; None: it may no longer be connected."""
         if self.holder is not None:
             return _reader_of(self.holder)
-        return self.reader if _is_public(self.reader.tenant_id) else None
+        tenant_id = self.reader.tenant_id
+        is_public = liveness.look_up(tenant_id, SCOREBOARD, lambda: (_is_public(tenant_id), [liveness.SETTINGS]))
+        return self.reader if is_public else None
 
 
 def admit_by_ticket() -> Guest:

@@ -83,7 +83,7 @@ def _serve(ws: Server, follower: Follower, answer: Answer) -> None:
         ws.event.clear()
         if not ws.connected or follower.close_code is not None:
             break
-        while ws.input_buffer and follower.close_code is None:
+        while ws.input_buffer and follower.close_code is None and not follower.is_unchecked:
             for frame in answer(ws.input_buffer.pop(0)):
                 _send(ws, follower, TextMessage(frame.decode()))
         for frame in follower.frames():

@@ -80,6 +80,9 @@ class Follower:
     # Whether a subscription or resync has a frame of its own beside the rows.
     confirms: bool = True
     check_at: float = field(default_factory=lambda: time.monotonic() + CHECK_FIRST_AFTER_S)
+    # How often something changed that its credential depends on, and how many of these changes were checked.
+    changes: int = 0
+    checked_changes: int = 0
     _due: dict[Key, _Due] = field(default_factory=dict)
 
     def follow(self, board: Board | QuestTopic, top: int | None = None) -> None:
@@ -111,12 +114,33 @@ class Follower:
             due.kind = kind if due.kind == "invalidated" else due.kind
         self.wake.set()
 
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether its credential may have been revoked: then it is sent nothing, and nothing of it is answered."""
+        return self.changes != self.checked_changes
+
+    def require_check(self) -> None:
+        """Something has changed that its credential depends on."""
+        self.changes += 1
+        self.check_at = 0.0
+
+    def check(self) -> bool:
+        """Whether its credential is still valid. Then it is sent whatever is due."""
+        changes = self.changes  # before the check: what changes during it needs another one
+        is_valid = self.is_valid(self)
+        if is_valid and self.is_unchecked:
+            self.checked_changes = changes
+            self.wake.set()
+        return is_valid
+
     def end(self, code: int) -> None:
         self.close_code = code
         self.wake.set()
 
     def frames(self) -> Iterable[bytes]:
         """What is due now, as JSON, each newer than what was sent before."""
+        if self.is_unchecked:
+            return
         all_due, self._due = self._due, {}
         for key, due in all_due.items():
             followed = self.follows.get(key)

@@ -11,6 +11,7 @@ seconds; and when Redis is back after an outage, every follower is sent a `resyn
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -41,6 +42,8 @@ STUCK_AFTER_S = 8.0
 # How often each connection's credential is checked; and when again, if it could not be.
 CHECK_EVERY_S = 20.0
 CHECK_AGAIN_AFTER_S = 2.0
+# Of so many tenants at once: one whose rows nobody answers for must not delay the others.
+MAX_TENANTS_CHECKED = 8
 # Connections of anonymous readers.
 MAX_CONNECTIONS_PER_ADDRESS = 50
 
@@ -84,6 +87,7 @@ class Hub:
         self._listener = Listener(handlers, self._on_missed)
         self._poll_now = threading.Event()
         self._check_now = threading.Event()
+        self._checked_tenants: set[str] = set()
         self._resync = False
         self._threads: list[threading.Thread] = []
 
@@ -208,7 +212,7 @@ class Hub:
         self._poll_now.set()
 
     def _on_credential_change(self, change: Change) -> None:
-        """Have the connections that it may concern checked at once.
+        """Have the connections that it may concern checked at once; until then they are sent nothing.
 
         It need not end them: what was read before an outage of PostgreSQL is read again after it, and a tenant's
         creation is a change of the tenant too.
@@ -218,7 +222,7 @@ class Hub:
             holder = follower.holder
             own = {liveness.TENANT} if holder is None else {*holder.names(), holder.subject}
             if names & {*own, liveness.SETTINGS}:
-                follower.check_at = 0
+                follower.require_check()
         self._check_now.set()
 
     def _poll_versions(self) -> None:
@@ -255,19 +259,38 @@ class Hub:
             self.notify_followers((board.tenant_id, board.topic), version, kind)
 
     def _check_credentials(self) -> None:
-        """End connections whose credential is no longer valid: those marked by a change, and those that expired."""
+        """End connections whose credential is no longer valid: those that a change concerns, and those that expired."""
         while True:
             self._check_now.wait(WATCH_EVERY_S)
             self._check_now.clear()
             now = time.monotonic()
-            for follower in [each for each in list(self._connections) if each.check_at < now]:
-                follower.check_at = now + CHECK_EVERY_S
-                try:
-                    if not follower.is_valid(follower):
+            due: dict[str, list[Follower]] = {}
+            for follower in list(self._connections):
+                if follower.check_at < now and follower.reader.tenant_id not in self._checked_tenants:
+                    due.setdefault(follower.reader.tenant_id, []).append(follower)
+            # First those that are sent nothing meanwhile.
+            by_urgency = sorted(due.items(), key=lambda of_tenant: not any(each.is_unchecked for each in of_tenant[1]))
+            for tenant_id, followers in by_urgency[: MAX_TENANTS_CHECKED - len(self._checked_tenants)]:
+                self._checked_tenants.add(tenant_id)
+                check = partial(self._check_followers, tenant_id, followers)
+                threading.Thread(target=check, name="hub-check-tenant", daemon=True).start()
+
+    def _check_followers(self, tenant_id: str, followers: list[Follower]) -> None:
+        now = time.monotonic()
+        try:
+            for follower in sorted(followers, key=lambda each: not each.is_unchecked):
+                if follower in self._connections:
+                    follower.check_at = now + CHECK_EVERY_S
+                    if not follower.check():
                         follower.end(NO_LONGER_VALID)
-                except Exception as error:  # noqa: BLE001  an outage
-                    follower.check_at = now + CHECK_AGAIN_AFTER_S
-                    log.warning("cannot check a connection", action="live.check", data={"error": type(error).__name__})
+        except Exception as error:  # noqa: BLE001  an outage
+            for follower in followers:
+                follower.check_at = now + CHECK_AGAIN_AFTER_S
+            data = {"error": type(error).__name__}
+            log.warning("cannot check connections", action="live.check", tenantId=tenant_id, data=data)
+        finally:
+            self._checked_tenants.discard(tenant_id)
+            self._check_now.set()  # others may be due
 
     def _watch_writes(self) -> None:
         """End the connections of clients that do not read, and mark due what is to be retried."""

@@ -102,3 +102,26 @@ def test_rows_that_cannot_be_read_are_tried_again_ever_later(hub: Hub, monkeypat
     assert len(delays) == 9
     follower.mark_due(KEY, 5, "invalidated")
     assert types(follower) == []
+
+
+def test_a_follower_whose_credential_may_be_revoked_is_sent_nothing_until_it_is_checked(hub: Hub) -> None:
+    follower = follower_of(hub)
+    follower.mark_due(KEY, 1, "invalidated")
+    follower.require_check()
+    assert sent_frames(follower) == []
+    assert follower.check()
+    assert follower.wake.is_set(), "its writer goes on"
+    assert sent_frames(follower) == [("invalidated", 1)]
+
+
+def test_what_changes_during_a_check_needs_another_one(hub: Hub) -> None:
+    follower = follower_of(hub)
+
+    def is_valid(_: Follower) -> bool:
+        follower.require_check()  # just after the credential was read
+        return True
+
+    follower.is_valid = is_valid
+    follower.require_check()
+    assert follower.check()
+    assert follower.is_unchecked

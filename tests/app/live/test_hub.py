@@ -1,5 +1,7 @@
 """The Hub by itself: which frames a follower is sent, in whatever order messages arrive."""
 
+import threading
+
 import orjson
 import pytest
 from prometheus_client import REGISTRY
@@ -9,10 +11,13 @@ from analytics.metrics import LIKES
 from analytics.windows import Window
 from app.http.auth import Reader
 from app.live.follower import Followed, Follower
-from app.live.hub import ALL, RESTARTING, Hub, Restarting, TooManyConnections
+from app.live.hub import ALL, NO_LONGER_VALID, RESTARTING, Hub, Restarting, TooManyConnections
+from tenants import liveness
 from tenants import settings as tenant_settings
+from tenants.credential_feed import Change
 from tenants.db import tenant_tx, utcnow
 from tenants.open_counts import OpenCounts
+from tests.service import eventually
 
 BOARD = Board("wiki", "tenant", Window.WEEK, LIKES)
 KEY = (BOARD.tenant_id, BOARD.topic)
@@ -102,6 +107,29 @@ def test_sockets_of_other_processes_count_too(hub: Hub, tenant: str) -> None:
     other._open_counts.beat()
     hub.join(follower)
     hub.leave(follower)
+
+
+def test_a_tenant_that_cannot_be_checked_delays_the_revocations_of_no_other(
+    hub: Hub, tenant: str, other_tenant: str
+) -> None:
+    stuck, revoked = follower_of(hub), follower_of(hub)
+    is_over = threading.Event()
+    stuck.is_valid = lambda _: is_over.wait(60)
+    revoked.is_valid = lambda _: False
+    for follower, tenant_id in ((stuck, tenant), (revoked, other_tenant)):
+        follower.reader = Reader(tenant_id, public_only=False, is_anonymous=False)
+        hub.join(follower)
+        hub._on_credential_change(Change(1, tenant_id, [liveness.TENANT]))
+    try:
+        threading.Thread(target=hub._check_credentials, daemon=True).start()
+        eventually(lambda: revoked.close_code == NO_LONGER_VALID)
+        assert stuck.is_unchecked
+    finally:
+        is_over.set()
+    eventually(lambda: not stuck.is_unchecked)
+    assert stuck.close_code is None
+    for follower in (stuck, revoked):
+        hub.leave(follower)
 
 
 def open_sockets() -> float:
