@@ -1,6 +1,6 @@
 """The lock on a tenant's boards: whoever has it until the transaction ends is the only one to write them (P4).
 
-And what an error says of any lock (`is_timeout`).
+And what an error says of any lock (`is_timeout`, `is_deadlock`).
 """
 
 from typing import Any
@@ -45,3 +45,8 @@ def lock_boards(tx: Tx, tenant_id: str, *, shared: bool = False) -> None:
 def is_timeout(error: DBAPIError) -> bool:
     """Whether a statement gave up waiting for a lock, or took too long."""
     return getattr(error.orig, "sqlstate", None) in {"55P03", "57014"}
+
+
+def is_deadlock(error: DBAPIError) -> bool:
+    """Whether the transaction was rolled back so that others, who waited for it as it did for them, can go on."""
+    return getattr(error.orig, "sqlstate", None) == "40P01"

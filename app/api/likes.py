@@ -11,12 +11,12 @@ from analytics.ingest import events, likes, pages
 from analytics.ingest.likes import PageLike
 from analytics.ingest.pages import PageNotFound
 from analytics.ingest.reasons import Reason, Result
-from analytics.ingest.writes import EventKind, WriteRequest
+from analytics.ingest.writes import EventKind, Outcome, WriteRequest
 from app.api.blueprint import Blueprint, Schema, SliceIn
 from app.api.pages import PageOut, get_visible, show
 from app.api.users import NamedUserOut, resolve_permitted
 from app.http import event_writes, paging
-from app.http.auth import BadCredentials, current_actor
+from app.http.auth import Actor, BadCredentials, current_actor
 from app.http.edge import quiet
 from app.http.rights import May, requires
 from app.http.single_likes import count_like, like_answer, like_request
@@ -24,7 +24,10 @@ from app.http.transactions import actor_tx, after_commit, after_refusal, idempot
 from tenants import ceilings, users
 from tenants.ceilings import Ceiling, CeilingReached
 from tenants.db import current_tx, utcnow
-from tenants.users import check_external_id
+from tenants.users import UserNotFound, check_external_id
+
+# To write a like for a user who is erased meanwhile.
+MAX_ATTEMPTS = 3
 
 blueprint = Blueprint("likes", __name__, url_prefix="/api/v1", description="Likes")
 
@@ -157,14 +160,14 @@ def change_like(external_id: str, kind: EventKind, user: str | UUID) -> dict[str
     if actor.public_only:
         with actor_tx() as tx:  # ends before the write begins
             get_visible(tx, external_id)
-    outcome = event_writes.write(like_request(actor, external_id, kind, user))[0]
+    outcome = _write(actor, external_id, kind, user)
     match outcome.result:
         case Result.ACCEPTED | Result.DUPLICATE:
             pass
         case Result.UNKNOWN_PAGE:
             raise PageNotFound(external_id)
         case Result.UNKNOWN_USER:
-            raise BadCredentials
+            raise BadCredentials if isinstance(user, UUID) else UserNotFound
         case Result.LIMITED:
             after_refusal(partial(record_limited, actor.tenant_id, is_recorded=current_tx() is None))
             raise CeilingReached(Ceiling.USERS, ceilings.recent(actor.tenant_id)[Ceiling.USERS])
@@ -172,6 +175,15 @@ def change_like(external_id: str, kind: EventKind, user: str | UUID) -> dict[str
             assert_never(outcome.result)
     after_commit(partial(count_like, actor.tenant_id, kind))
     return like_answer(kind, outcome)
+
+
+def _write(actor: Actor, external_id: str, kind: EventKind, user: str | UUID) -> Outcome:
+    """A user whom the tenant names, and who is erased at this very moment, is created anew."""
+    for _ in range(MAX_ATTEMPTS):
+        outcome = event_writes.write(like_request(actor, external_id, kind, user))[0]
+        if outcome.result is not Result.UNKNOWN_USER or isinstance(user, UUID):
+            break
+    return outcome
 
 
 def record_limited(tenant_id: str, *, is_recorded: bool) -> None:

@@ -22,7 +22,7 @@ from app.http.conditional import conditional, if_changed
 from app.http.edge import quiet
 from app.http.rights import May, requires
 from app.http.services import services
-from app.http.transactions import actor_tx, after_commit, idempotent
+from app.http.transactions import actor_tx, after_commit, again_after_deadlock, idempotent
 from tenants.db import Tx, utcnow
 from tenants.errors import DomainError, Invalid
 from tenants.settings import SPACE_KEY
@@ -213,6 +213,7 @@ def list_pages(query: dict[str, Any]) -> Any:
 
 @blueprint.delete("/<external_id>")
 @requires(May.WRITE_PAGES)
+@again_after_deadlock
 @idempotent
 @blueprint.response(204)
 def delete_page(external_id: str) -> None:

@@ -13,7 +13,7 @@ from app.api.users import resolve_permitted
 from app.http.auth import current_actor
 from app.http.rights import May, requires
 from app.http.services import services
-from app.http.transactions import actor_tx, after_commit, audit, idempotent
+from app.http.transactions import actor_tx, after_commit, again_after_deadlock, audit, idempotent
 from tenants.db import Tx, utcnow
 from tenants.errors import Forbidden
 from tenants.users import Role, User, UserNotFound
@@ -72,6 +72,7 @@ def export_user(user: str) -> Response:
 
 @blueprint.delete("/<user>")
 @requires(May.HANDLE_PERSONAL_DATA)
+@again_after_deadlock
 @idempotent
 @blueprint.response(200, ErasedOut)
 def erase_user(user: str) -> Any:

@@ -1,4 +1,4 @@
-"""The transaction of a request, and `Idempotency-Key` inside it."""
+"""The transaction of a request: `Idempotency-Key` inside it, and another attempt after a deadlock."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -6,7 +6,9 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from flask import Response, after_this_request, g, make_response, request
+from sqlalchemy.exc import DBAPIError
 
+from analytics.locks import is_deadlock
 from app.http.auth import current_actor
 from app.http.body import read_bytes
 from tenants import idempotency, logs
@@ -15,12 +17,32 @@ from tenants.errors import DomainError
 
 View = TypeVar("View", bound=Callable[..., Any])
 
+MAX_ATTEMPTS = 4
 STORED_HEADERS = ("Content-Type", "ETag", "Location")
 
 
 def actor_tx() -> AbstractContextManager[Tx]:
     """A transaction of the caller's tenant. Inside an idempotent request, the one that also stores its answer."""
     return tenant_tx(current_actor().tenant_id)
+
+
+def again_after_deadlock(view: View) -> View:
+    """Answer the request in another transaction if PostgreSQL rolled its own back as one of a deadlock.
+
+    For requests that lock rows of many kinds, where no order can avoid it. Place it above `@idempotent`.
+    """
+
+    @wraps(view)
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        for _ in range(MAX_ATTEMPTS - 1):
+            try:
+                return view(*args, **kwargs)
+            except DBAPIError as error:
+                if not is_deadlock(error):
+                    raise
+        return view(*args, **kwargs)
+
+    return answer  # type: ignore[return-value]
 
 
 def idempotent(view: View) -> View:

@@ -1,10 +1,19 @@
 """Likes over HTTP: who may like for whom, and the answer."""
 
+from concurrent.futures import ThreadPoolExecutor
+
+from flask import Flask
 from flask.testing import FlaskClient
 
+from analytics import privacy
+from app.settings import Settings
+from tenants import users
+from tenants.db import tenant_tx, utcnow
 from tenants.users import Role
 from tests.analytics.conftest import make_page
+from tests.citus import not_on_citus
 from tests.people import Caller, client_of, user_of
+from tests.service import blocked_connections, eventually
 
 
 def test_a_client_likes_for_its_users_and_a_user_for_themselves(
@@ -91,3 +100,25 @@ def test_what_a_user_likes_is_seen_by_them_clients_and_admins_and_of_private_pag
     assert sender("GET", "/api/v1/users/me/likes").status_code == 403
     assert sender("GET", "/api/v1/users/ext:nobody/likes").status_code == 404
     assert client_of(client, tenant, "events:write")("GET", f"/api/v1/users/{other.id}/likes").status_code == 403
+
+
+@not_on_citus
+def test_a_like_for_a_user_who_is_erased_meanwhile_is_one_of_a_new_user(
+    app: Flask, sender: Caller, tenant: str, page: str, settings: Settings
+) -> None:
+    path = f"/api/v1/pages/{page}/likes/u-1"
+    sender("PUT", path)
+
+    def like_again() -> tuple[int, int]:
+        own = Caller(app.test_client(), tenant, sender.token, sender.id)
+        answer = own("PUT", path)
+        return answer.status_code, answer.get_json()["likes"]
+
+    with ThreadPoolExecutor(1) as another:
+        with tenant_tx(tenant) as tx:
+            erased = privacy.erase(tx, users.find(tx, "ext:u-1"), by_admin=True, now=utcnow())
+            liked = another.submit(like_again)
+            eventually(lambda: blocked_connections(settings.database_url or "") == 1)
+        assert liked.result() == (200, 1)
+    with tenant_tx(tenant) as tx:
+        assert users.find(tx, "ext:u-1").id != erased.user_id

@@ -1,5 +1,6 @@
 """P2 for requests: one Idempotency-Key, one effect, however often and at once."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -9,7 +10,8 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics.quests import templates
-from app.http.rights import Access, declared
+from app.http.rights import Access, declared, public
+from app.http.transactions import again_after_deadlock
 from tenants import credentials, idempotency, retention
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.people import Caller, client_of
@@ -142,3 +144,30 @@ def test_every_changing_route_takes_a_key(app: Flask) -> None:
         if changes and not isinstance(declared(view), Access) and not getattr(view, "plaudit_idempotent", False):
             forgotten.append(rule.rule)
     assert set(forgotten) == CREDENTIAL_ROUTES
+
+
+def test_two_requests_that_lock_each_other_out_are_both_answered(own_app: Flask, tenant: str) -> None:
+    """PostgreSQL rolls one of them back, which is then carried out once more."""
+    both_have_one = threading.Barrier(2, timeout=30)
+    attempts: list[int] = []
+
+    @own_app.post("/locks/<int:first>/<int:second>")
+    @public
+    @again_after_deadlock
+    def lock_two(first: int, second: int) -> str:
+        attempts.append(first)
+        with tenant_tx(tenant) as tx:
+            for number in (first, second):
+                tx.execute(
+                    text("SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0))"), {"lock": f"{tenant} {number}"}
+                )
+                if len(attempts) <= 2 and number == first:
+                    both_have_one.wait()
+        return "locked"
+
+    def lock(path: str) -> int:
+        return own_app.test_client().post(path).status_code
+
+    with ThreadPoolExecutor(2) as both:
+        assert list(both.map(lock, ["/locks/1/2", "/locks/2/1"])) == [200, 200]
+    assert len(attempts) == 3
