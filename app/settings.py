@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
-from tenants.redis_addresses import ClusterAddress, is_cluster
+from tenants.redis_addresses import is_cluster
 
 LogFormat = Literal["json", "console"]
 DEFAULT_DATA_DIR = Path(".plaudit")
 DEFAULT_JOB_CONNECTIONS = 4
+MAX_DIGITS = 18
+# Variables without our prefix.
+OTHER_NAMES = {"DATABASE_URL", "REDIS_URL", "SENTRY_DSN", "LOG_FORMAT", "PROMETHEUS_MULTIPROC_DIR"}
 
 
 class SettingsError(Exception):
@@ -77,6 +80,7 @@ class Settings:
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
         env = os.environ if env is None else env
+        _require_text(env)
         port = _integer(env, "PLAUDIT_PORT", 8000, minimum=1, maximum=65535)
         live_port = _integer(env, "PLAUDIT_LIVE_PORT", port + 1, minimum=1, maximum=65535)
         public_url = _url(env, "PLAUDIT_PUBLIC_URL", {"http", "https"}) or f"http://127.0.0.1:{port}"
@@ -89,7 +93,7 @@ class Settings:
             database_pool=_integer(env, "PLAUDIT_DATABASE_POOL", 0, minimum=1, maximum=1_000) or None,
             redis_url=redis_url,
             queue_redis_url=_queue_redis_url(env, redis_url),
-            host=env.get("PLAUDIT_HOST") or "127.0.0.1",
+            host=_host(env),
             port=port,
             live_port=live_port,
             has_live_port=bool(env.get("PLAUDIT_LIVE_PORT")),
@@ -103,7 +107,7 @@ class Settings:
             metrics_dir=Path(metrics_dir) if metrics_dir else None,
             metrics_port=_integer(env, "PLAUDIT_METRICS_PORT", 0, minimum=1, maximum=65535) or None,
             demo_secret=env.get("PLAUDIT_DEMO_SECRET") or None,
-            sentry_dsn=_url(env, "SENTRY_DSN", {"http", "https"}),
+            sentry_dsn=_sentry_dsn(env),
             log_format=_log_format(env),
             allows_colours="NO_COLOR" not in env,
             web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, minimum=1, maximum=64),
@@ -111,12 +115,22 @@ class Settings:
         )
 
 
+def _require_text(env: Mapping[str, str]) -> None:
+    """Bytes that are no UTF-8 are surrogates here, which nothing can print or send."""
+    for name, value in env.items():
+        if name.startswith("PLAUDIT_") or name in OTHER_NAMES:
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise SettingsError(f"{name} must be UTF-8") from None
+
+
 def _integer(env: Mapping[str, str], name: str, default: int, *, minimum: int, maximum: int) -> int:
     raw = env.get(name)
     if not raw:
         return default
-    if not raw.isascii() or not raw.isdigit() or not minimum <= int(raw) <= maximum:
-        raise SettingsError(f"{name} must be a whole number from {minimum} to {maximum}, not {raw!r}")
+    if not raw.isascii() or not raw.isdigit() or len(raw) > MAX_DIGITS or not minimum <= int(raw) <= maximum:
+        raise SettingsError(f"{name} must be a whole number from {minimum} to {maximum}, not {raw[:20]!r}")
     return int(raw)
 
 
@@ -128,7 +142,8 @@ def _url(env: Mapping[str, str], name: str, schemes: set[str]) -> str | None:
     try:
         parts = urlsplit(raw)
         _ = parts.port
-    except ValueError:
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # also Unicode's
         raise SettingsError(problem) from None
     # The value may contain a password, so the message does not repeat it.
     if parts.scheme.split("+")[0] not in schemes or not (parts.netloc or parts.path):
@@ -161,8 +176,20 @@ def _database_url(env: Mapping[str, str], name: str) -> str | None:
         return _database_url({name: f"{raw.partition('?')[0]}?{others}&{_hosts_query(name, query['host'])}"}, name)
     if len(query.get("host", [])) > 1 or len(query.get("port", [])) > 1:
         raise SettingsError(f"{name} must name its hosts and ports once: before the database, or in its query")
+    if "password" in query:  # tools would have it on their command line
+        raise SettingsError(f"{name} must have its password before the host: postgresql://user:password@host/database")
     if "," in query.get("host", [""])[0] and "target_session_attrs" not in query:
         url += "&target_session_attrs=read-write"
+    return _checked_database_url(name, url)
+
+
+def _checked_database_url(name: str, url: str) -> str:
+    from app.address_checks import is_for_postgresql  # `plaudit --help` must not wait for SQLAlchemy
+
+    if not is_for_postgresql(url):
+        raise SettingsError(
+            f"{name} must be postgresql://user:password@host:5432/database, with options of PostgreSQL in its query"
+        )
     return url
 
 
@@ -190,21 +217,31 @@ def _redis_url(env: Mapping[str, str]) -> str | None:
     """A server, or a cluster: `redis+cluster://a:1,b:2`."""
     raw = env.get("REDIS_URL") or ""
     if not is_cluster(raw):
-        return _url(env, "REDIS_URL", {"redis", "rediss", "unix"})
-    try:
-        ClusterAddress.parse(raw)
-    except ValueError:
+        return _redis_server_url(env, "REDIS_URL")
+    from app.address_checks import is_for_redis
+
+    if not is_for_redis(raw):
         raise SettingsError(
             "REDIS_URL must name the nodes of a cluster as redis+cluster://user:password@host:port,host:port"
-        ) from None
+        )
     return raw
+
+
+def _redis_server_url(env: Mapping[str, str], name: str) -> str | None:
+    url = _url(env, name, {"redis", "rediss", "unix"})
+    if url is not None:
+        from app.address_checks import is_for_redis
+
+        if not is_for_redis(url):
+            raise SettingsError(f"{name} must be redis://user:password@host:6379/0, with options of redis-py")
+    return url
 
 
 def _queue_redis_url(env: Mapping[str, str], redis_url: str | None) -> str | None:
     """That of the boards, unless it is a cluster, which RQ cannot use."""
     if is_cluster(env.get("PLAUDIT_QUEUE_REDIS_URL") or ""):
         raise SettingsError("PLAUDIT_QUEUE_REDIS_URL must be one Redis server, not a cluster: redis://host:6379/0")
-    url = _url(env, "PLAUDIT_QUEUE_REDIS_URL", {"redis", "rediss", "unix"})
+    url = _redis_server_url(env, "PLAUDIT_QUEUE_REDIS_URL")
     if url is None and is_cluster(redis_url or ""):
         raise SettingsError(
             "PLAUDIT_QUEUE_REDIS_URL must be set beside a Redis Cluster, to a Redis server for the queue: "
@@ -221,6 +258,24 @@ def _live_url(env: Mapping[str, str], public_url: str, live_port: int) -> str:
     if env.get("PLAUDIT_PUBLIC_URL"):
         return public_url.rstrip("/")
     return f"http://127.0.0.1:{live_port}"
+
+
+def _host(env: Mapping[str, str]) -> str:
+    host = env.get("PLAUDIT_HOST") or "127.0.0.1"
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise SettingsError("PLAUDIT_HOST must be a host name or an address") from None
+    return host
+
+
+def _sentry_dsn(env: Mapping[str, str]) -> str | None:
+    dsn = _url(env, "SENTRY_DSN", {"http", "https"})
+    if dsn is not None:
+        parts = urlsplit(dsn)
+        if not parts.username or not parts.path.rpartition("/")[2].isdecimal():
+            raise SettingsError("SENTRY_DSN must be https://key@host/project, with the project's number")
+    return dsn
 
 
 def _secret(env: Mapping[str, str]) -> str | None:

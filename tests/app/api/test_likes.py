@@ -106,18 +106,18 @@ def test_what_a_user_likes_is_seen_by_them_clients_and_admins_and_of_private_pag
 def test_a_like_for_a_user_who_is_erased_meanwhile_is_one_of_a_new_user(
     app: Flask, sender: Caller, tenant: str, page: str, settings: Settings
 ) -> None:
-    path = f"/api/v1/pages/{page}/likes/u-1"
-    sender("PUT", path)
+    make_page(sender, "other")
+    sender("PUT", "/api/v1/pages/other/likes/u-1")
 
-    def like_again() -> tuple[int, int]:
+    def like() -> tuple[int, int]:
         own = Caller(app.test_client(), tenant, sender.token, sender.id)
-        answer = own("PUT", path)
+        answer = own("PUT", f"/api/v1/pages/{page}/likes/u-1")
         return answer.status_code, answer.get_json()["likes"]
 
     with ThreadPoolExecutor(1) as another:
         with tenant_tx(tenant) as tx:
             erased = privacy.erase(tx, users.find(tx, "ext:u-1"), by_admin=True, now=utcnow())
-            liked = another.submit(like_again)
+            liked = another.submit(like)
             eventually(lambda: blocked_connections(settings.database_url or "") == 1)
         assert liked.result() == (200, 1)
     with tenant_tx(tenant) as tx:
