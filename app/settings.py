@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
-from tenants.redis_addresses import is_cluster
+from tenants.redis_addresses import ClusterAddress, is_cluster
 
 LogFormat = Literal["json", "console"]
 DEFAULT_DATA_DIR = Path(".plaudit")
 DEFAULT_JOB_CONNECTIONS = 4
 MAX_DIGITS = 18
-# Variables without our prefix.
-OTHER_NAMES = {"DATABASE_URL", "REDIS_URL", "SENTRY_DSN", "LOG_FORMAT", "PROMETHEUS_MULTIPROC_DIR"}
+# Ours, and those without our prefix.
+NAMES = re.compile("PLAUDIT_.*|DATABASE_URL|REDIS_URL|SENTRY_DSN|LOG_FORMAT|PROMETHEUS_MULTIPROC_DIR")
 
 
 class SettingsError(Exception):
@@ -118,7 +118,7 @@ class Settings:
 def _require_text(env: Mapping[str, str]) -> None:
     """Bytes that are no UTF-8 are surrogates here, which nothing can print or send."""
     for name, value in env.items():
-        if name.startswith("PLAUDIT_") or name in OTHER_NAMES:
+        if NAMES.fullmatch(name):
             try:
                 value.encode()
             except UnicodeEncodeError:
@@ -146,7 +146,7 @@ def _url(env: Mapping[str, str], name: str, schemes: set[str]) -> str | None:
     except ValueError:  # also Unicode's
         raise SettingsError(problem) from None
     # The value may contain a password, so the message does not repeat it.
-    if parts.scheme.split("+")[0] not in schemes or not (parts.netloc or parts.path):
+    if parts.scheme.split("+")[0] not in schemes or "://" not in raw or not (parts.netloc or parts.path):
         raise SettingsError(problem)
     return raw
 
@@ -159,14 +159,14 @@ def _database_url(env: Mapping[str, str], name: str) -> str | None:
     raw = env.get(name)
     if not raw:
         return None
-    scheme, _, rest = raw.partition("://")
+    scheme, separator, rest = raw.partition("://")
     netloc = re.match(r"[^/?#]*", rest)[0]  # type: ignore[index]  # matches always
     login, at, hosts = netloc.rpartition("@")
     several = hosts.split(",")
     if len(several) > 1:
         rest = f"{login}{at}{rest[len(netloc) :]}"
         rest += f"{'&' if '?' in rest else '?'}{_hosts_query(name, several)}"
-    url = _url({name: f"{scheme}://{rest}"}, name, {"postgresql", "postgres"}) or ""
+    url = _url({name: f"{scheme}{separator}{rest}"}, name, {"postgresql", "postgres"}) or ""
     parts = urlsplit(url)
     if not parts.path.strip("/"):
         raise SettingsError(f"{name} must name a database: postgresql://user:password@host:5432/database")
@@ -180,16 +180,11 @@ def _database_url(env: Mapping[str, str], name: str) -> str | None:
         raise SettingsError(f"{name} must have its password before the host: postgresql://user:password@host/database")
     if "," in query.get("host", [""])[0] and "target_session_attrs" not in query:
         url += "&target_session_attrs=read-write"
-    return _checked_database_url(name, url)
+    if query:  # else there is nothing that only the driver knows, and that takes long to load
+        from app.address_checks import is_for_postgresql
 
-
-def _checked_database_url(name: str, url: str) -> str:
-    from app.address_checks import is_for_postgresql  # `plaudit --help` must not wait for SQLAlchemy
-
-    if not is_for_postgresql(url):
-        raise SettingsError(
-            f"{name} must be postgresql://user:password@host:5432/database, with options of PostgreSQL in its query"
-        )
+        if not is_for_postgresql(url):
+            raise SettingsError(f"{name} must have options of PostgreSQL in its query, and numbers as ports")
     return url
 
 
@@ -218,22 +213,24 @@ def _redis_url(env: Mapping[str, str]) -> str | None:
     raw = env.get("REDIS_URL") or ""
     if not is_cluster(raw):
         return _redis_server_url(env, "REDIS_URL")
-    from app.address_checks import is_for_redis
-
-    if not is_for_redis(raw):
+    try:
+        address = ClusterAddress.parse(raw)
+    except ValueError:
         raise SettingsError(
             "REDIS_URL must name the nodes of a cluster as redis+cluster://user:password@host:port,host:port"
-        )
+        ) from None
+    for node in address.nodes:
+        _redis_server_url({"REDIS_URL": address.url_of(*node)}, "REDIS_URL")
     return raw
 
 
 def _redis_server_url(env: Mapping[str, str], name: str) -> str | None:
     url = _url(env, name, {"redis", "rediss", "unix"})
-    if url is not None:
+    if url is not None and urlsplit(url).query:
         from app.address_checks import is_for_redis
 
         if not is_for_redis(url):
-            raise SettingsError(f"{name} must be redis://user:password@host:6379/0, with options of redis-py")
+            raise SettingsError(f"{name} must have options of redis-py in its query")
     return url
 
 
