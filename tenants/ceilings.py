@@ -218,7 +218,7 @@ def _count_in_background(key: tuple[str, Ceiling], maximum: int, count: Count) -
     began = time.monotonic()
     try:
         with tenant_tx(key[0]) as tx:
-            tx.execute(text(f"SET LOCAL statement_timeout = {BACKGROUND_COUNT_TIMEOUT_MS}"))
+            tx.set_statement_timeout(BACKGROUND_COUNT_TIMEOUT_MS)
             number = count(tx, maximum + 1)
         _remember(key, number, took_s=time.monotonic() - began)
     except Exception:

@@ -247,7 +247,10 @@ class Feed:
             self._trust()
 
     def _acknowledge(self) -> None:
-        """Write this process's row. The first time durably: a restarted server must know of this process."""
+        """Write this process's row, and compare. The first time also durably: a restarted server must know of it.
+
+        That may wait for a standby. Without one this process answers all the same, from PostgreSQL instead of memory.
+        """
         began = self._clock()
         with self._lock:
             newest = [change_id for change_id, at in self._applied.items() if at > began - ACKNOWLEDGED_S]
@@ -257,8 +260,10 @@ class Feed:
         own = self.fingerprints
         process = [self.id, self.kind, socket.gethostname(), os.getpid(), array(newest)]
         values = [own.secret, own.url, *process, kept is not None]
-        differences = self._calls.run(_REGISTER, values, durable=self._registered_at == inf)
+        differences = self._calls.run(_REGISTER, values, durable=False)
         self._compared(Difference(*differences[0]) if differences else kept)
+        if self._registered_at == inf:
+            self._calls.run(_REGISTER, values)
         done = self._clock()
         if done - self._heartbeat_at > REGISTERED_S:  # others may not have waited for this process until now
             self._registered_at = done
@@ -269,7 +274,7 @@ class Feed:
         if (difference is None) != (self.difference is None):
             if difference is not None:
                 data = {"variable": difference.variable, "host": difference.host, "pid": difference.pid}
-                log.critical("this process has other settings than the others", action="settings.differ", data=data)
+                log.critical(str(difference), action="settings.differ", data=data)
             else:
                 log.info("the processes that had other settings are gone", action="settings.agree")
         self.difference = difference

@@ -203,10 +203,9 @@ def client_token_is_valid(tenant_id: str, client_id: str, jti: str) -> bool:
 def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:
     """Revoke one access token of a client, at once."""
     with tenant_tx(tenant_id) as tx:
-        tx.execute(
-            insert(RevokedToken).values(tenant_id=tenant_id, jti=jti, expires_at=expires_at).on_conflict_do_nothing()
-        )
-        liveness.record(tx, [f"token:{jti}"])
+        revoked = insert(RevokedToken).values(tenant_id=tenant_id, jti=jti, expires_at=expires_at)
+        if tx.scalar(revoked.on_conflict_do_nothing().returning(RevokedToken.jti)) is not None:
+            liveness.record(tx, [f"token:{jti}"])
 
 
 def create_key(tx: Tx, *, name: str, origins: Iterable[str], auto_pages: bool = False, now: datetime) -> PublishableKey:

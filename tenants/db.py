@@ -60,6 +60,12 @@ OPEN_WITHIN_S = 3.0
 # The same for a whole transaction in one round trip, whose statements may take as long as the server lets them.
 TRIP_WITHIN_S = 5.0
 STATEMENT_TIMEOUT_MS = 10_000
+# For a statement inside a transaction: a little longer than the server lets it take. A server that is frozen, or gone
+# behind a pooler that still answers, ends nothing.
+STATEMENT_WITHIN_S = STATEMENT_TIMEOUT_MS / 1000 + 2.0
+# For COMMIT, which no timeout of the server ends while it waits for a standby. The owner's may have much to write.
+COMMIT_WITHIN_S = 5.0
+OWNER_COMMIT_WITHIN_S = 60.0
 # For reads in one round trip: a slow one is an error of its own, before the connection is given up for it.
 TRIP_STATEMENT_TIMEOUT_MS = 4_000
 LOCK_TIMEOUT_MS = 5_000
@@ -140,6 +146,12 @@ class Tx(Session):
     def run_in_one_trip(self, *queries: Query) -> list[list[Any]]:
         """The rows of each of these statements, which are executed in this order."""
         return self._rows_of([(pipelines.named, text.text, parameters) for text, parameters in queries])
+
+    def set_statement_timeout(self, timeout_ms: int) -> None:
+        """How long a statement may take, until the transaction ends. 0: for ever."""
+        driver: Driver = self.raw.connection.driver_connection  # type: ignore[assignment]
+        run_together(self.raw, Statement(b"SET LOCAL statement_timeout = %d" % timeout_ms))
+        driver.answer_within_s = timeout_ms / 1000 + 2.0 if timeout_ms else None
 
     def call(self, statement: str, values: Sequence[object]) -> list[Any]:
         """The rows of a statement with a value for each `%s`."""
@@ -234,7 +246,7 @@ def current_tx() -> Tx | None:
 @contextmanager
 def platform_tx() -> Iterator[Tx]:
     """One transaction across tenants, on the tables whose policies name the platform role."""
-    with _open(_configured().service, set_role(PLATFORM_ROLE), separate=False) as connection:
+    with _open(_configured().service, set_role(PLATFORM_ROLE)) as connection:
         tx = yield from _session(connection, None, separate=False)
     tx.run_after_commit()
 
@@ -242,7 +254,7 @@ def platform_tx() -> Iterator[Tx]:
 @contextmanager
 def owner_tx() -> Iterator[Tx]:
     """One transaction as the owner: administration and maintenance, never a request, nor inside another one."""
-    with _open(owner_engine(), OWNER_OPENING, separate=False) as connection:
+    with _open(owner_engine(), OWNER_OPENING, is_owner=True) as connection:
         tx = yield from _session(connection, None, separate=False)
     tx.run_after_commit()
 
@@ -299,17 +311,24 @@ def _configured() -> _Engines:
 
 
 @contextmanager
-def _open(engine: Engine, opening: Sequence[Statement], *, separate: bool) -> Iterator[Connection]:
-    """A transaction on a connection of the pool: opened in one round trip, committed at the end."""
+def _open(
+    engine: Engine, opening: Sequence[Statement], *, separate: bool = False, is_owner: bool = False
+) -> Iterator[Connection]:
+    """A transaction on a connection of the pool: opened in one round trip, committed at the end.
+
+    The owner's statements take as long as they need.
+    """
     if not separate:
         refuse_inside_another()
     connection = _begin(engine, opening)
+    driver: Driver = connection.connection.driver_connection  # type: ignore[assignment]
+    driver.answer_within_s = None if is_owner else STATEMENT_WITHIN_S
     try:
         yield connection
-        run_together(connection, COMMIT)
+        run_together(connection, COMMIT, within_s=OWNER_COMMIT_WITHIN_S if is_owner else COMMIT_WITHIN_S)
     except BaseException:
         if not connection.invalidated:
-            run_together(connection, ROLLBACK)
+            run_together(connection, ROLLBACK, within_s=COMMIT_WITHIN_S)
         raise
     finally:
         connection.close()
@@ -360,7 +379,7 @@ def run_together(connection: Connection, *statements: Statement, within_s: float
 @contextmanager
 def service_connection(opening: Sequence[Statement]) -> Iterator[Connection]:
     """A transaction on a connection of the service's pool: for `tenants.group_tx`."""
-    with _open(_configured().service, opening, separate=False) as connection:
+    with _open(_configured().service, opening) as connection:
         yield connection
 
 

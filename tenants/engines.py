@@ -19,8 +19,8 @@ CONNECT_TIMEOUT_S = 2
 # Then nobody else waits for a new connection, for a moment: one request may try several times.
 CONNECT_AGAIN_AFTER_S = 1.0
 # A machine that is gone, or a network that delivers nothing any more: nobody acknowledges what was sent, nor the
-# kernel's probes while an answer is waited for. A server that is there and does not answer is given up only by who sets
-# a deadline, which nobody does inside an open transaction: there `statement_timeout` ends a statement.
+# kernel's probes while an answer is waited for. (A server that is there and does not answer is given up by the deadline
+# of whoever waits: `Driver.answer_within_s`.)
 LOST_AFTER_MS = 15_000
 PROBES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 POOL_TIMEOUT_S = 1.5

@@ -110,7 +110,8 @@ def call_definer(tenant_id: str, statement: str, parameters: Sequence[Any]) -> A
     as_service = pipelines.bound("SELECT set_config('role', %s, true)", [SERVICE_ROLE])
     opening = (as_service, *set_role(SERVICE_ROLE)[1:], set_tenant(tenant_id))
     with _driver() as driver:
-        answers = pipelines.run(driver, (BEGIN, *opening, pipelines.bound(statement, parameters), COMMIT))
+        statements = (BEGIN, *opening, pipelines.bound(statement, parameters), COMMIT)
+        answers = pipelines.run(driver, statements, within_s=APART_WITHIN_S)
         return next(iter(pipelines.rows(driver, answers[-2])), None)
 
 

@@ -5,10 +5,11 @@ opens one more writes its count and reads the others' in one step, so of several
 threads of a process write one after the other: a count must not replace a newer one. A process that is alone asks
 nobody. What is closed or was refused, others read within `BEAT_S`.
 
-A process beats while it has any open, and counts while its beat is younger than `LISTED_S`: what a killed one had open
-is free again then. Redis may be emptied: each process notices at its next beat, and writes its counts again. Without
-Redis each process counts alone. After that it takes another id and writes all of its counts: whatever it had written
-before counts no more, so it need not remember what was closed meanwhile.
+A process beats from the first that it opens until it ends, since others ask only about those that they know of. It
+counts while its beat is younger than `LISTED_S`: what a killed one had open is free again then. Redis may be emptied:
+each process notices at its next beat, and writes its counts again. Without Redis each process counts alone. After that
+it takes another id and writes all of its counts: whatever it had written before counts no more, so it need not remember
+what was closed meanwhile.
 """
 
 import contextlib
@@ -179,9 +180,9 @@ class OpenCounts:
         return sum(int(counts.get(process, 0)) for process in self._others)
 
     def _begin_beating(self) -> None:
-        """Learn of the others, and beat as long as anything is open."""
-        self.beat()
+        """Learn of the others, and let them know of this process."""
         threading.Thread(target=self._run, name=f"open-{self._name}", daemon=True).start()
+        self.beat()
 
     def _run(self) -> None:
         while True:
@@ -190,10 +191,6 @@ class OpenCounts:
                 self.beat()
             except Exception:  # the next one may succeed
                 log.exception("open counts were not exchanged", action="counts.failed", data={"name": self._name})
-            with self._lock:
-                if not self._own:
-                    self._is_beating = False
-                    return
 
     def _key(self, group: Group) -> str:
         """No name or address of a person in a key."""

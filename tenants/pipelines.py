@@ -16,7 +16,7 @@ from contextlib import closing
 from datetime import date, datetime
 from functools import lru_cache
 from threading import BoundedSemaphore, Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -39,19 +39,35 @@ MAX_KEPT_STATEMENTS = 256
 # `:name`, and not `::type`.
 _NAME = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
+# How often a wait looks whether it was interrupted, as in psycopg.
+WAIT_INTERVAL_S = 0.1
 # How long the server is asked to cancel what it has not answered, and for how many connections at once.
 CANCEL_WITHIN_S = 2.0
 _cancels = BoundedSemaphore(64)
+
+
+Answer = TypeVar("Answer")
 
 
 class Driver(psycopg.Connection[Any]):
     """A connection, which can be given up while the server still works for it."""
 
     _is_given_up = False
+    # How long an answer is waited for where nobody says so; None: for ever.
+    answer_within_s: float | None = None
 
     @property
     def closed(self) -> bool:
         return self._is_given_up or super().closed
+
+    def wait(self, gen: PQGen[Answer], interval: float = WAIT_INTERVAL_S, timeout: float | None = None) -> Answer:
+        """As psycopg's, for everything that is sent. Raises `NoAnswer`."""
+        within_s = self.answer_within_s if timeout is None else timeout
+        try:
+            return super().wait(gen, interval, within_s)
+        except _WaitTimeout:
+            self.give_up()
+            raise NoAnswer(f"no answer within {within_s:g} s") from None
 
     def give_up(self) -> None:
         """Cancel what the server is doing, and close: in a thread, since both may wait. For the caller it is closed.
@@ -112,11 +128,7 @@ def run(driver: Driver, statements: Sequence[Statement], *, within_s: float | No
     It is closed as well if the server is read-only: another connection may lead to one that is not.
     """
     with closing(exchange(driver, statements)) as waits:
-        try:
-            return driver.wait(waits, timeout=within_s)
-        except _WaitTimeout:
-            driver.give_up()
-            raise NoAnswer(f"no answer within {within_s:g} s") from None
+        return driver.wait(waits, timeout=within_s)
 
 
 def exchange(driver: Driver, statements: Sequence[Statement]) -> PQGen[list[PGresult]]:

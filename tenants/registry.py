@@ -115,7 +115,7 @@ def purge(tx: Tx, tenant_id: str) -> bool:
 
     Returns whether it was this call: False if another one has deleted it, or is about to.
     """
-    tx.execute(text("SET LOCAL statement_timeout = 0"))
+    tx.set_statement_timeout(0)
     marked = select(Tenant.id).where(Tenant.id == tenant_id, Tenant.deleted_at.is_not(None))
     if tx.scalar(marked.with_for_update(skip_locked=True)) is None:
         return False

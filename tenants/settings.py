@@ -194,7 +194,8 @@ def change(tx: Tx, changes: Mapping[str, Any], *, now: datetime, expected_versio
         .values(tenant_id=tx.tenant, **values)
         .on_conflict_do_update(index_elements=["tenant_id"], set_=values)
     )
-    liveness.record(tx, [liveness.SETTINGS])
+    if changed != current:  # every process reads what is recorded
+        liveness.record(tx, [liveness.SETTINGS])
     return Change(current, changed, version + 1)
 
 

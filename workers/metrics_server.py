@@ -1,7 +1,7 @@
 """`GET /metrics` on machines without a `web` process (`PLAUDIT_METRICS_PORT`), for all processes of the machine.
 
 Every worker and cron process tries to listen on the port, of which one succeeds. When that one ends, another does so
-within `RETRY_S`. For operators only: requests are answered one after the other, and slow clients are given up.
+within `RETRY_S`. For operators only: a few requests at once are answered, and slow clients are given up.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler
 from io import BufferedReader, RawIOBase
-from socketserver import TCPServer
-from typing import TYPE_CHECKING
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 RETRY_S = 1.0
 # Within which a request must have arrived, and its answer be taken.
 TIMEOUT_S = 2.0
+# At once; whoever comes then waits for a moment, and is given up.
+MAX_CLIENTS = 32
 
 log = structlog.get_logger()
 
@@ -64,13 +66,27 @@ def listen(settings: Settings) -> "MetricsServer | None":
         return None
 
 
-class MetricsServer(TCPServer):
+class MetricsServer(ThreadingMixIn, TCPServer):
     allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 2 * MAX_CLIENTS
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.scraping = threading.Lock()
+        self._places = threading.BoundedSemaphore(MAX_CLIENTS)
         self.address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         super().__init__((settings.host, settings.metrics_port or 0), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._places.acquire()  # within TIMEOUT_S a client has its answer or is given up
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def handle_error(self, *_: object) -> None:
         """In the handler of an exception. Whatever it is, the next scrape must be answered."""
@@ -110,7 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
             case "/health/live":
                 self._answer(200, "application/json", orjson.dumps({"status": "ok", "checks": {}}))
             case "/metrics" if self._is_operator():
-                self._answer(200, CONTENT_TYPE_LATEST, metrics_text(self.server.settings.metrics_dir))
+                with self.server.scraping:  # it reads the database, for which a process has few connections
+                    text = metrics_text(self.server.settings.metrics_dir)
+                self._answer(200, CONTENT_TYPE_LATEST, text)
             case "/metrics":
                 self._answer(
                     403, "text/plain", b"Only from this machine, or with the metrics token as a bearer token\n"

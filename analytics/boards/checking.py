@@ -101,7 +101,7 @@ def _compare(tenant_id: str, *, now: datetime) -> Report:
             text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         )  # from its first query, which takes the lock
         try_lock_boards(tx, tenant_id)
-        tx.execute(text("SET LOCAL statement_timeout = 0"))
+        tx.set_statement_timeout(0)
         tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         due, hour = _due(tx), _hour(tx)
         differences: list[Difference] = []

@@ -42,7 +42,7 @@ def rebuild(
     rebuilt: list[Board] = []
     if not wanted:
         return rebuilt
-    tx.execute(text("SET LOCAL statement_timeout = 0"))
+    tx.set_statement_timeout(0)
     current = versions.read(tx, wanted, now=tx.scalar(text("SELECT now()")))
     for scope in sorted({board.scope for board in wanted}):
         in_this_scope = [board for board in wanted if board.scope == scope]

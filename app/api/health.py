@@ -62,7 +62,10 @@ def check_settings() -> str:
     if not liveness.compare(within_s=MAX_COMPARE_S):
         return "not compared yet"
     difference = liveness.difference()
-    return "ok" if difference is None else str(difference)
+    if difference is None:
+        return "ok"
+    # Anybody may ask: which process that is stands in the log.
+    return f"{difference.variable} is not the one of the processes that were started before"
 
 
 def check_database() -> tuple[str, str]:

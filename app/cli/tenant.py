@@ -78,7 +78,6 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **given: int | None
     What exceeds a new ceiling already is not deleted. New values apply at once; processes that create things at the
     same time may exceed one by a little.
     """
-    from sqlalchemy import text
 
     from analytics.ingest import pages
     from tenants import ceilings, registry, segments, users
@@ -98,7 +97,7 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **given: int | None
             if changes:
                 ceilings.change(tx, tenant_id, changes)
         with tenant_tx(tenant_id) as tx:
-            tx.execute(text("SET LOCAL statement_timeout = 0"))
+            tx.set_statement_timeout(0)
             limits = ceilings.read(tx)
             used = {ceiling: count(tx, MAX_CEILING) for ceiling, count in counts.items()}
     if changes:

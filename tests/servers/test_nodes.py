@@ -1,9 +1,12 @@
 """Two nodes behind nginx, on the same PostgreSQL and Redis."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -92,6 +95,41 @@ def test_a_read_only_server_is_said_to_be_and_writes_are_refused_until_it_is_not
     for node in site.nodes:
         eventually(partial(is_ready, node))
     eventually(lambda: site.client("POST", "/api/v1/pages/p1/views").status_code == 202)
+
+
+# One of each way to PostgreSQL: in one round trip, on the loop or by a thread; in a transaction of several; an owner's.
+WRITES: list[tuple[str, str, dict[str, Any]]] = [
+    ("POST", "/api/v1/pages/p1/views", {"id": "lost-1"}),
+    ("PUT", "/api/v1/pages/p1/likes/lost", {}),
+    ("POST", "/api/v1/events", {"events": [{"type": "view", "page": "p1", "id": "lost-2"}]}),
+    ("POST", "/api/v1/events", {"events": [{"type": "action", "action_type": "read", "user": "lost", "id": "lost-3"}]}),
+    ("PUT", "/api/v1/pages/lost", {"space": "s", "title": "Lost", "url": "/lost"}),
+    ("PUT", "/api/v1/actions/catalog/lost", {"points": 1}),
+    ("PATCH", "/api/v1/settings", {"limits": {"live_connections": 99}}),
+]
+
+
+def test_while_the_synchronous_standby_is_lost_writes_are_refused_in_seconds_and_reads_are_answered(site: Site) -> None:
+    def write(call: tuple[str, str, dict[str, Any]]) -> tuple[int, str]:
+        method, path, body = call
+        answer = site.client(method, path, json=body, timeout_s=30)
+        return answer.status_code, answer.json().get("code", "")
+
+    site.postgres.set("synchronous_standby_names", "lost")
+    try:
+        with ThreadPoolExecutor(len(WRITES)) as callers:
+            written = callers.map(write, WRITES)
+            time.sleep(1)
+            assert site.client("GET", "/api/v1/pages/p1").status_code == 200
+            assert {*written} <= {(503, "database_unavailable"), (503, "overloaded"), (503, "pages_busy")}
+        web = site.nodes[1].processes()["web"]
+        web.kill()  # whoever is started now answers too
+        web.wait(30)
+        assert all(eventually(partial(is_ready, node)) for node in site.nodes)
+        assert site.client("GET", "/api/v1/pages/p1").status_code == 200
+    finally:
+        site.postgres.set("synchronous_standby_names", "")
+    eventually(lambda: all(write(call)[0] < 300 for call in WRITES))
 
 
 def is_ready(node: Node) -> bool:

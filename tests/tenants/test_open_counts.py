@@ -173,7 +173,9 @@ def node_of(key: str) -> int:
     return slot_of(("GET", key)) * 3 // SLOTS
 
 
-def test_a_process_beats_while_it_has_any_open(connected: None, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_have_nothing_open_know_of_each_other(
+    connected: None, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(open_counts, "BEAT_S", 0.05)
     name = f"test-{tenant}"
     first, second = OpenCounts(name), OpenCounts(name)
@@ -181,9 +183,12 @@ def test_a_process_beats_while_it_has_any_open(connected: None, tenant: str, mon
     assert (second.open({OWN: 2}), second.open({OWN: 2})) == (None, OWN)
     for each in (first, second):
         each.close([OWN])
-    eventually(lambda: not any(thread.name == f"open-{name}" for thread in threading.enumerate()))
-    assert first.open({OWN: 1}) is None
+    eventually(lambda: first._others and not first._unwritten and not second._unwritten)
+    assert (first.open({OWN: 1}), second.open({OWN: 1})) == (None, OWN)
     first.close([OWN])
+    eventually(lambda: not first._unwritten)
+    assert (second.open({OWN: 1}), first.open({OWN: 1})) == (None, OWN), "whoever is first after an idle moment"
+    second.close([OWN])
 
 
 def test_a_process_that_is_alone_asks_nobody(

@@ -1,12 +1,15 @@
 """Settings: typed, with defaults; only what the tenant has set is stored."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 
+from tenants import credentials
 from tenants import settings as tenant_settings
+from tenants.credential_feed import CredentialChange
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import Invalid, Stale
 from tenants.settings import RANGES, SpaceRule, TenantSettings, VisiblePages, is_origin, merge
@@ -146,3 +149,19 @@ def test_recent_settings_of_a_transaction_that_is_rolled_back_are_not_kept(tenan
 )
 def test_an_origin_is_as_browsers_send_it(origin: object, expected: bool) -> None:
     assert is_origin(origin) is expected
+
+
+def test_only_what_changes_something_is_announced_to_other_processes(tenant: str) -> None:
+    def announced() -> int:
+        with tenant_tx(tenant) as tx:
+            return tx.scalar(select(func.count()).select_from(CredentialChange)) or 0
+
+    for value, expected in ((True, 1), (True, 0), (False, 1)):
+        before = announced()
+        with tenant_tx(tenant) as tx:
+            tenant_settings.change(tx, {"public_names": value}, now=utcnow())
+        assert announced() - before == expected
+    before, ends = announced(), utcnow() + timedelta(hours=1)
+    for _ in range(3):
+        credentials.revoke_token(tenant, "a-token", expires_at=ends)
+    assert announced() - before == 1

@@ -62,6 +62,16 @@ def test_a_client_that_sends_slowly_is_given_up(
         assert requests.get(f"{address}/metrics", timeout=10).status_code == 200
 
 
+def test_slow_clients_delay_no_other(settings: Settings, connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "TIMEOUT_S", 60)
+    with served(settings) as address, contextlib.ExitStack() as stack:
+        for _ in range(8):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(address).port or 0)))
+            slow.sendall(b"GET /met")
+        assert requests.get(f"{address}/health/live", timeout=30).ok
+        assert requests.get(f"{address}/metrics", timeout=30).ok
+
+
 def test_a_process_without_free_files_tries_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     server = MagicMock()
     attempts = iter([OSError(errno.EMFILE, "Too many open files"), None, server])
