@@ -4,7 +4,8 @@
 node and every statement of a tenant is sent there as it is. What belongs to no tenant stays on the coordinator, and so
 does the feed of credential changes, which every process reads ten times a second: it must not depend on any worker.
 
-Each table is a transaction of its own, so a run that was interrupted is simply repeated.
+Each table is a transaction of its own, so a run that was interrupted is simply repeated. At its end the other sessions
+are ended: a setting of the database is that of new ones only, and without it they would not see a tenant.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import structlog
 from sqlalchemy import Connection, Engine, text
 
 from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
+from tenants.engines import disconnect_others
 from tenants.errors import Conflict
 
 log = structlog.get_logger()
@@ -56,6 +58,10 @@ def distribute(engine: Engine) -> Iterator[str]:
         for table in copied:
             connection.execute(text("SELECT truncate_local_data_after_distributing_table(:table)"), {"table": table})
     yield from (f"old rows of {table}: removed" for table in copied)
+    if done:
+        with engine.connect() as connection:
+            disconnect_others(connection)
+        yield "other sessions: ended"
 
 
 def distribute_all(engine: Engine) -> None:

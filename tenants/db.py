@@ -28,15 +28,7 @@ from typing import Any, ClassVar
 import psycopg
 import structlog
 from psycopg.pq.abc import PGresult
-from sqlalchemy import (
-    DateTime,
-    Engine,
-    ForeignKey,
-    MetaData,
-    Text,
-    TextClause,
-    event,
-)
+from sqlalchemy import DateTime, Engine, ForeignKey, MetaData, Text, TextClause, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, ORMExecuteState, Session, mapped_column, with_loader_criteria

@@ -84,3 +84,15 @@ def _drop_if_read_only(context: ExceptionContext) -> None:
     """Drop the pool's connections to a read-only server, as `pipelines.run` does: new ones may lead to another."""
     if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
         context.is_disconnect = True
+
+
+def disconnect_others(connection: Connection) -> None:
+    """End every other session of the database that we may end: of ourselves, and of roles that we are a member of."""
+    connection.execute(_DISCONNECT_OTHERS)
+
+
+_DISCONNECT_OTHERS = text("""
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+      AND pg_has_role(current_user, usesysid, 'MEMBER')
+""")

@@ -74,11 +74,11 @@ def rebuild_global(*, now: datetime, only_missing: bool = True) -> list[Board]:
     with platform_tx() as tx:
         lock_boards(tx, ALL_TENANTS)
         tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))  # all of Redis may have to be read
-        server, raised = timeline.current(tx), {}
-        if timeline.is_other(timeline.of_global_boards(tx), server):
-            raised = versions.advance(tx, wanted, now=now)
+        server = timeline.current(tx)
+        is_other = timeline.is_other(timeline.of_global_boards(tx), server)
+        raised = versions.advance(tx, wanted, now=now) if is_other or not only_missing else {}
         with redis.boards().client() as client:
-            if raised:
+            if is_other:
                 redis_store.delete_older(client, min(version.number for version in raised.values()))
             with redis_store.completing(client, ALL_TENANTS) as state:
                 if only_missing and not raised and state is not RedisState.RESTARTED:

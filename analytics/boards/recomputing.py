@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from analytics import counters, outbox
-from analytics.boards import rebuilding, redis_store
+from analytics.boards import rebuilding, redis_store, versions
 from analytics.boards.names import boards_in
 from analytics.boards.projection import MAX_ROWS_PER_STEP, Projected, project_all
 from analytics.locks import lock_boards
@@ -42,7 +42,13 @@ def recompute_tenant(tenant_id: str, *, now: Callable[[], datetime], progress: C
     for scope in sorted({board.scope for board in every}):
         with tenant_tx(tenant_id) as tx, redis.boards().client() as client:
             lock_boards(tx, tenant_id)
-            done.rebuilt += rebuilding.rebuild(tx, client, boards_in(tenant_id, scope), progress=progress)
+            boards = boards_in(tenant_id, scope)
+            # Redis may have later versions than PostgreSQL, which lost commits: readers must not keep those.
+            raised = versions.advance(tx, boards, now=now())
+            done.rebuilt += rebuilding.rebuild(tx, client, boards, progress=progress)
+            redis_store.publish(client, raised)
+    with redis.boards().client() as client:
+        redis_store.publish_resync(client, tenant_id)
     return done
 
 

@@ -59,10 +59,10 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, as_json: bool) -
             was_distributed = distribution.is_distributed(connection)
         backups.read(file, db.owner_engine(), trust=trust)
         before, after = migrate(db.owner_engine(), service_url=settings.service_database_url)
+        with db.owner_tx() as tx:
+            timeline.forget(tx)  # before anything else can fail: what Redis has is of the data before
         if was_distributed:
             distribution.distribute_all(db.owner_engine())
-        with db.owner_tx() as tx:
-            timeline.forget(tx)
         connect_redis(settings, boards_timeout_s=5.0)
         # If Redis cannot be reached, a worker does it later; if it is busy, one is doing it.
         with contextlib.suppress(redis.RedisUnavailable, Busy):

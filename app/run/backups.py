@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL
 
 from app.run import environment
 from app.run.server_files import wheel_binaries
-from tenants.engines import is_pooled
+from tenants.engines import disconnect_others, is_pooled
 from tenants.errors import Conflict, Invalid, Unavailable
 from tenants.rls import create_roles
 
@@ -111,7 +111,7 @@ def read(file: Path, engine: Engine, *, trust: bool = False) -> None:
         for statement in create_roles():
             connection.execute(text(statement))
         # Other sessions still have plans for the tables of before.
-        connection.execute(_DISCONNECT_OTHERS)
+        disconnect_others(connection)
 
 
 # Not the schema itself: an extension may live there (Citus), with all that it knows.
@@ -142,11 +142,6 @@ DO $$ DECLARE _drop text; BEGIN
     END LOOP;
 END $$;
 """
-_DISCONNECT_OTHERS = text("""
-    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-      AND pg_has_role(current_user, usesysid, 'MEMBER')
-""")
 
 
 def unknown_objects(listing: str) -> list[str]:

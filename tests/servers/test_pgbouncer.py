@@ -45,23 +45,40 @@ def site(folder: Path, postgres: Postgres, redis: RedisServer) -> Iterator[Site]
             yield Site(node, client, postgres, bouncer, worker)
 
 
-def backup(site: Site, file: Path, **env: str) -> "subprocess.CompletedProcess[str]":
-    return plaudit("backup", str(file), data_dir=site.node.data_dir, env=site.node.env | env)
+def run(site: Site, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    return plaudit(*arguments, data_dir=site.node.data_dir, env=site.node.env | env)
 
 
 def test_a_backup_goes_past_the_pool_and_disturbs_nobody(site: Site, tmp_path: Path) -> None:
-    refused = backup(site, tmp_path / "refused")
+    refused = run(site, "backup", str(tmp_path / "refused"))
     assert refused.returncode == 1
     (line,) = refused.stderr.splitlines()
     assert "PLAUDIT_DIRECT_DATABASE_URL" in line
     before = counted(site.postgres)
     with Traffic(site.client) as traffic:
         traffic.wait_for(20)
-        written = backup(site, tmp_path / "written", PLAUDIT_DIRECT_DATABASE_URL=site.postgres.url())
+        written = run(site, "backup", str(tmp_path / "written"), PLAUDIT_DIRECT_DATABASE_URL=site.postgres.url())
         assert written.returncode == 0, written.stderr
         traffic.wait_for(20)
     assert not traffic.refused
     assert counted(site.postgres) - before == traffic.acknowledged
+
+
+def test_a_restore_goes_past_the_pool_and_is_refused_through_it(site: Site, tmp_path: Path) -> None:
+    file, direct = str(tmp_path / "backup"), {"PLAUDIT_DIRECT_DATABASE_URL": site.postgres.url()}
+    before = counted(site.postgres)
+    assert run(site, "backup", file, **direct).returncode == 0
+    assert site.client("POST", "/api/v1/pages/p1/views").status_code == 202
+    refused = run(site, "restore", file, "--yes")
+    assert refused.returncode == 1
+    (line,) = refused.stderr.splitlines()
+    assert "PLAUDIT_DIRECT_DATABASE_URL" in line
+    assert counted(site.postgres) != before, "nothing was replaced"
+    restored = run(site, "restore", file, "--yes", **direct)
+    assert restored.returncode == 0, restored.stderr
+    assert counted(site.postgres) == before
+    eventually(lambda: site.client("POST", "/api/v1/pages/p1/views").status_code == 202)
+    eventually(site.node.boards_are_right, every_s=0.5)
 
 
 def test_a_worker_with_one_connection_does_all_of_its_work(site: Site, redis: RedisServer) -> None:
