@@ -58,7 +58,7 @@ def _owners(table: str, kept: Kept, before: datetime) -> Sequence[str]:
     """The tenants that have expired rows."""
     found = text(f"""
         SELECT DISTINCT tenant_id FROM {table} WHERE {kept.column} < :before
-        AND (CAST(:tenant AS text) IS NULL OR tenant_id = CAST(:tenant AS text)) ORDER BY tenant_id
+        AND {across.of_one("tenant_id")} ORDER BY tenant_id
     """)  # noqa: S608  names from the table above
     return [row.tenant_id for row in across.read(found, {"before": before}, tx=owner_tx)]
 

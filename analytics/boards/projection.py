@@ -35,7 +35,7 @@ from analytics.locks import is_timeout, lock_boards, try_lock_boards
 from analytics.outbox import Kind
 from analytics.windows import hour_of
 from tenants import across, redis, registry
-from tenants.across import OF_ONE
+from tenants.across import OF_ONE, of_one
 from tenants.db import Tx, tenant_tx
 from tenants.redis import RedisUnavailable
 
@@ -320,10 +320,11 @@ _ON_GLOBAL = text("""
 _BEHIND = text(f"""
     SELECT t.id FROM tenants t LEFT JOIN projections p ON p.tenant_id = t.id
     WHERE t.deleted_at IS NULL AND (
-        EXISTS (SELECT FROM outbox o WHERE o.tenant_id = t.id)
-        OR EXISTS (SELECT FROM projecting i WHERE i.tenant_id = t.id)
+        EXISTS (SELECT FROM outbox o WHERE o.tenant_id = t.id AND {of_one("o.tenant_id")})
+        OR EXISTS (SELECT FROM projecting i WHERE i.tenant_id = t.id AND {of_one("i.tenant_id")})
         OR p.slid_to < :hour OR p.reweighed_to IS NOT NULL
         OR EXISTS (SELECT FROM score_weights w WHERE w.tenant_id = t.id AND w.effective_from <= :now
-                                                 AND w.version > COALESCE(p.weights_version, 0))
+                                                 AND w.version > COALESCE(p.weights_version, 0)
+                                                 AND {of_one("w.tenant_id")})
     ) AND {OF_ONE} ORDER BY t.id
 """)  # noqa: S608  our own names
