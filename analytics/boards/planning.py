@@ -53,6 +53,8 @@ class Plan:
     # The server that it was made on, and whether boards in Redis were written on another one.
     server: str | None
     is_other_server: bool
+    # The run id of the Redis in which boards were last written, as far as known.
+    redis_run: str | None
     # Whether Redis answered. Without it numbers are saved all the same, and the intents stay.
     has_redis: bool
     pages: Stale
@@ -91,7 +93,8 @@ def make(tx: Tx, position: Projection, *, server: str | None, now: datetime, lim
         pages.rows.extend(row.id for row in sharing)
     more = has_more_hours or reweighing.has_more or has_more_to_reshare or pages.more or users.more
     changed = reweighing if reweighing.is_change_of(position) else None
-    plan = Plan(now, server, is_other_server, has_redis, pages, users, changed, more, bool(waiting))
+    written = (server, is_other_server, position.redis_run)
+    plan = Plan(now, *written, has_redis, pages, users, changed, more, bool(waiting))
     # While much is stale, each statement would read all of that.
     add = not (has_more_hours or pages.more)
     of_pages = partial(page_numbers.compute, tx, now=now, weights=current, shared=shared, add=add)

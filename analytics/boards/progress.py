@@ -36,6 +36,8 @@ class Projection(DeletedWithTenant, Base):
     step: Mapped[int] = mapped_column(BigInteger, server_default="0")
     # On which its boards were last written in Redis: see `analytics.boards.timeline`.
     server: Mapped[str | None]
+    # The run id of the Redis in which they were.
+    redis_run: Mapped[str | None]
 
 
 def get_or_create(tx: Tx, *, now: datetime) -> tuple[Projection, bool]:
@@ -66,6 +68,12 @@ def set_server(tx: Tx, server: str | None) -> None:
     """The boards in Redis are those of this server."""
     statement = text("UPDATE projections SET server = :server WHERE tenant_id = :tenant")
     tx.run(statement, {"tenant": tx.tenant, "server": server})
+
+
+def set_redis(tx: Tx, run: str) -> None:
+    """The boards were last written in this Redis."""
+    statement = text("UPDATE projections SET redis_run = :run WHERE tenant_id = :tenant")
+    tx.run(statement, {"tenant": tx.tenant, "run": run})
 
 
 def slide(tx: Tx, projection: Projection, *, now: datetime) -> bool:

@@ -141,19 +141,22 @@ def bring_up_to_date(
 
 def stale_tenants(*, now: datetime) -> list[str]:
     """The tenants whose boards are behind: found by the sweep, whatever wake-up was lost."""
-    behind = [row.id for row in across.read(_BEHIND, {"hour": hour_of(now), "now": now})]
+    run: str | None = None
+    with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
+        run = redis_store.run_id(client)
+    behind = [row.id for row in across.read(_BEHIND, {"hour": hour_of(now), "now": now, "run": run})]
     elsewhere = timeline.owners_elsewhere()
     everyone = [*across.live_tenants(), ALL_TENANTS]
+    if run is None:
+        return behind
     try:
-        with redis.boards().client() as client:
-            this_run = redis_store.run_id(client).encode()
-            with client.pipeline(transaction=False) as pipe:
-                for tenant_id in everyone:
-                    pipe.get(redis_store.ready_key(tenant_id))
-                ready_runs = pipe.execute()
+        with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
+            for tenant_id in everyone:
+                pipe.get(redis_store.ready_key(tenant_id))
+            ready_runs = pipe.execute()
     except RedisUnavailable:
         return behind
-    not_ready = [tenant_id for tenant_id, run in zip(everyone, ready_runs, strict=True) if run != this_run]
+    not_ready = [tenant_id for tenant_id, ready in zip(everyone, ready_runs, strict=True) if ready != run.encode()]
     return list(dict.fromkeys([*elsewhere, *behind, *not_ready]))
 
 
@@ -280,7 +283,13 @@ class _RedisWriter:
             raise RedisUnavailable
         missing = [board for writing in self._writing for board in writing.result()]
         summaries = {name for chunk in self._plan.chunks for name in chunk.writes.summaries}
-        with redis.boards().client() as client, redis_store.completing(client, self._tx.tenant) as state:
+        last_run = self._plan.redis_run
+        with (
+            redis.boards().client() as client,
+            redis_store.completing(client, self._tx.tenant, last_run=last_run) as state,
+        ):
+            if state is not RedisState.READY or last_run is None:
+                progress.set_redis(self._tx, redis_store.run_id(client))
             if self._plan.is_other_server or state is RedisState.RESTARTED:
                 missing = rebuilding.all_boards(self._tx)
             elif state is RedisState.INCOMPLETE:
@@ -322,7 +331,7 @@ _BEHIND = text(f"""
     WHERE t.deleted_at IS NULL AND (
         EXISTS (SELECT FROM outbox o WHERE o.tenant_id = t.id AND {of_one("o.tenant_id")})
         OR EXISTS (SELECT FROM projecting i WHERE i.tenant_id = t.id AND {of_one("i.tenant_id")})
-        OR p.slid_to < :hour OR p.reweighed_to IS NOT NULL
+        OR p.slid_to < :hour OR p.reweighed_to IS NOT NULL OR p.redis_run <> CAST(:run AS text)
         OR EXISTS (SELECT FROM score_weights w WHERE w.tenant_id = t.id AND w.effective_from <= :now
                                                  AND w.version > COALESCE(p.weights_version, 0)
                                                  AND {of_one("w.tenant_id")})

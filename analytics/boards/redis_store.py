@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import structlog
 
 from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import Board, Version
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 MAX_MEMBERS_PER_COMMAND = 2_000
 # Where changed boards are published.
 CHANNEL = "lb-changed"
+
+log = structlog.get_logger()
 
 
 # Each script touches one board and its marker atomically: nobody sees half of it, and Redis cannot be emptied between.
@@ -284,8 +287,11 @@ def is_complete(ready: Any) -> bool:
 
 
 @contextmanager
-def completing(redis: "Redis", tenant_id: str) -> Iterator[RedisState]:
+def completing(redis: "Redis", tenant_id: str, *, last_run: str | None = None) -> Iterator[RedisState]:
     """The state, while the caller rebuilds what is missing; ready afterwards.
+
+    `last_run`: of the server in which the boards were last written. If that is another one, boards here are as old as
+    those of a server that was restarted.
 
     Unless Redis was emptied, or somebody found a board missing (`mark_incomplete`), meanwhile: both change the key. In
     the second case the boards are incomplete, also if the server was restarted before: whatever has a marker now was
@@ -293,6 +299,13 @@ def completing(redis: "Redis", tenant_id: str) -> Iterator[RedisState]:
     """
     run = run_id(redis)
     before = _state(redis.get(ready_key(tenant_id)), run)
+    if last_run not in {None, run} and before is not RedisState.RESTARTED:
+        before = RedisState.RESTARTED
+        log.error(
+            "boards were written in another Redis: every process must have the same REDIS_URL",
+            action="boards.elsewhere",
+            tenantId=tenant_id,
+        )
     if before is RedisState.READY:
         yield before
         return

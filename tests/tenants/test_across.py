@@ -93,7 +93,7 @@ def test_a_node_that_hangs_is_left_alone_and_the_tenants_of_the_others_are_read(
 def test_of_one_tenant_a_statement_asks_one_node(tenant: str, statement: TextClause) -> None:
     """Otherwise it would fail for every tenant while a node is lost."""
     names = re.findall(r"(?<!:):([a-z]+)", statement.text)
-    values = {name: "x" if name == "server" else utcnow() for name in names} | {"tenant": tenant}
+    values = {name: "x" if name in {"server", "run"} else utcnow() for name in names} | {"tenant": tenant}
     with owner_tx() as tx:
         plan = [row[0].strip() for row in tx.run(text(f"EXPLAIN {statement.text}"), values)]
     assert "Task Count: 1" in plan

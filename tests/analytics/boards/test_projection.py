@@ -1,5 +1,6 @@
 """P3 and P4: what the projection writes to Redis, and when."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,8 @@ from analytics.boards import checking, planning, projection, redis_store
 from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import Board
 from analytics.ingest.writes import EventKind, Item
-from analytics.windows import HOUR
+from analytics.metrics import VIEWS
+from analytics.windows import HOUR, Window
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tenants.redis import RedisUnavailable
@@ -92,3 +94,23 @@ def test_a_like_of_the_next_hour_that_is_taken_back_before_windows_slide_was_in_
         assert projection.project_step(tenant, now=projected_at).pages == 1
     report = checking.check(tenant, now=soon)
     assert (report.differences, report.due) == ([], 0)
+
+
+def test_boards_that_were_written_in_another_redis_meanwhile_are_rebuilt_here(
+    tenant: str, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """As with a node whose REDIS_URL is another one: its worker deletes rows of the outbox that this one never got."""
+    page = put_page(tenant, "a")
+    write_events(tenant, Item(EventKind.VIEW, "a", utcnow()))
+    projection.project_all(tenant, now=utcnow)
+    board = Board(tenant, "tenant", Window.WEEK, VIEWS)
+    with tenant_tx(tenant) as tx:
+        tx.execute(text("UPDATE projections SET redis_run = 'another' WHERE tenant_id = :t"), {"t": tenant})
+    with tenants_redis.boards().client() as client:
+        client.zadd(board.key, {str(page): 77})
+        assert tenant in projection.stale_tenants(now=utcnow())
+        projection.project_all(tenant, now=utcnow)
+        assert client.zscore(board.key, str(page)) == 1
+    assert tenant not in projection.stale_tenants(now=utcnow())
+    (said,) = [line for line in logged() if line["action"] == "boards.elsewhere"]
+    assert (said["tenantId"], "REDIS_URL" in said["message"]) == (tenant, True)
