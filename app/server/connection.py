@@ -196,6 +196,8 @@ class Connection(asyncio.Protocol):
         coding = environ.get("HTTP_TRANSFER_ENCODING")
         if version not in VERSIONS or (coding is not None and coding.lower() != "chunked"):
             raise _NotAccepted
+        if "," in environ.get("HTTP_HOST", ""):  # two of them: a proxy may have decided by the other one
+            raise _NotAccepted
         self._body = Body(self, length=None if coding is not None else int(environ.get("CONTENT_LENGTH") or 0))
         if version == "HTTP/1.1" and environ.get("HTTP_EXPECT", "").lower() == "100-continue":
             self._body.is_awaited = coding is not None or bool(self._body.length)

@@ -189,6 +189,7 @@ def test_a_client_that_reads_nothing_is_handled_no_further_and_cut_off(monkeypat
         (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/3.7\r\n\r\n", 400),
         (b"GET nothing HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
