@@ -71,13 +71,15 @@ def distribute_all(engine: Engine) -> None:
 
 
 def missing(connection: Connection) -> list[str]:
-    """What `distribute` would do. Changes nothing."""
+    """What `distribute` would do, and what the operator has to. Changes nothing."""
     require_cluster(connection)
     return [
         *(f"role {role} may not log in on every node" for role in _roles_without_login(connection)),
         *(f"{SERVICE_ROLE} may not draw from {sequence}" for sequence in _sequences_without_grant(connection)),
         *(f"function {function} has generic plans" for function in _generic_functions(connection)),
         *([] if _forwards_settings(connection) else ["citus.propagate_set_commands is not 'local'"]),
+        *(f"worker {node} forwards settings: citus.propagate_set_commands" for node in _forwarding(connection)),
+        *(f"node {node} is not active" for node in connection.scalars(_INACTIVE)),
         *(f"table {table} is not distributed" for table in _undistributed(connection)),
         *(f"the coordinator has old rows of {table}" for table in _with_old_rows(connection)),
     ]
@@ -139,6 +141,8 @@ def _undistributed(connection: Connection) -> Sequence[str]:
     ordered: list[str] = []
     while references:
         ready = sorted(name for name, referred in references.items() if not referred - {*ordered})
+        if not ready:
+            raise CannotDistribute(f"These tables refer to each other in a circle: {', '.join(sorted(references))}")
         ordered += ready
         for name in ready:
             del references[name]
@@ -170,6 +174,11 @@ def _forwards_settings(connection: Connection) -> bool:
     return bool(connection.scalar(_FORWARDS))
 
 
+def _forwarding(connection: Connection) -> Sequence[str]:
+    """The workers that would forward what they receive, a whole message at a time."""
+    return connection.scalars(_FORWARDING).all()
+
+
 _IS_DISTRIBUTED = text(
     "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = to_regclass('public.tenants'))"
 )
@@ -182,6 +191,11 @@ _WITHOUT_GRANT = text("""
     SELECT s.seqrelid::regclass::text FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid
     WHERE c.relnamespace = 'public'::regnamespace AND NOT has_sequence_privilege(:role, s.seqrelid, 'USAGE') ORDER BY 1
 """)
+_FORWARDING = text("""
+    SELECT nodename || ':' || nodeport FROM run_command_on_workers('SHOW citus.propagate_set_commands')
+    WHERE success AND result = 'local' ORDER BY 1
+""")
+_INACTIVE = text("SELECT nodename || ':' || nodeport FROM pg_dist_node WHERE NOT isactive ORDER BY 1")
 _NODES_WITH_SHARDS = text("SELECT EXISTS (SELECT FROM pg_dist_node WHERE isactive AND shouldhaveshards)")
 _TABLES = text("""
     SELECT c.relname AS name, ARRAY(

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
 
 from migrations import distribution
 from migrations.run import migrate
@@ -37,7 +39,11 @@ def test_a_database_in_use_is_distributed_and_what_a_migration_adds_follows(engi
         before = distribution.missing(connection)
     assert "table tenants is not distributed" in before
     assert "citus.propagate_set_commands is not 'local'" in before
-    assert [*distribution.distribute(engine)]
+    with engine.connect() as former:
+        former.execute(text("SELECT 1"))
+        assert [*distribution.distribute(engine)]
+        with pytest.raises(OperationalError):  # it would not see its tenant
+            former.execute(text("SELECT 1"))
     assert [*distribution.distribute(engine)] == [], "safe to run twice"
     engine.dispose()  # settings of the database apply to new connections
     with engine.begin() as connection:
@@ -56,3 +62,19 @@ def test_a_database_in_use_is_distributed_and_what_a_migration_adds_follows(engi
     migrate(engine)
     with engine.connect() as connection:
         assert "added" in connection.scalars(DISTRIBUTED).all()
+
+
+def test_a_worker_that_forwards_settings_is_named(engine: Engine) -> None:
+    assert [*distribution.distribute(engine)]
+    with engine.connect() as connection:
+        host, port = connection.execute(text("SELECT nodename, nodeport FROM pg_dist_node WHERE groupid > 0")).first()  # type: ignore[misc]
+    address = make_url(engine.url).set(host=host, port=port)
+    worker = make_engine(address.render_as_string(hide_password=False), pool_size=1)
+    with worker.begin() as connection:
+        connection.execute(text("SET LOCAL citus.enable_ddl_propagation = off"))
+        connection.execute(text(f"ALTER DATABASE {address.database} SET citus.propagate_set_commands = 'local'"))
+    worker.dispose()
+    engine.dispose()
+    with engine.connect() as connection:
+        expected = f"worker {host}:{port} forwards settings: citus.propagate_set_commands"
+        assert distribution.missing(connection) == [expected]
