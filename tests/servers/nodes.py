@@ -91,10 +91,10 @@ class Process:
 class Client:
     """An application of the demo tenant, at the address of a node or of the proxy."""
 
-    def __init__(self, url: str, ready: dict[str, Any]) -> None:
+    def __init__(self, url: str, ready: dict[str, Any], *, token: str | None = None) -> None:
         self.url = url
         self.auth = (ready["client_id"], ready["client_secret"])
-        self.token = self.new_token()
+        self.token = token or self.new_token()
 
     def new_token(self) -> str:
         answer = requests.post(

@@ -9,6 +9,8 @@ from tests.secrets_seen import LOG_FOLDER
 from tests.servers.programs import Server, find
 from tests.service import ROOT
 
+FAILURES = "max_fails=1 fail_timeout=10s;"
+
 
 class Proxy(Server):
     """The documented file, with the ports and folders of this test. Its logs are searched for secrets too."""
@@ -17,6 +19,8 @@ class Proxy(Server):
     as_root = True  # to write its logs
     # The ports of each node: its API's, its sockets'.
     nodes: Sequence[tuple[int, int]] = ()
+    # How long a node may take to answer.
+    read_timeout_s = 30
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -39,9 +43,16 @@ class Proxy(Server):
     def _documented(self) -> str:
         sample: str
         (sample,) = re.findall(r"```nginx\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
+        sample, others = re.subn(r"\n +server 10\.0\.0\.12:.*", "", sample)
+        assert others == 2
         for said, meant in {
-            "server 127.0.0.1:8000;": " ".join(f"server 127.0.0.1:{web};" for web, _ in self.nodes),
-            "server 127.0.0.1:8001;": " ".join(f"server 127.0.0.1:{live};" for _, live in self.nodes),
+            f"server 10.0.0.11:8000 {FAILURES}": " ".join(
+                f"server 127.0.0.1:{web} {FAILURES}" for web, _ in self.nodes
+            ),
+            f"server 10.0.0.11:8001 {FAILURES}": " ".join(
+                f"server 127.0.0.1:{live} {FAILURES}" for _, live in self.nodes
+            ),
+            "proxy_read_timeout 30s;": f"proxy_read_timeout {self.read_timeout_s}s;",
             "listen 80;": f"listen 127.0.0.1:{self.port};",
             "plaudit.example": "127.0.0.1",
             "/var/log/nginx/": f"{LOG_FOLDER}/nginx-",

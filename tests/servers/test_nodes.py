@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -140,6 +141,36 @@ def unready(node: Node) -> dict[str, dict[str, str]] | None:
     answer = node.get("/health/ready")
     found: dict[str, dict[str, str]] = answer.json()
     return found if answer.status_code == 503 else None
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """It and its children hang: the kernel still accepts connections for them."""
+    everything = [process, *process.children(recursive=True)]
+    for each in everything:
+        each.suspend()
+    try:
+        yield
+    finally:
+        for each in everything:
+            each.resume()
+
+
+def test_a_node_that_hangs_costs_one_timeout_and_nothing_is_sent_to_it_then(site: Site, folder: Path) -> None:
+    proxy = Proxy(folder / "impatient")
+    proxy.nodes, proxy.read_timeout_s = [(node.port, node.live_port) for node in site.nodes], 3
+    with proxy, stopped(site.nodes[0].processes()["web"]):
+        client = Client(proxy.url, site.nodes[0].ready, token=site.client.token)
+        # One of them reaches the node that hangs, and is answered by the other.
+        reads = [client("GET", "/api/v1/spaces", timeout_s=60) for _ in range(2)]
+        assert [read.status_code for read in reads] == [200, 200]
+        assert max(read.elapsed.total_seconds() for read in reads) >= proxy.read_timeout_s
+        for _ in range(4):
+            for method, path in (("GET", "/api/v1/spaces"), ("POST", "/api/v1/pages/p1/views")):
+                answer = client(method, path)
+                assert answer.ok
+                assert answer.elapsed.total_seconds() < proxy.read_timeout_s
+    eventually(partial(is_ready, site.nodes[0]))
 
 
 def is_open(socket: Socket) -> bool:
