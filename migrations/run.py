@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.engine import make_url
 
-from migrations import distribution
+from migrations import distribution, roles
 from migrations.distribution import ADVISORY_LOCK
 from migrations.head import head_revision
 from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
@@ -39,6 +39,7 @@ def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "
                 raise Conflict(
                     f"The database is at schema {before}, newer than this release's {head_revision()}: upgrade Plaudit"
                 )
+            roles.require_creatable(connection)
             if before is None or before < wanted:
                 _upgrade(connection, wanted if before is None else "+1")
             revisions += [before, current_revision(connection)]
@@ -50,11 +51,14 @@ def migrate(engine: Engine, *, service_url: str | None = None, revision: str = "
 
 
 def _finish(connection: Connection, service_url: str | None) -> None:
+    login = make_url(service_url).username if service_url else None
+    if login is None or login == roles.current_user(connection):
+        roles.require_usable(connection)
+    else:
+        roles.grant_to_login(connection, login)
     connection.execute(text(f"GRANT SELECT ON alembic_version TO {SERVICE_ROLE}, {PLATFORM_ROLE}"))
     if connection.scalar(text("SELECT to_regproc('make_month_of_actions') IS NOT NULL")):
         connection.execute(_CREATE_NEXT_MONTHS)  # an old backup has no partition for today
-    if service_url:
-        _grant_roles(connection, make_url(service_url).username)
 
 
 def _upgrade(connection: Connection, revision: str) -> None:
@@ -90,11 +94,3 @@ def load_models() -> None:
     for package in ("tenants", "analytics"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, prefix=f"{package}."):
             importlib.import_module(module.name)
-
-
-def _grant_roles(connection: Connection, login: str | None) -> None:
-    """Grant the service's login the two roles it uses (never the owner's)."""
-    if login is None or login == connection.scalar(text("SELECT current_user")):
-        return
-    quoted = connection.dialect.identifier_preparer.quote(login)
-    connection.execute(text(f"GRANT {SERVICE_ROLE}, {PLATFORM_ROLE} TO {quoted}"))

@@ -32,7 +32,13 @@ OF_POSTGRES: tuple[Check, ...] = (
     tables.open_transactions,
     tables.transaction_age,
 )
-OF_SCHEMA: tuple[Check, ...] = (schema.visible_rows, schema.indexes, schema.partitions, postgres.timeline)
+OF_SCHEMA: tuple[Check, ...] = (
+    schema.visible_rows,
+    schema.usable_roles,
+    schema.indexes,
+    schema.partitions,
+    postgres.timeline,
+)
 OF_REDIS: tuple[Check, ...] = (redis.cluster, redis.supported_version, redis.eviction, redis.latency)
 OF_PROCESSES: tuple[Check, ...] = (
     processes.living_workers,

@@ -1,16 +1,17 @@
-"""The schema: its version, its indexes, the partitions ahead, and whether this login sees every row."""
+"""The schema: its version, its indexes, the partitions ahead, and whether logins see every row and have their roles."""
 
 from collections.abc import Iterable, Iterator
 
 from sqlalchemy import Connection, Dialect, Index, Table, UniqueConstraint, inspect, text
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateIndex
 
 from analytics.maintenance import MONTHS_AHEAD, month_ahead, partition_of
 from app.doctor.findings import Finding, ok, problem, some, warn
 from app.doctor.installation import Installation
 from app.run.backups import sees_every_row
-from migrations import distribution
+from migrations import distribution, roles
 from migrations.head import head_revision
 from migrations.run import current_revision, load_models
 from tenants.db import Base
@@ -48,6 +49,20 @@ def visible_rows(installation: Installation) -> Iterable[Finding]:
                 "The login of DATABASE_URL does not see every row",
                 why="row-level security hides tenants from it: backups, maintenance and this command miss them",
                 advice="use the login that owns the tables",
+            )
+
+
+def usable_roles(installation: Installation) -> Iterable[Finding]:
+    """Of the login that transactions of requests and jobs use."""
+    url = installation.settings.service_database_url
+    with installation.reading() as connection:
+        login = (make_url(url).username if url else None) or roles.current_user(connection)
+        if missing := roles.not_granted(connection, login):
+            yield problem(
+                ABOUT,
+                f"The login of {'PLAUDIT_SERVICE_' if url else ''}DATABASE_URL may not use {' and '.join(missing)}",
+                why="every transaction switches to one of these roles, and fails",
+                advice=f"as a superuser: {roles.grant_to(connection, login)}",
             )
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.engine import URL
 
 from app.run import environment
 from app.run.server_files import wheel_binaries
+from migrations import roles
 from tenants.engines import disconnect_others, is_pooled
 from tenants.errors import Conflict, Invalid, Unavailable
 from tenants.rls import create_roles
@@ -96,6 +97,7 @@ def read(file: Path, engine: Engine, *, trust: bool = False) -> None:
             "would run as the owner of the database: give --trust only if you know where it comes from"
         )
     with engine.begin() as connection:
+        roles.require_creatable(connection)
         for statement in create_roles():
             connection.execute(text(statement))
     with tempfile.TemporaryDirectory() as folder:

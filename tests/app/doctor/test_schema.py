@@ -1,6 +1,9 @@
 """A schema that is behind, an index that is gone, a month without a partition."""
 
+from dataclasses import replace
+
 import pytest
+from sqlalchemy.engine import make_url
 
 from analytics.maintenance import month_ahead, partition_of
 from app.doctor import schema
@@ -13,7 +16,7 @@ from tests.app.doctor.conftest import bad, execute
 
 
 def test_a_fresh_schema_is_fine(scratch: Installation) -> None:
-    for check in (schema.migrations, schema.visible_rows, schema.indexes, schema.partitions):
+    for check in (schema.migrations, schema.visible_rows, schema.usable_roles, schema.indexes, schema.partitions):
         assert bad(check(scratch)) == [], check.__name__
 
 
@@ -79,3 +82,12 @@ def test_a_login_that_does_not_own_the_tables_is_told(scratch: Installation, ser
         pytest.skip("there is one login only")
     db.configure(service_url=None, owner_url=scratch.settings.service_database_url)
     assert [level for level, _ in bad(schema.visible_rows(scratch))] == [Level.PROBLEM]
+
+
+def test_a_login_without_the_roles_is_told_how_to_get_them(scratch: Installation, servers: Addresses) -> None:
+    url = make_url(servers.database_url).set(username="nobody_here").render_as_string(hide_password=False)
+    settings = replace(scratch.settings, service_database_url=url)
+    (finding,) = schema.usable_roles(replace(scratch, settings=settings))
+    assert finding.level is Level.PROBLEM
+    assert "PLAUDIT_SERVICE_DATABASE_URL may not use plaudit_service and plaudit_platform" in finding.what
+    assert finding.advice == "as a superuser: GRANT plaudit_service, plaudit_platform TO nobody_here"
