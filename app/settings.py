@@ -115,6 +115,11 @@ class Settings:
         )
 
 
+def socket_address(host: str, port: int) -> str:
+    """Where a process listens, for people: an IPv6 address is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _require_text(env: Mapping[str, str]) -> None:
     """Bytes that are no UTF-8 are surrogates here, which nothing can print or send."""
     for name, value in env.items():

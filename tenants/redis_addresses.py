@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 DEFAULT_PORT = 6379
 
@@ -30,12 +31,23 @@ class ClusterAddress:
     def url_of(self, host: str, port: int) -> str:
         """The address of one node."""
         login = f"{self.login}@" if self.login else ""
-        name = f"[{host}]" if ":" in host else host
-        return f"{self.scheme}://{login}{name}:{port}/0{'?' if self.options else ''}{self.options}"
+        return f"{self.scheme}://{login}{_joined(host, port)}/0{'?' if self.options else ''}{self.options}"
+
+
+def shown(url: str) -> str:
+    """The address for people: servers and ports, without the login."""
+    if is_cluster(url):
+        return ",".join(_joined(host, port) for host, port in ClusterAddress.parse(url).nodes)
+    parts = urlsplit(url)
+    return parts.path if parts.scheme == "unix" else _joined(parts.hostname or "", parts.port or DEFAULT_PORT)
 
 
 def is_cluster(url: str) -> bool:
     return url.startswith(("redis+cluster://", "rediss+cluster://"))
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _node(text: str) -> tuple[str, int]:

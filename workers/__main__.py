@@ -2,9 +2,12 @@
 
 import sys
 
+import structlog
+
 from app.settings import Settings
 from tenants import logs
 from tenants.quick_exit import run_and_exit
+from tenants.redis_addresses import shown
 from workers import metrics_server, run
 
 PROCESSES = {"worker": run.work, "cron": run.tick}
@@ -16,6 +19,8 @@ def main() -> None:
     logs.configure(service=name, log_format=settings.log_format)
     run.connect(settings)
     metrics_server.start(settings)
+    queue = shown(run.queue_url(settings))
+    structlog.get_logger().info("started", action=f"{name}.started", data={"queue": queue})
     PROCESSES[name](settings)
 
 

@@ -54,7 +54,7 @@ class Worker(SimpleWorker):
 def work(settings: Settings) -> None:
     """Run jobs until a stop signal. Without Redis it waits until Redis is back."""
     _stop_on_signals()
-    connection = tenants_redis.make_client(_queue_url(settings), timeout_s=WORKER_TIMEOUT_S)
+    connection = tenants_redis.make_client(queue_url(settings), timeout_s=WORKER_TIMEOUT_S)
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
     _quieten_rq()
     while not Worker.is_stopping:
@@ -85,13 +85,13 @@ def connect(settings: Settings) -> None:
     )
     error_reports.configure(settings.sentry_dsn)
     tenants_redis.configure(
-        boards_url=settings.redis_url or _queue_url(settings),
-        queue_url=_queue_url(settings),
+        boards_url=settings.redis_url or queue_url(settings),
+        queue_url=queue_url(settings),
         boards_timeout_s=BOARDS_TIMEOUT_S,
     )
 
 
-def _queue_url(settings: Settings) -> str:
+def queue_url(settings: Settings) -> str:
     return settings.queue_redis_url or settings.redis_url or "redis://127.0.0.1:6379/0"
 
 

@@ -8,8 +8,10 @@ import time
 from http import HTTPStatus
 from typing import Any
 
+import structlog
+
 from app.run.launcher import die_with_parent
-from app.settings import Settings
+from app.settings import Settings, socket_address
 from tenants import logs
 from tenants.quick_exit import run_and_exit
 
@@ -25,6 +27,9 @@ def post_worker_init(worker: Any) -> None:
     util.write_error = write_problem  # instead of a page of HTML
     hub = live_services_of(worker.wsgi).hub
     hub.start()
+    settings = Settings.from_env()
+    where = socket_address(settings.host, settings.live_port)
+    structlog.get_logger().info("serves the sockets", action="live.started", data={"address": where})
 
     def watch() -> None:
         while worker.alive:

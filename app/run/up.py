@@ -13,7 +13,7 @@ from app.run import data_folder, environment, forked, supervisor
 from app.run.data_folder import Addresses
 from app.run.local_servers import LocalServers
 from app.run.supervisor import Supervisor
-from app.settings import Settings
+from app.settings import Settings, socket_address
 
 HEALTH_HOST = "127.0.0.1"
 DEMO_WITHIN_S = 300.0
@@ -134,6 +134,8 @@ def _start_service(
         if not processes.is_stopping:
             live_url = environment.live_url(settings, live_port)
             ready = {"ready": True, "url": settings.public_url, "live_url": live_url, **demo_credentials}
+            ready["listens_on"] = socket_address(settings.host, settings.port)
+            ready["live_listens_on"] = socket_address(settings.host, live_port)
             _print_ready(ready, processes.out, as_json=as_json)
         processes.run()
 
@@ -178,6 +180,8 @@ def _print_ready(ready: dict[str, object], out: supervisor.Printer, *, as_json: 
         click.echo(json.dumps(ready))
         return
     out.plain(f"ready {ready['url']} (sockets {ready['live_url']}) · Ctrl-C stops everything")
+    if ready["url"] != f"http://{ready['listens_on']}":  # a proxy's address, or every address of the machine
+        out.plain(f"  listens on {ready['listens_on']}, sockets {ready['live_listens_on']}")
     for name in ("tenant", "client_id", "client_secret", "admin_username", "admin_password"):
         if name in ready:
             out.plain(f"  {name:<15} {ready[name]}")

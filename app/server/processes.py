@@ -13,6 +13,7 @@ import structlog
 import uvloop
 
 from app.server.connection import MAX_STALLED_S, Connection
+from app.settings import socket_address
 from tenants.quick_exit import run_and_exit
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def serve(load: Callable[[], "Front"], *, host: str, port: int, processes: int) 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may ignore it
     signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPS, signal.SIGCHLD})
     started_at = {_fork(load, host, port): time.monotonic() for _ in range(processes)}
+    where = socket_address(host, port)
+    log.info("serves the API", action="web.started", data={"address": where, "processes": processes})
     failures = 0
     try:
         while signal.sigwait({*STOPS, signal.SIGCHLD}) == signal.SIGCHLD:

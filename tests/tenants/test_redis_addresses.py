@@ -1,6 +1,6 @@
 import pytest
 
-from tenants.redis_addresses import ClusterAddress, is_cluster
+from tenants.redis_addresses import ClusterAddress, is_cluster, shown
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,16 @@ def test_what_names_no_nodes_is_refused(url: str) -> None:
 
 def test_an_address_of_a_server_is_no_cluster_s() -> None:
     assert not is_cluster("redis://a:1/0")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://user:secret@a:1/0", "a:1"),
+        ("rediss://:secret@[::1]", "[::1]:6379"),
+        ("unix://:secret@/run/redis.sock?db=1", "/run/redis.sock"),
+        ("redis+cluster://user:secret@a:1,[::1]", "a:1,[::1]:6379"),
+    ],
+)
+def test_an_address_is_shown_without_its_login(url: str, said: str) -> None:
+    assert shown(url) == said

@@ -19,10 +19,12 @@ from app.run.ports import reserve_port
 from app.settings import Settings
 from tenants import queue as tenants_queue
 from tenants import redis as tenants_redis
+from tenants.redis_addresses import shown
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
 from tests.service import ROOT, eventually
 from tests.workers.conftest import delete, is_there
+from workers import run
 
 
 @pytest.fixture
@@ -70,6 +72,9 @@ def test_cron_enqueues_and_a_worker_runs_and_both_serve_the_machines_metrics(
     delete(tenant)
     eventually(lambda: not is_there(tenant), within_s=90)
     assert "plaudit_queue_depth" in scrape()
+    queue = shown(run.queue_url(Settings.from_env(workers_env)))
+    for name in ("worker", "cron"):
+        assert f'"{name}.started","message":"started","data":{{"queue":"{queue}"}}' in LOG.read_text()
     processes[0].kill()
     processes[0].wait()
     assert "plaudit_queue_depth" in eventually(scrape), "the other process listens now"

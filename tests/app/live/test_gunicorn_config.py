@@ -24,6 +24,7 @@ def test_a_process_that_goes_says_so(settings: Settings, addresses: Addresses, w
         going.process.wait(10)
         assert time.monotonic() - began < 5
         assert "Traceback" not in going.log_text()
+        assert f"127.0.0.1:{going.port}" in going.log_text()
 
 
 @pytest.mark.parametrize(

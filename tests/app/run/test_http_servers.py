@@ -44,4 +44,6 @@ def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(
     assert not any(child.is_running() for child in children)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {line["service"] for line in lines} == {"web"}
+    (started,) = [line["data"] for line in lines if line["action"] == "web.started"]
+    assert started == {"address": f"127.0.0.1:{port}", "processes": 1}
     assert [line["message"] for line in lines if line.get("action") == "request"] == ["GET '/nothing-here' 404"]

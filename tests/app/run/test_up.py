@@ -10,7 +10,7 @@ import pytest
 
 from app.run import up
 from app.run.ports import reserve_port
-from app.run.supervisor import UpError
+from app.run.supervisor import Printer, UpError
 from app.settings import SettingsError
 from tests.service import ROOT
 
@@ -52,3 +52,21 @@ def test_the_servers_start_before_any_large_library_is_loaded() -> None:
     code = "import sys, app.cli, app.run.up; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"alembic", "flask", "psycopg", "redis", "sqlalchemy"} & {*done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    ("url", "listens_on", "lines"),
+    [
+        ("https://plaudit.example", "127.0.0.1:7801", ["  listens on 127.0.0.1:7801, sockets 127.0.0.1:7802"]),
+        ("http://127.0.0.1:7801", "127.0.0.1:7801", []),
+    ],
+)
+def test_behind_a_proxy_it_says_where_it_listens(url: str, listens_on: str, lines: list[str], tmp_path: Path) -> None:
+    ready = {"ready": True, "url": url, "live_url": url, "listens_on": listens_on, "live_listens_on": "127.0.0.1:7802"}
+    with (tmp_path / "said").open("w") as stream:
+        out = Printer(stream, colours=False)
+        up._print_ready(ready, out, as_json=False)
+        out.close()
+    first, *others = (tmp_path / "said").read_text().splitlines()
+    assert first.startswith(f"ready {url}")
+    assert others == lines
