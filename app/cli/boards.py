@@ -13,6 +13,8 @@ from app.cli.common import connect_redis, json_option, migrated_database, show
 
 MAX_SHOWN_DIFFERENCES = 50
 CHECK_AGAIN_AFTER_S = 2.0
+# Ledgers, quests and visitors are what numbers are computed from.
+BEYOND_REBUILD = "What another check still lists is wrong in PostgreSQL itself."
 
 
 def register(cli: click.Group) -> None:
@@ -72,6 +74,9 @@ def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
         text=f"{plural(len(tenant_ids), 'tenant')}, {plural(pages, 'page')},"
         f" {plural(boards, 'board')}: {result}{still_due}.",
     )
+    if differences and not as_json:
+        command = f"plaudit rebuild {tenant_id}" if tenant_id else "plaudit rebuild"
+        click.echo(f"{command} computes the numbers and fills the boards again. {BEYOND_REBUILD}")
     sys.exit(1 if differences else 0)
 
 
@@ -104,16 +109,23 @@ def rebuild(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
 
 @contextmanager
 def tenants_of(data_dir: Path, tenant_id: str | None) -> Iterator[list[str]]:
-    """The ids of this tenant, or of all; connects to the database and Redis."""
+    """The ids of this tenant, or of all; connects to the database and Redis, without which nothing can be done here."""
     from tenants import registry
     from tenants.db import owner_tx
+    from tenants.redis import RedisUnavailable
+    from tenants.redis_addresses import shown
 
     with migrated_database(data_dir) as settings:
-        connect_redis(settings, boards_timeout_s=5.0)
+        boards_url = connect_redis(settings, boards_timeout_s=5.0)
         with owner_tx() as tx:
             wanted = [registry.get(tx, tenant_id)] if tenant_id is not None else registry.live(tx)
             names = [tenant.id for tenant in wanted]
-        yield names
+        try:
+            yield names
+        except RedisUnavailable as error:
+            raise RedisUnavailable(
+                f"The boards' Redis cannot be reached ({shown(boards_url)}): start it, or check REDIS_URL"
+            ) from error
 
 
 def plural(number: int, what: str) -> str:

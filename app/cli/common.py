@@ -87,8 +87,8 @@ def inside_tenant(data_dir: Path, tenant_id: str) -> Iterator[Callable[[], conte
         yield lambda: tenant_tx(tenant_id)
 
 
-def connect_redis(settings: "Settings", *, boards_timeout_s: float = 0.5) -> None:
-    """Point this process at Redis, where changes are published."""
+def connect_redis(settings: "Settings", *, boards_timeout_s: float = 0.5) -> str:
+    """Point this process at Redis, where changes are published. Returns the address of the boards' server."""
     from tenants import redis as tenants_redis
 
     redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"
@@ -97,6 +97,7 @@ def connect_redis(settings: "Settings", *, boards_timeout_s: float = 0.5) -> Non
         queue_url=settings.queue_redis_url or redis_url,
         boards_timeout_s=boards_timeout_s,
     )
+    return redis_url
 
 
 def audit(action: str, tenant_id: str, **data: Any) -> None:

@@ -1,11 +1,18 @@
 """`plaudit check` and `plaudit rebuild`: what they say. (What they find: tests/analytics/boards/test_checking.py.)"""
 
 import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from analytics.boards import projection
+from app.run.data_folder import Addresses
+from app.run.ports import reserve_port
 from tenants import redis as tenants_redis
 from tenants.db import utcnow
-from tests.app.cli.conftest import Run
+from tests.app.cli.conftest import Run, commands_on
 from tests.people import Caller
 
 
@@ -26,7 +33,9 @@ def test_check_lists_the_differences_and_rebuild_removes_them(
     wrong = on_ours("check", tenant)
     assert wrong.returncode == 1
     assert key in wrong.stdout
-    assert wrong.stdout.endswith(": 1 difference.\n")
+    *_, result, advice = wrong.stdout.splitlines()
+    assert result.endswith(": 1 difference.")
+    assert advice.startswith(f"plaudit rebuild {tenant} computes the numbers and fills the boards again.")
     found = json.loads(on_ours("check", tenant, "--json").stdout)
     assert found["differences"] == [
         {"tenant": tenant, "where": key, "member": f"page {page}", "found": 5, "expected": 1}
@@ -38,3 +47,15 @@ def test_check_lists_the_differences_and_rebuild_removes_them(
     assert "boards rebuilt" in rebuilt.stderr, "standard output is for the result"
     assert json.loads(on_ours("rebuild", tenant, "--json").stdout)["tenants"] == 1
     assert on_ours("check", tenant).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["check", "rebuild"])
+def test_without_redis_its_address_is_said_and_no_password(
+    tenant: str, addresses: Addresses, tmp_path: Path, command: str
+) -> None:
+    without = replace(addresses, redis_url=f"redis://:sesame@127.0.0.1:{reserve_port()}/0")
+    answer = commands_on(without, tmp_path)(command, tenant)
+    assert answer.returncode == 1
+    last = answer.stderr.splitlines()[-1]
+    assert re.fullmatch(r"plaudit: The boards' Redis cannot be reached \(127\.0\.0\.1:\d+\): start it, or .*", last)
+    assert "sesame" not in answer.stderr
