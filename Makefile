@@ -19,10 +19,12 @@ JS_FORMAT := --no-config --quiet --line-width 120
 JS_RULES := --no-config --quiet --rules-exclude=no-window,no-window-prefix --rules-include=eqeqeq,guard-for-in,no-eval,no-throw-literal
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-servers quick lint format bench loadtest lock clean
+.PHONY: help install up test test-servers quick lint format bench loadtest lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: $(RUNTIME) ## Set up .venv with what the service needs, and nothing more (docs/operating.md)
 
 up: $(RUNTIME) ## Run the whole service with a demo tenant (Ctrl-C stops it); ARGS="--port 9000" passes options on
 	@$(BIN)/plaudit up --demo $(ARGS)
