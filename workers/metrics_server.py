@@ -131,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, CONTENT_TYPE_LATEST, text)
             case "/metrics":
                 self._answer(
-                    403, "text/plain", b"Only from this machine, or with the metrics token as a bearer token\n"
+                    403, "text/plain", b"Send PLAUDIT_METRICS_TOKEN, which must be set here, as a bearer token\n"
                 )
             case _:
                 self._answer(404, "text/plain", b"There is nothing at this address\n")

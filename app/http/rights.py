@@ -113,7 +113,9 @@ def operator(view: View) -> View:
     @wraps(view)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if not _is_operator():
-            raise Forbidden("Only from this machine, or with the metrics token as a bearer token")
+            if essentials().settings.metrics_token is None:
+                raise Forbidden("PLAUDIT_METRICS_TOKEN is not set, so nobody may read this from here")
+            raise Forbidden("Send PLAUDIT_METRICS_TOKEN as a bearer token")
         return view(*args, **kwargs)
 
     return _declare(guarded, Access.OPERATOR)  # type: ignore[return-value]

@@ -45,6 +45,7 @@ def test_metrics_are_for_this_machine_or_the_token_as_those_of_the_api(settings:
         assert requests.get(f"{address}/dashboard", timeout=10).status_code == 404
     with served(settings, metrics_token=TOKEN, has_public_url=True) as address:
         assert (status(address), status(address, Authorization="Bearer x")) == (403, 403)
+        assert "Send PLAUDIT_METRICS_TOKEN" in requests.get(f"{address}/metrics", timeout=10).text
         assert status(address, Authorization=f"Bearer {TOKEN}") == 200
 
 

@@ -17,10 +17,13 @@ def test_metrics_are_for_this_machine_or_the_token(settings: Settings) -> None:
     assert client.get("/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 403
     for behind_a_proxy in ({"proxy_hops": 1}, {"has_public_url": True}):
         proxied = with_settings(settings, **behind_a_proxy)
-        assert proxied.get("/metrics").status_code == 403, "a proxy that does not say for whom"
+        refused = proxied.get("/metrics")
+        assert refused.status_code == 403, "a proxy that does not say for whom"
+        assert refused.get_json()["detail"] == "PLAUDIT_METRICS_TOKEN is not set, so nobody may read this from here"
         assert proxied.get("/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 403
         proxied = with_settings(settings, metrics_token="sesame-" * 5, **behind_a_proxy)
         assert proxied.get("/metrics", headers={"Authorization": "Bearer " + "sesame-" * 5}).status_code == 200
+        assert proxied.get("/metrics").get_json()["detail"] == "Send PLAUDIT_METRICS_TOKEN as a bearer token"
     locked = with_settings(settings, metrics_token="sesame-" * 5)
     assert locked.get("/metrics").status_code == 200, "from loopback, or with the token"
     away = {"REMOTE_ADDR": "10.1.2.3"}
