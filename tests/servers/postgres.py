@@ -91,7 +91,7 @@ class PgBouncer(Server):
     def __init__(self, folder: Path, server: Postgres, *, pool_size: int) -> None:
         super().__init__(folder)
         self.program = find("pgbouncer")
-        (folder / "users.txt").write_text(f'"{OWNER}" ""\n')
+        (folder / "userlist.txt").write_text(f'"{OWNER}" ""\n')
         (folder / "pgbouncer.ini").write_text(self._config(server, pool_size))
         for file in folder.iterdir():
             self.hand_over(file)
@@ -105,11 +105,14 @@ class PgBouncer(Server):
             "plaudit = host=10.0.0.5 port=5432 dbname=plaudit": f"* = {address}\n"
             f"{ONE_CONNECTION} = {address} dbname={OWNER} pool_size=1",
             "default_pool_size = 20": f"default_pool_size = {pool_size}",
+            "listen_addr = 10.0.0.5": "listen_addr = 127.0.0.1\nunix_socket_dir =",
+            "listen_port = 6432": f"listen_port = {self.port}",
+            "auth_type = scram-sha-256": "auth_type = trust",
+            "/etc/pgbouncer/": f"{self.folder}/",
         }.items():
             assert said in sample
             sample = sample.replace(said, meant)
-        users = f"auth_type = trust\nauth_file = {self.folder}/users.txt"
-        return f"{sample}\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n{users}\n"
+        return sample
 
     def command(self) -> list[str]:
         return [self.program, str(self.folder / "pgbouncer.ini")]
