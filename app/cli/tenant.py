@@ -69,7 +69,7 @@ def list_(data_dir: Path, as_json: bool) -> None:
 @click.option("--users", type=CEILING, help="Users, including erased ones.")
 @click.option("--spaces", type=CEILING, help="Spaces, including former ones with boards.")
 @click.option("--segments", type=CEILING, help="Segments, including former ones with boards.")
-@click.option("--sockets", type=CEILING, help="Open sockets and streams in each live process.")
+@click.option("--sockets", type=CEILING, help="Open sockets and streams, in all live processes together.")
 @json_option
 @click.pass_obj
 def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **given: int | None) -> None:
