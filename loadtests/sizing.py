@@ -9,7 +9,7 @@ measures them again at three sizes, and compares the model with each.
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -230,19 +230,40 @@ def _area(first: int, last: int) -> float:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.sizing", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--tenants", type=int, default=10_000)
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.sizing",
+        description=__doc__.split("\n", 1)[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    some, any_number = _between(1), _between(0)
+    per_day = _between(0, kind=float)
+    days = Retention().snapshots_days
+    parser.add_argument("--tenants", type=some, default=10_000, help="how many")
     of_a_tenant = parser.add_argument_group("of each tenant")
-    of_a_tenant.add_argument("--pages", type=int, default=100_000)
-    of_a_tenant.add_argument("--spaces", type=int, default=10)
-    of_a_tenant.add_argument("--users", type=int, default=1_000)
-    of_a_tenant.add_argument("--views-per-day", type=float, default=20_000, help="half of them in batches")
-    of_a_tenant.add_argument("--likes-per-day", type=float, default=200)
-    of_a_tenant.add_argument("--actions-per-day", type=float, default=1_000)
-    of_a_tenant.add_argument("--public-share", type=float, default=0.0, help="of the pages, 0 to 1")
-    of_a_tenant.add_argument("--snapshots-days", type=int, default=Retention().snapshots_days)
-    parser.add_argument("--sockets", type=int, default=0, help="open at once, of all tenants")
+    of_a_tenant.add_argument("--pages", type=some, default=100_000, help="how many")
+    of_a_tenant.add_argument("--spaces", type=any_number, default=10, help="how many")
+    of_a_tenant.add_argument("--users", type=any_number, default=1_000, help="how many")
+    of_a_tenant.add_argument("--views-per-day", type=per_day, default=20_000, help="half of them in batches")
+    of_a_tenant.add_argument("--likes-per-day", type=per_day, default=200, help="of all pages")
+    of_a_tenant.add_argument("--actions-per-day", type=per_day, default=1_000, help="of all users")
+    of_a_tenant.add_argument(
+        "--public-share", type=_between(0, 1, kind=float), default=0.0, help="of the pages, 0 to 1"
+    )
+    of_a_tenant.add_argument("--snapshots-days", type=any_number, default=days, help="for which boards are kept")
+    parser.add_argument("--sockets", type=any_number, default=0, help="open at once, of all tenants")
     return parser.parse_args(arguments)
+
+
+def _between(least: int, most: float = 1e12, *, kind: type[int] | type[float] = int) -> Callable[[str], float]:
+    """What reads an option: whole numbers unless `kind` says otherwise."""
+
+    def number(given: str) -> float:
+        value = kind(given)
+        if not least <= value <= most:  # also of what is no number
+            raise argparse.ArgumentTypeError(f"{given} is not between {least:,} and {most:,.0f}")
+        return value
+
+    return number
 
 
 def load_of(options: argparse.Namespace) -> Load:

@@ -25,7 +25,7 @@ QUIET_WITHIN_S = 10.0
 def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, as_json: bool) -> None:
     """Run everything until Ctrl-C or SIGTERM."""
     settings = Settings.from_env(environment.inherited(PLAUDIT_PORT=str(port)))
-    supervisor.check_port(settings.host, settings.port, "--port N")
+    supervisor.check_port(settings.host, settings.port, '--port N (make up ARGS="--port N")')
     live_port = _live_port(settings)
     data_dir = data_folder.prepare(data_dir)
     colours = sys.stdout.isatty() and settings.allows_colours

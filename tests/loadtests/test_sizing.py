@@ -63,3 +63,19 @@ def test_the_command_shows_tables_totals_and_sockets() -> None:
 
 def test_bytes_are_readable() -> None:
     assert [readable(n) for n in (12, 2048, 3 * 2**20, 5 * 2**40)] == ["12 B", "2.0 kB", "3.0 MB", "5.0 TB"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--pages=-5", "--pages=0", "--tenants=0", "--users=-1", "--views-per-day=nan", "--public-share=2", "--spaces=x"],
+)
+def test_a_number_that_cannot_be_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse([option])
+    assert f"argument {option.partition('=')[0]}: " in capsys.readouterr().err
+
+
+def test_help_says_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    assert capsys.readouterr().out.count("(default: ") == 10

@@ -26,7 +26,7 @@ def start(data_dir: Path, port: int) -> None:
 
 
 def test_a_taken_port_leaves_no_data_folder(taken_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UpError, match=f"Port {taken_port} is taken: choose another with --port N"):
+    with pytest.raises(UpError, match=f"Port {taken_port} is taken: choose another with --port N .make up ARGS="):
         start(tmp_path / "data", taken_port)
     monkeypatch.setenv("PLAUDIT_LIVE_PORT", str(taken_port))
     with pytest.raises(UpError, match=f"Port {taken_port} is taken: choose another with PLAUDIT_LIVE_PORT"):
