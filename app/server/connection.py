@@ -49,8 +49,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._incoming: Environ | None = None
         self._has_head = False
-        self._head_bytes = 0
-        self._headers = 0
+        self._head_bytes = self._headers = 0
         # Received, and neither a whole head nor a part of a body.
         self._unparsed_bytes = 0
         self._is_resuming = False
@@ -194,9 +193,8 @@ class Connection(asyncio.Protocol):
         environ["REQUEST_METHOD"] = parser.get_method().decode()
         environ["SERVER_PROTOCOL"] = version = f"HTTP/{parser.get_http_version()}"
         coding = environ.get("HTTP_TRANSFER_ENCODING")
-        if version not in VERSIONS or (coding is not None and coding.lower() != "chunked"):
-            raise _NotAccepted
-        if "," in environ.get("HTTP_HOST", ""):  # two of them: a proxy may have decided by the other one
+        has_two_hosts = "," in environ.get("HTTP_HOST", "")  # a proxy may have decided by the other one
+        if version not in VERSIONS or (coding is not None and coding.lower() != "chunked") or has_two_hosts:
             raise _NotAccepted
         self._body = Body(self, length=None if coding is not None else int(environ.get("CONTENT_LENGTH") or 0))
         if version == "HTTP/1.1" and environ.get("HTTP_EXPECT", "").lower() == "100-continue":
