@@ -29,6 +29,7 @@ TOO_LONG = "plaudit.target_too_long"
 
 # What is answered in every state.
 FOR_OPERATORS = ("/health/", "/metrics")
+READY_ROUTE = "/health/ready"
 
 DEMO_HEADER = "HTTP_X_PLAUDIT_DEMO"
 
@@ -127,23 +128,27 @@ def answer_preflight(req: Request) -> Response | None:
 
 
 def is_sent_by_demo(given: str | None, demo_secret: str | None) -> bool:
-    """Whether the demo's own traffic sent this, by its header.
+    """Whether `plaudit up` itself sent this, or the demo's traffic, by its header.
 
-    `plaudit up --demo` creates a secret at each start, for the API and the traffic only. So nobody else, whatever their
-    credentials, can keep a request out of the log; without the demo there is no secret, and the result is always False.
+    `plaudit up` creates a secret at each start, for itself, the API and the traffic only. So nobody else, whatever
+    their credentials, can keep a request out of the log; without it there is no secret, and the result is always False.
     """
     return given is not None and demo_secret is not None and hmac.compare_digest(given.encode(), demo_secret.encode())
 
 
 def record(req: Request, response: Response, demo_secret: str | None) -> None:
-    """Count the request, and log it unless it succeeded on a quiet route or is the demo's own."""
+    """Count the request, and log it unless it succeeded on a quiet route or is the demo's own.
+
+    An error of ours is logged whoever noticed it; that the service is not ready, told to `plaudit up`, is none.
+    """
     seconds = time.perf_counter() - g.started
     has_route = req.url_rule is not None
     route = req.url_rule.rule if req.url_rule is not None else "(none)"
     status = response.status_code
     request_counts.add(req.method if has_route else "(any)", route, status, seconds)
     is_notable = status >= 400 or seconds > SLOW_S or not is_quiet(req)
-    if is_notable and (status >= 500 or not is_sent_by_demo(req.environ.get(DEMO_HEADER), demo_secret)):
+    is_error = status >= 500 and not (status == 503 and route == READY_ROUTE)
+    if is_notable and (is_error or not is_sent_by_demo(req.environ.get(DEMO_HEADER), demo_secret)):
         logged_route = route if has_route else logs.mask(req.path, max_chars=MAX_LOGGED_CHARS)
         log_request(req.method[:MAX_LOGGED_CHARS], logged_route, status, seconds, code=g.get("problem_code"))
 

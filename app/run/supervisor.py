@@ -16,8 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -119,10 +117,18 @@ class Supervisor:
 
         return self._add(Child(name, start))
 
-    def wait_for(self, condition: Callable[[], bool], *, within_s: float = READY_WITHIN_S) -> bool:
+    def wait_for(
+        self,
+        condition: Callable[[], bool],
+        *,
+        within_s: float | None = None,
+        why_not: Callable[[], str] = lambda: "",
+    ) -> bool:
         """Supervise until the condition is true. False: a stop was requested first."""
+        within_s = READY_WITHIN_S if within_s is None else within_s
         if not self.wait_at_most(within_s, condition) and not self.is_stopping:
-            raise UpError(f"Not ready after {within_s:.0f} s; the lines above say why")
+            reason = why_not()
+            raise UpError(f"Not ready after {within_s:.0f} s{f': {reason}' if reason else '; the lines above say why'}")
         return not self.is_stopping
 
     def wait_at_most(self, within_s: float, condition: Callable[[], bool]) -> bool:
@@ -305,14 +311,6 @@ def start_servers(
         return servers.are_up(database=with_database, redis=with_redis)
 
     return are_up
-
-
-def is_ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=1) as response:  # noqa: S310  our own loopback address
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 def check_port(host: str, port: int, how_to_change: str) -> None:

@@ -12,6 +12,7 @@ import click
 from app.run import data_folder, environment, forked, supervisor
 from app.run.data_folder import Addresses
 from app.run.local_servers import LocalServers
+from app.run.readiness import Readiness
 from app.run.supervisor import Supervisor
 from app.settings import Settings, socket_address
 
@@ -106,18 +107,19 @@ def _start_service(
 ) -> None:
     demo_credentials = _prepare_database(settings, addresses, data_dir if demo else None)
     _start_live(processes, addresses)
-    demo_secret = {"PLAUDIT_DEMO_SECRET": secrets.token_urlsafe(32) if traffic else ""}
+    own_secret = secrets.token_urlsafe(32)
+    demo_secret = {"PLAUDIT_DEMO_SECRET": own_secret}
     if settings.database_url is None:
         processes.add_fork("web", "app.cli", "web", env=_without_owner_login(addresses) | demo_secret)
     else:  # a fork would have this process's environment in /proc, and so the owner's login
         processes.add_command("web", "web", env=_without_owner_login(addresses) | demo_secret)
     host = HEALTH_HOST if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104
-    if processes.wait_for(
-        lambda: (
-            supervisor.is_ready(f"http://{host}:{settings.port}/health/ready")
-            and supervisor.is_ready(f"http://{host}:{live_port}/health/live")
-        )
-    ):
+    readiness = Readiness(
+        f"http://{host}:{settings.port}/health/ready",
+        f"http://{host}:{live_port}/health/live",
+        headers={"X-Plaudit-Demo": own_secret},
+    )
+    if processes.wait_for(readiness.is_ready, why_not=lambda: readiness.problems):
         # Not before: they have work at once, and would take the processors from those that are waited for.
         for number in range(1, workers + 1):
             processes.add_fork(f"worker{number}", "workers", "worker")

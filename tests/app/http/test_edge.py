@@ -8,6 +8,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
+from app.api import health
 from app.http.edge import quiet
 from app.http.rights import public
 from app.settings import Settings
@@ -83,6 +84,17 @@ def test_an_error_of_ours_is_logged_whoever_sent_the_request(
     client.application.add_url_rule("/broken", view_func=public(broken))
     assert client.get("/broken", headers={"X-Plaudit-Demo": DEMO}).status_code == 500
     assert "GET '/broken' 500" in [line["message"] for line in logged()]
+
+
+def test_up_is_told_that_the_service_is_not_ready_without_a_line_in_the_log(
+    settings: Settings, logged: Callable[[], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks several times a second; anyone else's probe is logged."""
+    monkeypatch.setattr(health, "check_database", lambda: ("unavailable", "unknown"))
+    client = with_settings(settings, demo_secret=DEMO)
+    for headers in ({"X-Plaudit-Demo": DEMO}, {}):
+        assert client.get("/health/ready", headers=headers).status_code == 503
+    assert [line["message"] for line in logged()] == ["GET '/health/ready' 503"]
 
 
 def test_a_quiet_route_is_logged_only_when_it_fails(own_app: Flask, logged: Callable[[], list[dict[str, Any]]]) -> None:
