@@ -8,7 +8,7 @@ from app.settings import Settings
 from tenants import logs
 from tenants.quick_exit import run_and_exit
 from tenants.redis_addresses import shown
-from workers import metrics_server, run
+from workers import database, metrics_server, run
 
 PROCESSES = {"worker": run.work, "cron": run.tick}
 
@@ -17,8 +17,10 @@ def main() -> None:
     name = sys.argv[1]
     settings = Settings.from_env()
     logs.configure(service=name, log_format=settings.log_format)
+    database.require_owner(settings)
     run.connect(settings)
-    metrics_server.start(settings)
+    metrics_server.start(settings)  # which also says that the process is alive while it waits
+    database.wait_for(settings)
     queue = shown(run.queue_url(settings))
     structlog.get_logger().info("started", action=f"{name}.started", data={"queue": queue})
     PROCESSES[name](settings)
