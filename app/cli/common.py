@@ -32,7 +32,7 @@ def database(
     A local database is created only with `create`: in the wrong folder a command fails instead. `direct` is past a
     pooler, where PLAUDIT_DIRECT_DATABASE_URL says how.
     """
-    from app.run import environment
+    from app.run import direct_address, environment
     from app.run.data_folder import LocalServersError
     from app.run.local_servers import running
     from app.settings import Settings
@@ -51,6 +51,7 @@ def database(
             addresses = stack.enter_context(running(data_dir, keep_old_version=keep_old_version))
             settings = Settings.from_env(environment.with_addresses(addresses))
         if direct and settings.direct_database_url:
+            direct_address.require_same(settings)
             db.configure(service_url=None, owner_url=settings.direct_database_url, pool_size=2)
         else:
             db.configure(service_url=settings.service_database_url, owner_url=settings.database_url, pool_size=2)

@@ -22,6 +22,7 @@ OF_MACHINE: tuple[Check, ...] = (
     machine.disk_space,
 )
 OF_POSTGRES: tuple[Check, ...] = (
+    postgres.direct_address,
     postgres.supported_version,
     postgres.durability,
     postgres.settings_for_speed,

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from app.doctor import processes
 from app.doctor.findings import Finding, duration, ok, problem, warn
 from app.doctor.installation import Installation, read_only
+from app.run.direct_address import difference, identity
 from app.settings import Settings
 from tenants.db import utcnow
 from tenants.engines import is_pooled, make_engine
@@ -110,6 +111,34 @@ def reachable(installation: Installation) -> Iterable[Finding]:
             why="without it nothing works",
             advice="start it, or check DATABASE_URL",
         )
+
+
+def direct_address(installation: Installation) -> Iterable[Finding]:
+    """Whether backups, restores and migrations, which go another way, are of the same database."""
+    settings = installation.settings
+    if settings.direct_database_url is None or settings.database_url is None:
+        return
+    named = identity(settings.database_url)
+    try:
+        direct = identity(settings.direct_database_url)
+    except DBAPIError as error:
+        lines = str(error.orig).strip().splitlines() or ["no message"]
+        yield problem(
+            ABOUT,
+            f"It cannot be reached by PLAUDIT_DIRECT_DATABASE_URL ({lines[0].strip()})",
+            why="plaudit backup, restore and migrate use that address",
+            advice="correct the address, or unset it if there is no pooler",
+        )
+        return
+    if said := difference(named, direct):
+        yield problem(
+            ABOUT,
+            said,
+            why="a backup would be of the wrong data, and a restore or a migration would change it",
+            advice="set it to the address of the server itself, with the database that the pooler leads to",
+        )
+    else:
+        yield ok(ABOUT, "PLAUDIT_DIRECT_DATABASE_URL leads to the same database")
 
 
 def version(connection: Connection) -> str:

@@ -164,9 +164,11 @@ def _prepare_demo(processes: Supervisor, env: dict[str, str], *, ready: Path) ->
 def _prepare_database(settings: Settings, addresses: Addresses, demo_in: Path | None) -> dict[str, str]:
     """Migrate and, if requested, create the demo tenant, before any child runs; closes all connections."""
     from app.run import demo as demo_tenant
+    from app.run import direct_address
     from migrations.run import migrate
     from tenants import db
 
+    direct_address.require_same(settings)
     service_url = addresses.service_database_url or None
     owner_url = settings.direct_database_url or addresses.database_url
     db.configure(service_url=service_url, owner_url=owner_url, pool_size=2)

@@ -81,6 +81,26 @@ def test_a_restore_goes_past_the_pool_and_is_refused_through_it(site: Site, tmp_
     eventually(site.node.boards_are_right, every_s=0.5)
 
 
+def test_a_direct_address_of_another_database_is_refused(site: Site, tmp_path: Path) -> None:
+    """The pooler's name of the database is an alias here; what the server says decides."""
+    env = site.node.env | {"DATABASE_URL": site.bouncer.url(ONE_CONNECTION)}
+    site.postgres.execute("CREATE DATABASE plaudit2 OWNER plaudit")
+    written = tmp_path / "written"
+    right = env | {"PLAUDIT_DIRECT_DATABASE_URL": site.postgres.url()}
+    done = plaudit("backup", str(written), data_dir=site.node.data_dir, env=right)
+    assert done.returncode == 0, done.stderr
+    said = "PLAUDIT_DIRECT_DATABASE_URL leads to another database (plaudit2) than DATABASE_URL (plaudit)"
+    wrong = env | {"PLAUDIT_DIRECT_DATABASE_URL": site.postgres.url("plaudit2")}
+    for command in (["backup", str(tmp_path / "refused")], ["restore", str(written), "--yes"], ["migrate"]):
+        done = plaudit(*command, data_dir=site.node.data_dir, env=wrong)
+        assert (done.returncode, done.stderr) == (1, f"plaudit: {said}\n")
+    assert said in plaudit("doctor", data_dir=site.node.data_dir, env=wrong).stdout
+    assert not site.postgres.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'public'", database="plaudit2")
+    nobody = wrong | {"DATABASE_URL": "postgresql://plaudit@127.0.0.1:1/plaudit", "REDIS_URL": "redis://127.0.0.1:1/0"}
+    done = plaudit("restore", str(written), "--yes", data_dir=site.node.data_dir, env=nobody)
+    assert done.returncode == 0, "the database that is to be replaced may be gone"
+
+
 def test_a_worker_with_one_connection_does_all_of_its_work(site: Site, redis: RedisServer) -> None:
     """Projections, snapshots and checks never need a second connection while they have one."""
     assert site.client("PUT", "/api/v1/pages/p2/likes/ann").ok

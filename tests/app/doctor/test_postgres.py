@@ -22,6 +22,18 @@ def test_a_server_that_cannot_be_reached_is_a_problem(scratch: Installation) -> 
     assert (level, "cannot be reached" in what) == (Level.PROBLEM, True)
 
 
+def test_a_direct_address_of_another_database_is_a_problem(scratch: Installation, settings: Settings) -> None:
+    def found(direct: str | None) -> list[tuple[Level, str]]:
+        changed = replace(scratch.settings, direct_database_url=direct)
+        return bad(postgres.direct_address(replace(scratch, settings=changed)))
+
+    assert found(None) == found(scratch.settings.database_url) == []
+    ((level, what),) = found(settings.database_url)
+    assert (level, "leads to another database" in what) == (Level.PROBLEM, True)
+    ((level, what),) = found("postgresql://plaudit@127.0.0.1:1/plaudit")
+    assert (level, "PLAUDIT_DIRECT_DATABASE_URL" in what) == (Level.PROBLEM, True)
+
+
 def test_the_version_is_new_enough(scratch: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bad(postgres.supported_version(scratch)) == []
     monkeypatch.setattr(postgres, "MIN_VERSION", 99)
