@@ -51,6 +51,7 @@ class Nodes:
     def __init__(self, address: ClusterAddress, *, name: str, outage: Outage, timeout_s: float) -> None:
         self._address = address
         self._name = name
+        self._seeds = ",".join(f"{host}:{port}" for host, port in address.nodes)
         self._outage = outage
         self._timeout_s = timeout_s
         self._known: dict[tuple[str, int], Guarded] = {}
@@ -145,7 +146,7 @@ class Nodes:
                 if self.has_all_slots:  # otherwise another one may know more
                     return
         if not self._owners:  # otherwise the primaries log it
-            self._outage.failed(self._name, error, client=self._name, now=time.monotonic())
+            self._outage.failed(self._seeds, error, client=self._name, now=time.monotonic())
 
     def _use(self, slots: Sequence[Any], asked: Guarded) -> None:
         """Take over what a node answered to CLUSTER SLOTS."""
@@ -159,7 +160,7 @@ class Nodes:
             primary = primaries[places[0]] = self._node(*places[0])
             owners[first : last + 1] = [primary] * (last + 1 - first)
         now = time.monotonic()
-        self._outage.worked(self._name, now=now)
+        self._outage.worked(self._seeds, now=now)
         for node in self._primaries:
             if node not in primaries.values():
                 node.outage = _Unlogged()

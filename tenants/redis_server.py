@@ -53,6 +53,8 @@ class Outage:
         self._since = 0.0
         # The servers that have failed, and when they last did.
         self._failed_at: dict[str, float] = {}
+        # All that have failed since its beginning.
+        self._servers: set[str] = set()
         self._lock = threading.Lock()
 
     def failed(self, server: str, error: Exception, *, client: str, now: float) -> None:
@@ -60,8 +62,9 @@ class Outage:
             self._failed_at[server] = now
             is_first, self.is_on = not self.is_on, True
             self._since = now if is_first else self._since
+            self._servers = {server} if is_first else {*self._servers, server}
         if is_first:
-            data = {"redis": client, "error": type(error).__name__}
+            data = {"redis": client, "server": server, "error": type(error).__name__}
             log.critical("Redis is not available", action="redis.outage", data=data)
 
     def worked(self, server: str, *, now: float) -> None:
@@ -71,9 +74,9 @@ class Outage:
                 return
             del self._failed_at[server]
             self.is_on = bool(self._failed_at)
-            is_over, since = not self.is_on, self._since
+            is_over, since, servers = not self.is_on, self._since, self._servers
         if is_over:
-            self._log_end(now - since)
+            self._log_end(servers, now - since)
 
     def left(self, server: str, *, now: float) -> None:
         """A node that is no longer a primary of its cluster: nobody waits for it."""
@@ -81,13 +84,13 @@ class Outage:
             if self._failed_at.pop(server, None) is None:
                 return
             self.is_on = bool(self._failed_at)
-            is_over, since = not self.is_on, self._since
+            is_over, since, servers = not self.is_on, self._since, self._servers
         if is_over:
-            self._log_end(now - since)
+            self._log_end(servers, now - since)
 
     @staticmethod
-    def _log_end(outage_s: float) -> None:
-        data = {"outage_s": round(outage_s, 1)}
+    def _log_end(servers: set[str], outage_s: float) -> None:
+        data = {"server": ", ".join(sorted(servers)), "outage_s": round(outage_s, 1)}
         log.info("Redis is available again", action="redis.recovered", data=data)
 
 
@@ -255,7 +258,7 @@ class Guarded:
     def server(self) -> str:
         """The server's address, without the number of a database."""
         options = self.redis.connection_pool.connection_kwargs
-        return f"{options.get('path') or options.get('host')}:{options.get('port')}"
+        return str(options["path"]) if "path" in options else f"{options.get('host')}:{options.get('port')}"
 
 
 def _receive(sent: Sent, until: float | None) -> list[Any]:

@@ -98,6 +98,8 @@ def complete(data_dir: Path, **changes: str) -> Settings:
         raise SettingsError(
             "PLAUDIT_SECRET_KEY must be set beside DATABASE_URL: at least 32 characters, the same for all processes"
         )
+    elif settings.redis_url is None:  # it would go on without boards and jobs, and nobody would look for a reason
+        raise SettingsError("REDIS_URL must be set beside DATABASE_URL")
     os.environ["PLAUDIT_SECRET_KEY"] = secret_key(settings, data_dir)
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         metrics = data_folder.prepare(data_dir) / "metrics"

@@ -153,7 +153,9 @@ def test_a_cluster_that_is_away_is_noticed_at_its_first_use_and_costs_little(
             cluster.read(("GET", "a"))
         assert not cluster.is_up()
     assert time.monotonic() - began < 0.5
-    assert [line["action"] for line in logged()] == ["redis.outage"]
+    assert [(line["action"], line["data"]["server"]) for line in logged()] == [
+        ("redis.outage", "127.0.0.1:1,127.0.0.1:2")
+    ]
 
 
 def test_a_node_that_does_not_know_the_others_is_not_believed_for_long(nodes: list[Node], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -77,6 +78,8 @@ def test_an_outage_is_one_critical_line_whichever_clients_notice_it_and_its_end_
     lines = [(line["level"], line["action"]) for line in logged()]
     assert lines == [("critical", "redis.outage"), ("info", "redis.recovered")]
     assert logged()[1]["data"]["outage_s"] > 1
+    address = urlsplit(url)
+    assert [line["data"]["server"] for line in logged()] == [f"{address.hostname}:{address.port}"] * 2
 
 
 def test_an_outage_of_two_servers_ends_when_both_have_worked_again(logged: Callable[[], list[dict[str, Any]]]) -> None:
@@ -89,8 +92,8 @@ def test_an_outage_of_two_servers_ends_when_both_have_worked_again(logged: Calla
     outage.worked("a", now=15.0)
     outage.worked("b", now=16.0)
     assert [(line["level"], line["data"]) for line in logged()] == [
-        ("critical", {"redis": "boards", "error": "ConnectionError"}),
-        ("info", {"outage_s": 5.0}),
+        ("critical", {"redis": "boards", "server": "a", "error": "ConnectionError"}),
+        ("info", {"server": "a, b", "outage_s": 5.0}),
     ]
     outage.failed("b", error, client="queue", now=20.0)
     assert [line["level"] for line in logged()][2:] == ["critical"], "another outage"

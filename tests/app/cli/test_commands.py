@@ -23,6 +23,9 @@ def test_every_command_has_help() -> None:
             assert len(result.stdout.splitlines()) > 4
 
 
+NAMED = {"DATABASE_URL": "postgresql://u@h/d", "REDIS_URL": "redis://h/0", "PLAUDIT_SECRET_KEY": "x" * 32}
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["worker"], ["live"]])
 def test_a_command_that_needs_no_library_loads_none(arguments: list[str], tmp_path: Path) -> None:
     """`plaudit --help` is quick, and a process that becomes another program does not load everything twice."""
@@ -34,7 +37,7 @@ def test_a_command_that_needs_no_library_loads_none(arguments: list[str], tmp_pa
         text=True,
         check=True,
         cwd=ROOT,
-        env=own_servers_env() | {"DATABASE_URL": "postgresql://u@h/d", "PLAUDIT_SECRET_KEY": "x" * 32},
+        env=own_servers_env() | NAMED,
     )
     *_, loaded = done.stdout.splitlines()
     assert loaded.split()[0] == "loaded", done.stderr

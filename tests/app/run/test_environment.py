@@ -87,8 +87,17 @@ def test_a_process_started_by_hand_uses_the_servers_of_a_running_up(tmp_path: Pa
     assert settings.metrics_dir == data_dir / "metrics"
 
 
+@pytest.mark.parametrize("variable", ["DATABASE_URL", "PLAUDIT_SERVICE_DATABASE_URL"])
+def test_beside_a_named_database_the_redis_must_be_named_too(variable: str, tmp_path: Path) -> None:
+    """`plaudit up` starts its own; a single process would silently do without."""
+    os.environ["PLAUDIT_SECRET_KEY"] = "o" * 32
+    with pytest.raises(SettingsError, match=r"^REDIS_URL must be set beside DATABASE_URL$"):
+        environment.complete(tmp_path, **{variable: "postgresql://theirs@h/d"})
+
+
 def test_beside_a_named_database_the_key_must_be_named_too(tmp_path: Path) -> None:
     """Processes on several machines would otherwise sign with keys that the others cannot read."""
+    os.environ["REDIS_URL"] = "redis://theirs/0"
     with pytest.raises(SettingsError, match="PLAUDIT_SECRET_KEY"):
         environment.complete(tmp_path, DATABASE_URL="postgresql://theirs@h/d")
     os.environ["PLAUDIT_SECRET_KEY"] = "o" * 32
