@@ -1,7 +1,7 @@
 """Runs every check, in an order in which one that fails explains those that cannot be run."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from redis.exceptions import RedisError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -74,15 +74,15 @@ def examine(installation: Installation) -> Report:
     report = Report(versions=machine.versions())
     report.findings += run(OF_MACHINE, installation)
     has_schema = _examine_database(installation, report)
-    has_redis = _examine_redis(installation, report)
+    installation = _examine_redis(installation, report)
     if not installation.is_running:
         report.findings.append(NOT_RUNNING)
         return report
-    if has_redis:
+    if redis.has_queue(installation):
         report.findings += run(OF_PROCESSES, installation)
     if has_schema:
         report.findings += run([processes.same_settings, *OF_BOARDS], installation)
-    if has_schema and has_redis:
+    if has_schema and redis.has_boards(installation):
         report.findings += run([boards.in_redis], installation)
     return report
 
@@ -106,17 +106,16 @@ def _examine_database(installation: Installation, report: Report) -> bool:
     return True
 
 
-def _examine_redis(installation: Installation, report: Report) -> bool:
-    """Whether every server of it can be reached."""
-    reached = run([redis.reachable], installation)
-    report.findings += reached
-    if has_problem(reached):
-        return False
+def _examine_redis(installation: Installation, report: Report) -> Installation:
+    """Examine the servers that answer; returns the installation with the names of those that do not."""
+    away = redis.unreachable(installation)
+    report.findings += away.values()
+    installation = replace(installation, unreachable=frozenset(away))
     for _, client in redis.servers(installation):
         kind, number = redis.version(client)
         report.versions[kind] = number
     report.findings += run(OF_REDIS, installation)
-    return True
+    return installation
 
 
 def run(checks: Iterable[Check], installation: Installation) -> list[Finding]:

@@ -33,6 +33,8 @@ class Installation:
     now: datetime
     boards: "Redis"
     queue: "Redis"
+    # Names of the servers of Redis that were found away, and need no more waiting for.
+    unreachable: frozenset[str] = frozenset()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:

@@ -14,42 +14,74 @@ from tenants.redis import RedisUnavailable
 from tenants.redis_cluster import ClusterClient
 
 ABOUT = "Redis"
+# What a server is for.
+BOARDS, QUEUE, BOARDS_AND_QUEUE = "boards", "queue", "boards and queue"
 MIN_VERSIONS = {"redis": (6, 2), "valkey": (7, 2)}
 PINGS = 20
 SLOW_MS, VERY_SLOW_MS = 5.0, 100.0
 MAX_MEMORY_SHARE = 0.9
 
 
-def reachable(installation: Installation) -> Iterable[Finding]:
+def unreachable(installation: Installation) -> dict[str, Finding]:
+    """The servers that do not answer, by the name of what they are for."""
+    findings = {}
     try:
         found = list(servers(installation))
     except RedisUnavailable:
-        yield _unreachable("No node of the cluster of the boards can be reached, or knows the others")
-        found = [("queue", installation.queue)]
+        what = "No node of the cluster of the boards can be reached, or knows the others"
+        findings[BOARDS] = _unreachable(BOARDS, what)
+        found = [(QUEUE, installation.queue)]
     for name, client in found:
         try:
             client.ping()
         except (RedisError, OSError) as error:
-            yield _unreachable(f"The server of the {name} cannot be reached ({type(error).__name__})")
+            what = f"The server of the {name} cannot be reached ({type(error).__name__})"
+            findings[name] = _unreachable(name, what)
+    return findings
 
 
-def _unreachable(what: str) -> Finding:
-    return problem(
-        ABOUT,
-        what,
-        why="board reads fall back to snapshots and PostgreSQL, and workers have no queue",
-        advice="start it, or check REDIS_URL and PLAUDIT_QUEUE_REDIS_URL",
-    )
+def _unreachable(name: str, what: str) -> Finding:
+    match name:
+        case "boards and queue":
+            why, variable = f"{_WITHOUT_BOARDS}, and {_WITHOUT_QUEUE}", "REDIS_URL"
+        case "queue":
+            why, variable = _WITHOUT_QUEUE, "PLAUDIT_QUEUE_REDIS_URL"
+        case "boards":
+            why, variable = _WITHOUT_BOARDS, "REDIS_URL"
+        case _:
+            why = "its boards are read from snapshots and PostgreSQL, and no board of the cluster is written meanwhile"
+            return problem(ABOUT, what, why=why, advice="start it, or have a replica take its place")
+    return problem(ABOUT, what, why=why, advice=f"start it, or check {variable}")
+
+
+_WITHOUT_BOARDS = "board reads fall back to snapshots and PostgreSQL"
+_WITHOUT_QUEUE = "workers have no queue; they, cron and the jobs are not examined"
+
+
+def has_queue(installation: Installation) -> bool:
+    return not installation.unreachable & {QUEUE, BOARDS_AND_QUEUE}
+
+
+def has_boards(installation: Installation) -> bool:
+    """Whether every server that has boards answers."""
+    return installation.unreachable <= {QUEUE}
 
 
 def cluster(installation: Installation) -> Iterable[Finding]:
     """How many nodes the boards' cluster has, and whether they have all slots."""
-    if not isinstance(installation.boards, ClusterClient):
+    if not isinstance(installation.boards, ClusterClient) or BOARDS in installation.unreachable:
         return
     nodes = installation.boards.nodes
     what = f"The boards are on a cluster of {len(nodes.primaries(updated=True))} primaries"
-    if nodes.has_all_slots:
+    if nodes.has_all_slots and nodes.replicas:
         yield ok(ABOUT, f"{what} and {nodes.replicas} replicas")
+    elif nodes.has_all_slots:
+        yield warn(
+            ABOUT,
+            f"{what} without replicas",
+            why="nothing is lost with a node, but until it is back its boards are read from snapshots and PostgreSQL",
+            advice="give each primary a replica, if boards must stay as quick meanwhile",
+        )
     else:
         yield problem(
             ABOUT,
@@ -130,14 +162,18 @@ def latency(installation: Installation) -> Iterable[Finding]:
 
 
 def servers(installation: Installation) -> Iterator[tuple[str, "Redis"]]:
-    """Each server once, with the name of what it is for."""
+    """Each server once that is not known to be away, with the name of what it is for."""
+    return ((name, client) for name, client in _named(installation) if name not in installation.unreachable)
+
+
+def _named(installation: Installation) -> Iterator[tuple[str, "Redis"]]:
     settings = installation.settings
     if settings.queue_redis_url in {None, settings.redis_url}:
-        yield "boards and queue", installation.boards
+        yield BOARDS_AND_QUEUE, installation.boards
         return
-    if isinstance(installation.boards, ClusterClient):
+    if not isinstance(installation.boards, ClusterClient):
+        yield BOARDS, installation.boards
+    elif BOARDS not in installation.unreachable:
         for node in installation.boards.nodes.primaries():
-            yield f"boards at {node.server}", node.redis
-    else:
-        yield "boards", installation.boards
-    yield "queue", installation.queue
+            yield f"{BOARDS} at {node.server}", node.redis
+    yield QUEUE, installation.queue

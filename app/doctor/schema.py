@@ -28,7 +28,8 @@ def migrations(installation: Installation) -> Iterable[Finding]:
             ABOUT,
             f"It is at {revision or 'nothing'}, and this release needs {head}",
             why="the processes of this release are not ready on an older schema",
-            advice="plaudit backup, then plaudit migrate",
+            # An empty database has nothing to back up.
+            advice="plaudit migrate" if revision is None else "plaudit backup, then plaudit migrate",
         )
     elif revision > head:
         yield warn(

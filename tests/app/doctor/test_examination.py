@@ -55,6 +55,19 @@ def test_without_redis_the_database_is_examined(scratch: Installation) -> None:
     assert len(of_processes) == 1, "what the database has of them"
 
 
+def test_while_the_boards_are_away_the_queue_on_another_server_is_examined(scratch: Installation) -> None:
+    away = replace(scratch.settings, redis_url="redis://127.0.0.1:1/0")
+    report = examine(installations.of(away, scratch.data_dir, is_local=False, now=scratch.now))
+    (of_boards,) = [
+        finding for finding in report.findings if finding.level is Level.PROBLEM and finding.about == "Redis"
+    ]
+    assert "queue" not in of_boards.what + of_boards.why + of_boards.advice
+    of_processes = [finding.what for finding in report.findings if finding.about == "Processes"]
+    assert len(of_processes) == 5, "workers, cron, jobs that wait, jobs that failed; and what the database has of them"
+    assert {"redis", "valkey"} & report.versions.keys()
+    assert [finding.what for finding in report.findings if finding.what.startswith("Not examined")] == []
+
+
 def test_without_our_schema_its_rows_are_not_looked_for(scratch: Installation) -> None:
     execute("""
         DO $$ BEGIN EXECUTE (SELECT 'DROP TABLE ' || string_agg(oid::regclass::text, ', ') || ' CASCADE' FROM pg_class

@@ -16,6 +16,8 @@ from tenants.db import utcnow
 from tests.app.doctor.conftest import bad
 from tests.redis_nodes import running_nodes, url_of
 
+NOWHERE = "redis://127.0.0.1:1/0"
+
 
 @pytest.fixture
 def installation(settings: Settings, tmp_path: Path) -> Installation:
@@ -34,14 +36,38 @@ def client(installation: Installation) -> Iterator[Any]:
 
 
 def test_the_local_server_is_fine(installation: Installation) -> None:
-    for check in (redis.reachable, redis.supported_version, redis.eviction, redis.latency):
+    assert redis.unreachable(installation) == {}
+    for check in (redis.supported_version, redis.eviction, redis.latency):
         assert bad(check(installation)) == [], check.__name__
 
 
-def test_a_server_that_is_away_is_a_problem(settings: Settings, tmp_path: Path) -> None:
-    away = replace(settings, queue_redis_url="redis://127.0.0.1:1/0")
-    ((level, what),) = bad(redis.reachable(installations.of(away, tmp_path, is_local=False, now=utcnow())))
-    assert (level, what) == (Level.PROBLEM, "The server of the queue cannot be reached (ConnectionError)")
+@pytest.mark.parametrize(
+    ("away", "name", "why", "advice"),
+    [
+        ({"queue_redis_url": NOWHERE}, "queue", "workers have no queue", "start it, or check PLAUDIT_QUEUE_REDIS_URL"),
+        ({"redis_url": NOWHERE}, "boards", "board reads fall back", "start it, or check REDIS_URL"),
+        (
+            {"redis_url": NOWHERE, "queue_redis_url": NOWHERE},
+            "boards and queue",
+            "board",
+            "start it, or check REDIS_URL",
+        ),
+    ],
+)
+def test_a_server_that_is_away_is_a_problem_with_its_own_reason(
+    settings: Settings, tmp_path: Path, away: dict[str, str], name: str, why: str, advice: str
+) -> None:
+    installation = installations.of(replace(settings, **away), tmp_path, is_local=False, now=utcnow())  # type: ignore[arg-type]
+    found = redis.unreachable(installation)
+    assert found.keys() == {name}
+    assert (found[name].level, found[name].advice) == (Level.PROBLEM, advice)
+    assert found[name].what == f"The server of the {name} cannot be reached (ConnectionError)"
+    assert found[name].why.startswith(why)
+    assert ("queue" in found[name].why) == ("queue" in name)
+    known = replace(installation, unreachable=frozenset(found))
+    assert redis.has_queue(known) == ("queue" not in name)
+    assert redis.has_boards(known) == ("boards" not in name)
+    assert name not in dict(redis.servers(known))
 
 
 def test_each_primary_of_a_cluster_is_examined(settings: Settings, tmp_path: Path) -> None:
@@ -51,17 +77,28 @@ def test_each_primary_of_a_cluster_is_examined(settings: Settings, tmp_path: Pat
 
     with running_nodes() as nodes:
         installation = examined(url_of(nodes[:1]))
-        for check in (redis.reachable, redis.cluster, redis.supported_version, redis.eviction, redis.latency):
+        assert redis.unreachable(installation) == {}
+        for check in (redis.supported_version, redis.eviction, redis.latency):
             assert bad(check(installation)) == [], check.__name__
-        (found,) = redis.cluster(installation)
-        assert found.what == "The boards are on a cluster of 3 primaries and 0 replicas"
+        assert bad(redis.cluster(installation)) == [
+            (Level.WARN, "The boards are on a cluster of 3 primaries without replicas")
+        ]
         assert len(list(redis.supported_version(installation))) == 4, "and the queue's"
         nodes[2].kill()
-        ((level, what),) = bad(redis.reachable(installation))
-        assert level is Level.PROBLEM
-        assert what == f"The server of the boards at 127.0.0.1:{nodes[2].port} cannot be reached (ConnectionError)"
-    ((level, what),) = bad(redis.reachable(examined("redis+cluster://127.0.0.1:1")))
-    assert (level, what.partition(" can")[0]) == (Level.PROBLEM, "No node of the cluster of the boards")
+        away = f"boards at 127.0.0.1:{nodes[2].port}"
+        found = redis.unreachable(installation)
+        assert found.keys() == {away}
+        assert found[away].what == f"The server of the {away} cannot be reached (ConnectionError)"
+        assert "queue" not in found[away].why + found[away].advice
+        known = replace(installation, unreachable=frozenset(found))
+        assert (redis.has_queue(known), redis.has_boards(known)) == (True, False)
+        assert len(list(redis.supported_version(known))) == 3, "the others"
+    gone = examined("redis+cluster://127.0.0.1:1")
+    found = redis.unreachable(gone)
+    assert [finding.what.partition(" can")[0] for finding in found.values()] == ["No node of the cluster of the boards"]
+    known = replace(gone, unreachable=frozenset(found))
+    assert list(redis.cluster(known)) == []
+    assert [name for name, _ in redis.servers(known)] == ["queue"]
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,16 @@ def test_a_fresh_schema_is_fine(scratch: Installation) -> None:
 
 def test_a_schema_that_is_behind_ahead_or_missing_is_said(scratch: Installation) -> None:
     execute("UPDATE alembic_version SET version_num = '0001'")
-    assert bad(schema.migrations(scratch)) == [
-        (Level.PROBLEM, f"It is at 0001, and this release needs {head_revision()}")
-    ]
+    (behind,) = schema.migrations(scratch)
+    assert (behind.level, behind.what) == (Level.PROBLEM, f"It is at 0001, and this release needs {head_revision()}")
+    assert behind.advice == "plaudit backup, then plaudit migrate"
     assert list(schema.indexes(scratch)) == [], "an old schema has other indexes"
     execute("UPDATE alembic_version SET version_num = '9999'")
     assert [level for level, _ in bad(schema.migrations(scratch))] == [Level.WARN]
     execute("DROP TABLE alembic_version")
-    assert "It is at nothing" in bad(schema.migrations(scratch))[0][1]
+    (missing,) = schema.migrations(scratch)
+    assert "It is at nothing" in missing.what
+    assert missing.advice == "plaudit migrate", "there is nothing to back up"
 
 
 def test_an_index_that_is_missing_comes_with_the_statement_that_creates_it(scratch: Installation) -> None:
