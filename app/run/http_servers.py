@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from app.run.launcher import die_with_parent
+from app.server.listening import CannotStart, PortInUse, require_free
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def serve_web(settings: Settings) -> None:
     load = partial(_load, settings, os.getpid())
     try:
         processes.serve(load, host=settings.host, port=settings.port, processes=settings.web_processes)
-    except processes.CannotStart as error:
+    except CannotStart as error:
         raise SystemExit(str(error)) from None
 
 
@@ -47,7 +48,14 @@ def _load(settings: Settings, parent: int) -> "Front":
 
 
 def serve_live(settings: Settings) -> NoReturn:
-    """Become gunicorn: its gevent worker must patch the standard library before our modules are imported."""
+    """Become gunicorn: its gevent worker must patch the standard library before our modules are imported.
+
+    A port that it could not use is said in one line here; gunicorn would try for seconds, with lines of its own.
+    """
+    try:
+        require_free(settings.host, settings.live_port)
+    except PortInUse as error:
+        raise SystemExit(str(error)) from None
     command = [
         *(sys.executable, "-m", "gunicorn", "app.live.server:create_live_app()"),
         *("--worker-class", "gevent", "--workers", "1", "--worker-connections", str(MAX_LIVE_CONNECTIONS)),

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import structlog
 import uvloop
 
+from app.server import listening as ports
 from app.server.connection import MAX_STALLED_S, Connection
+from app.server.listening import BACKLOG, CannotStart
 from app.settings import socket_address
 from tenants.quick_exit import run_and_exit
 
 if TYPE_CHECKING:
     from app.server.front import Front
 
-BACKLOG = 2048
 STOP_WITHIN_S = 4.0
 RESPAWN_AFTER_S = 0.5
 # Processes one after the other that ended before they were steady: then it is no accident.
@@ -30,17 +31,9 @@ STOPS = {signal.SIGINT, signal.SIGTERM}
 log = structlog.get_logger()
 
 
-class CannotStart(Exception):
-    """The message says why."""
-
-
-class PortInUse(CannotStart):
-    """The message says which."""
-
-
 def serve(load: Callable[[], "Front"], *, host: str, port: int, processes: int) -> None:
     """Run so many processes until a stop signal. `load` is called in each of them. `CannotStart` if none can start."""
-    require_free(host, port)
+    ports.require_free(host, port)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may ignore it
     signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPS, signal.SIGCHLD})
     started_at = {_fork(load, host, port): time.monotonic() for _ in range(processes)}
@@ -74,22 +67,11 @@ def _stop(running: Collection[int]) -> None:
 
 
 def listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listening = socket.create_server(
-        address[:2], family=family, backlog=BACKLOG, reuse_port=shares_port, dualstack_ipv6=host == "::"
-    )
+    """A socket for `Connection`."""
+    listening = ports.listen(host, port, shares_port=shares_port)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: also for what the system has taken, and a client does not read
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(MAX_STALLED_S * 1000))
     return listening
-
-
-def require_free(host: str, port: int) -> None:
-    """Processes that share a port would share it with those of another service too."""
-    try:
-        listen(host, port, shares_port=False).close()
-    except OSError as error:
-        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise PortInUse(f"Cannot listen on {host}:{port}: {why}") from None
 
 
 async def serve_here(front: "Front", listening: socket.socket, stop: asyncio.Event) -> None:

@@ -1,17 +1,19 @@
-"""`plaudit web` as a real process. (`plaudit live`: tests/app/live; their death: tests/faults/test_up.py.)"""
+"""`plaudit web` as a real process, and ports. (`plaudit live`: tests/app/live; ends: tests/faults/test_up.py.)"""
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 
 import psutil
+import pytest
 import requests
 
 from app.run.data_folder import Addresses
 from app.run.ports import reserve_port
 from app.settings import Settings
-from tests.service import PLAUDIT, ROOT, eventually
+from tests.service import PLAUDIT, ROOT, eventually, plaudit
 
 
 def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(
@@ -47,3 +49,15 @@ def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(
     (started,) = [line["data"] for line in lines if line["action"] == "web.started"]
     assert started == {"address": f"127.0.0.1:{port}", "processes": 1}
     assert [line["message"] for line in lines if line.get("action") == "request"] == ["GET '/nothing-here' 404"]
+
+
+@pytest.mark.parametrize("command", ["web", "live"])
+def test_a_port_that_cannot_be_used_is_one_line(command: str, tmp_path: Path) -> None:
+    env = {"DATABASE_URL": "postgresql://u@127.0.0.1:1/d", "REDIS_URL": "redis://127.0.0.1:1/0"}
+    env["PLAUDIT_SECRET_KEY"] = "x" * 32
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = plaudit(command, "--port", port, data_dir=tmp_path, env=env)
+    assert (done.returncode, done.stderr) == (1, f"Cannot listen on 127.0.0.1:{port}: Address already in use\n")
+    done = plaudit(command, "--port", port, data_dir=tmp_path, env=env | {"PLAUDIT_HOST": "192.0.2.1"})
+    assert done.stderr == f"Cannot listen on 192.0.2.1:{port}: Cannot assign requested address\n"

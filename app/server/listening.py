@@ -1,0 +1,30 @@
+"""The port that a server listens on. No large libraries: `plaudit live` checks its port before it becomes gunicorn."""
+
+import os
+import socket
+
+BACKLOG = 2048
+
+
+class CannotStart(Exception):
+    """The message says why."""
+
+
+class PortInUse(CannotStart):
+    """The message says which."""
+
+
+def listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(
+        address[:2], family=family, backlog=BACKLOG, reuse_port=shares_port, dualstack_ipv6=host == "::"
+    )
+
+
+def require_free(host: str, port: int) -> None:
+    """Processes that share a port would share it with those of another service too."""
+    try:
+        listen(host, port, shares_port=False).close()
+    except OSError as error:
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise PortInUse(f"Cannot listen on {host}:{port}: {why}") from None
