@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from app.run.launcher import die_with_parent
 from app.server.listening import CannotStart, PortInUse, require_free
-from app.settings import Settings
+from app.settings import Settings, socket_address
 
 if TYPE_CHECKING:
     from app.server.front import Front
@@ -59,7 +59,7 @@ def serve_live(settings: Settings) -> NoReturn:
     command = [
         *(sys.executable, "-m", "gunicorn", "app.live.server:create_live_app()"),
         *("--worker-class", "gevent", "--workers", "1", "--worker-connections", str(MAX_LIVE_CONNECTIONS)),
-        *("--bind", f"{settings.host}:{settings.live_port}", "--graceful-timeout", "4", "--keep-alive", "75"),
+        *("--bind", socket_address(settings.host, settings.live_port), "--graceful-timeout", "4", "--keep-alive", "75"),
         *("--log-level", "warning", "--no-control-socket", "--config", "python:app.live.gunicorn_config"),
     ]
     os.execv(sys.executable, command)

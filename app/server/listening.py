@@ -3,6 +3,8 @@
 import os
 import socket
 
+from app.settings import socket_address
+
 BACKLOG = 2048
 
 
@@ -27,4 +29,4 @@ def require_free(host: str, port: int) -> None:
         listen(host, port, shares_port=False).close()
     except OSError as error:
         why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise PortInUse(f"Cannot listen on {host}:{port}: {why}") from None
+        raise PortInUse(f"Cannot listen on {socket_address(host, port)}: {why}") from None

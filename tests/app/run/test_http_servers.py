@@ -16,11 +16,9 @@ from app.settings import Settings
 from tests.service import PLAUDIT, ROOT, eventually, plaudit
 
 
-def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(
-    settings: Settings, addresses: Addresses, tmp_path: Path
-) -> None:
-    port, log = reserve_port(), tmp_path / "log"
-    env = os.environ | {
+@pytest.fixture
+def env(settings: Settings, addresses: Addresses, tmp_path: Path) -> dict[str, str]:
+    return os.environ | {
         "DATABASE_URL": addresses.database_url,
         "PLAUDIT_SERVICE_DATABASE_URL": addresses.service_database_url,
         "REDIS_URL": addresses.redis_url,
@@ -29,6 +27,10 @@ def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(
         "PLAUDIT_WEB_PROCESSES": "1",
         "LOG_FORMAT": "json",
     }
+
+
+def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(env: dict[str, str], tmp_path: Path) -> None:
+    port, log = reserve_port(), tmp_path / "log"
     with log.open("wb") as stream:
         process = psutil.Popen(
             [*PLAUDIT, "web", "--port", str(port)], stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT, env=env
@@ -49,6 +51,26 @@ def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(
     (started,) = [line["data"] for line in lines if line["action"] == "web.started"]
     assert started == {"address": f"127.0.0.1:{port}", "processes": 1}
     assert [line["message"] for line in lines if line.get("action") == "request"] == ["GET '/nothing-here' 404"]
+
+
+@pytest.mark.parametrize("command", ["web", "live"])
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_addresses_of_ipv6_are_served(command: str, host: str, env: dict[str, str], tmp_path: Path) -> None:
+    port = reserve_port()
+    with (tmp_path / "log").open("wb") as log:
+        process = psutil.Popen(
+            [*PLAUDIT, command, "--port", str(port)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env=env | {"PLAUDIT_HOST": host},
+        )
+    try:
+        eventually(lambda: requests.get(f"http://[::1]:{port}/health/live", timeout=5).ok)
+        assert host != "::" or requests.get(f"http://127.0.0.1:{port}/health/live", timeout=5).ok
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 @pytest.mark.parametrize("command", ["web", "live"])
