@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler
 from io import BufferedReader, RawIOBase
 from socketserver import TCPServer, ThreadingMixIn
@@ -30,6 +31,7 @@ RETRY_S = 1.0
 TIMEOUT_S = 2.0
 # At once; whoever comes then waits for a moment, and is given up.
 MAX_CLIENTS = 32
+MAX_HEALTH_BYTES = 1000
 
 log = structlog.get_logger()
 
@@ -47,6 +49,12 @@ def start(settings: Settings) -> None:
 
 
 def _run(settings: Settings, server: "MetricsServer | None") -> None:
+    if server is None and not is_served_by_us(settings):
+        log.warning(
+            "another program holds PLAUDIT_METRICS_PORT: choose another port for the metrics of this machine",
+            action="metrics.port_taken",
+            data={"port": settings.metrics_port},
+        )
     while server is None:
         time.sleep(RETRY_S)
         with contextlib.suppress(OSError):  # such as too many open files: the next attempt may succeed
@@ -64,6 +72,21 @@ def listen(settings: Settings) -> "MetricsServer | None":
         if error.errno != errno.EADDRINUSE:
             raise
         return None
+
+
+def is_served_by_us(settings: Settings) -> bool:
+    """Whether a process of ours answers at the port, or one that has just ended may have."""
+    connection = HTTPConnection(settings.host, settings.metrics_port, timeout=2 * TIMEOUT_S)
+    try:
+        connection.request("GET", "/health/live")
+        answer = orjson.loads(connection.getresponse().read(MAX_HEALTH_BYTES))
+        return isinstance(answer, dict) and answer.get("status") == "ok"
+    except ConnectionRefusedError:
+        return True
+    except (OSError, HTTPException, ValueError):  # no answer, or none that is ours
+        return False
+    finally:
+        connection.close()
 
 
 class MetricsServer(ThreadingMixIn, TCPServer):

@@ -5,8 +5,9 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -17,6 +18,7 @@ import requests
 
 from app.run.ports import reserve_port
 from app.settings import Settings
+from tests.service import eventually
 from workers import metrics_server
 from workers.metrics_server import MetricsServer
 
@@ -97,6 +99,49 @@ def test_of_several_processes_one_listens_and_after_it_another(settings: Setting
     second = metrics_server.listen(settings)
     assert second is not None
     second.server_close()
+
+
+class _Foreign(BaseHTTPRequestHandler):
+    body = b"{}"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("body", [b"<html>Grafana</html>", b'{"status": "down"}', b"[]", b"x" * 5000])
+def test_another_program_at_the_port_is_said_once(
+    body: bytes, settings: Settings, logged: Callable[[], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Foreign, "body", body)
+    monkeypatch.setattr(metrics_server, "RETRY_S", 0.01)
+    foreign = HTTPServer(("127.0.0.1", 0), _Foreign)
+    answering = threading.Thread(target=foreign.serve_forever, args=(0.05,))
+    answering.start()
+    metrics_server.start(replace(settings, metrics_port=foreign.server_port))
+    eventually(logged)
+    foreign.shutdown()
+    answering.join()
+    foreign.server_close()
+    eventually(lambda: len(logged()) > 1)
+    said = [(line["level"], line["action"], line["data"]["port"]) for line in logged()]
+    port = foreign.server_port
+    assert said == [("warning", "metrics.port_taken", port), ("info", "metrics.served", port)]
+
+
+def test_a_program_that_says_nothing_is_not_ours_and_another_process_of_ours_is(
+    settings: Settings, connected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(settings) as address:
+        assert metrics_server.is_served_by_us(replace(settings, metrics_port=urlsplit(address).port))
+    assert metrics_server.is_served_by_us(replace(settings, metrics_port=reserve_port())), "it has just ended"
+    monkeypatch.setattr(metrics_server, "TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not metrics_server.is_served_by_us(replace(settings, metrics_port=silent.getsockname()[1]))
 
 
 def test_without_a_port_nothing_listens_and_a_wrong_address_stops_the_start(settings: Settings, tmp_path: Path) -> None:
