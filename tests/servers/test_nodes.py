@@ -118,6 +118,7 @@ def test_while_the_synchronous_standby_is_lost_writes_are_refused_in_seconds_and
 
     site.postgres.set("synchronous_standby_names", "lost")
     try:
+        eventually(lambda: write(WRITES[0])[0] == 503)  # from then on commits wait
         with ThreadPoolExecutor(len(WRITES)) as callers:
             written = callers.map(write, WRITES)
             time.sleep(1)
