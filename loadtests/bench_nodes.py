@@ -5,8 +5,14 @@ same number of requests a second, fewer than the machine can answer: a request m
 there are. They come some at once, so that a commit has as many of them whether or not their generator was late. Then
 the same requests are spread over one, two or four. At last as many are sent as are answered. Only nodes that get
 requests are counted, without what they cost when they get none.
+
+Four nodes that are as busy are four times the work for the same processors, each of which then takes longer for
+anything. So a process beside them does the same small work again and again, and the nodes' time is also compared with
+what that takes at the moment (`Yardstick`).
 """
 
+import json
+import multiprocessing
 import os
 import random
 import subprocess
@@ -42,6 +48,7 @@ AT_ONCE = 12
 CONNECTIONS = 16
 LOOK_EVERY_S = 0.01
 WARM_UP_S = 5.0
+YARDSTICK_EVERY_S = 0.02
 TURNS = 4
 
 
@@ -56,19 +63,20 @@ class Node:
 
 
 def nodes(seconds: float) -> None:
-    with running_target(QUICK) as target, ExitStack() as stack:
+    with running_target(QUICK) as target, Yardstick() as yardstick, ExitStack() as stack:
         running = [stack.enter_context(_node(target)) for _ in range(max(NODES))]
         _at_a_rate(target, running, WARM_UP_S, per_second=PER_SECOND[0])
+        site = Site(target, running, yardstick)
         print(f"Views of pages by popularity, likes, board reads; {AT_ONCE} at once")
         for per_second in PER_SECOND:
             print(f"{per_second} requests/s to each node")
-            _measure_all(target, running, partial(_at_a_rate, per_second=per_second), seconds)
+            _measure_all(site, partial(_at_a_rate, per_second=per_second), seconds)
         print(f"{PER_SECOND[0]} requests/s to each node, views of any page")
-        _measure_all(target, running, partial(_at_a_rate, per_second=PER_SECOND[0], page=any_page), seconds)
+        _measure_all(site, partial(_at_a_rate, per_second=PER_SECOND[0], page=any_page), seconds)
         print(f"{SPREAD_PER_SECOND} requests/s, spread over the nodes")
-        _measure_all(target, running, _spread, seconds)
+        _measure_all(site, _spread, seconds)
         print(f"As many as are answered, over {CONNECTIONS} connections to each node, pages by popularity")
-        _measure_all(target, running, _as_fast_as_possible, seconds)
+        _measure_all(site, _as_fast_as_possible, seconds)
 
 
 def any_page(pages: int) -> str:
@@ -101,6 +109,8 @@ class Measured:
     seconds: float = 0.0
     answered: float = 0.0
     cpu_s: float = 0.0
+    yards: int = 0
+    yards_cpu_s: float = 0.0
     looks: int = 0
     waiting: int = 0
     workers_waiting: int = 0
@@ -110,6 +120,10 @@ class Measured:
         idle_s = idle.cpu_s / idle.seconds / max(NODES) * self.nodes * self.seconds
         return 1e6 * (self.cpu_s - idle_s) / max(1.0, self.answered)
 
+    def cpu_yards(self, idle: "Measured") -> float:
+        """The same, in units of the yardstick at the same time."""
+        return self.cpu_us(idle) * self.yards / self.yards_cpu_s
+
     def __str__(self) -> str:
         return (
             f"{self.nodes} node{'s' if self.nodes > 1 else ' '}: {self.answered / self.seconds:,.0f} requests/s;"
@@ -118,28 +132,39 @@ class Measured:
         )
 
 
-def _measure_all(target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> None:
+@dataclass(frozen=True)
+class Site:
+    target: Target
+    nodes: Sequence[Node]
+    yardstick: "Yardstick"
+
+
+def _measure_all(site: Site, drive: Drive, seconds: float) -> None:
     """In many short turns, up and down, since the machine is never quite the same."""
     measured = {count: Measured(count) for count in (0, *NODES)}
     for count in (*measured, *reversed(measured)) * TURNS:
-        _measure(measured[count], target, running, drive, seconds / TURNS)
+        _measure(measured[count], site, drive, seconds / TURNS)
     idle, *others = measured.values()
-    one = others[0].cpu_us(idle)
+    one = others[0]
     for each in others:
         cost = each.cpu_us(idle)
         print(
-            f"  {each}; {cost:.0f} µs of the nodes' processors for a request, {cost / one:.2f} of what it is with one"
+            f"  {each}; {cost:.0f} µs of the nodes' processors for a request, {cost / one.cpu_us(idle):.2f} of what it"
+            f" is with one, {each.cpu_yards(idle) / one.cpu_yards(idle):.2f} by the yardstick"
         )
     print(f"  Four idle nodes take {idle.cpu_s / idle.seconds:.1%} of a processor")
 
 
-def _measure(measured: Measured, target: Target, running: Sequence[Node], drive: Drive, seconds: float) -> None:
-    asked = running[: measured.nodes]
-    counted = asked or running
-    before = sum(node.cpu_s() for node in counted)
+def _measure(measured: Measured, site: Site, drive: Drive, seconds: float) -> None:
+    target, asked = site.target, site.nodes[: measured.nodes]
+    counted = asked or site.nodes
+    before, yards_before = sum(node.cpu_s() for node in counted), site.yardstick.read()
     with LockWaits(target) as waits:
         measured.answered += drive(target, asked, seconds)
     measured.cpu_s += sum(node.cpu_s() for node in counted) - before
+    yards, yards_cpu_s = site.yardstick.read()
+    measured.yards += yards - yards_before[0]
+    measured.yards_cpu_s += yards_cpu_s - yards_before[1]
     measured.seconds += seconds
     measured.looks += waits.looks
     measured.waiting += waits.waiting
@@ -194,6 +219,37 @@ def _mixed(target: Target, place: int, page: Callable[[int], str]) -> Pool:
     read = operations.top(target).requests
     mixed = [kind[number % len(kind)] for number in range(len(liked)) for kind in (viewed, liked, read)]
     return Pool(mixed, modulus=likes.modulus, stride=likes.stride, offset=likes.offset)
+
+
+class Yardstick:
+    """A process that does the same work many times a second: how long a processor takes for it at the moment."""
+
+    def __init__(self) -> None:
+        own = multiprocessing.get_context("spawn")
+        self._units, self._cpu_s = own.Value("q", 0), own.Value("d", 0.0)
+        self._process = own.Process(target=_do_yards, args=(self._units, self._cpu_s), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def read(self) -> tuple[int, float]:
+        """How often it was done so far, and in how many seconds of a processor."""
+        return self._units.value, self._cpu_s.value
+
+
+def _do_yards(units: Any, cpu_s: Any) -> None:
+    document = [{"id": number, "title": f"page {number}", "views": number * 7} for number in range(300)]
+    while True:
+        began = time.process_time()
+        json.loads(json.dumps(document))
+        cpu_s.value += time.process_time() - began
+        units.value += 1
+        time.sleep(YARDSTICK_EVERY_S)
 
 
 class LockWaits:

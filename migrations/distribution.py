@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import structlog
 from sqlalchemy import Connection, Engine, text
 
-from tenants.db import PLATFORM_ROLE, SERVICE_ROLE
+from migrations.roles import ROLES
+from tenants.db import SERVICE_ROLE
 from tenants.engines import disconnect_others
 from tenants.errors import Conflict
 
@@ -24,7 +25,6 @@ log = structlog.get_logger()
 ADVISORY_LOCK = 7_526_103_841
 # With rows of tenants, and not distributed.
 LOCAL = frozenset({"credential_changes"})
-ROLES = (SERVICE_ROLE, PLATFORM_ROLE)
 
 
 class CannotDistribute(Conflict):

@@ -37,10 +37,8 @@ def require_owner(settings: Settings) -> None:
 
 def wait_for(settings: Settings) -> None:
     """Return when PostgreSQL accepts writes; end this process if it refuses a login. Needs `tenants.db.configure`."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # `workers.run` has its own; the first process of a container has none
+    # Until `workers.run` has its own: the first process of a container has none.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
     logins = {"DATABASE_URL": db.owner_engine()}
     if settings.service_database_url:
