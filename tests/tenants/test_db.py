@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tenants import db, pipelines, registry
 from tenants.db import owner_tx, platform_tx, tenant_tx, utcnow
 from tenants.errors import NotFound
-from tenants.pipelines import Statement
+from tenants.pipelines import NoAnswer, Statement
 from tenants.users import User, ensure_external
 
 
@@ -152,3 +153,23 @@ def test_a_connection_lost_in_a_transaction_fails_it_and_is_replaced(tenant: str
     assert raised.value.connection_invalidated
     with tenant_tx(tenant) as tx:
         assert tx.scalar(text("SELECT 1")) == 1
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_server_that_freezes_in_a_transaction_is_given_up(
+    tenant: str, is_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As PostgreSQL behind a pooler whose own connection still answers: nothing else would end the wait."""
+    monkeypatch.setattr(db, "STATEMENT_WITHIN_S", 0.3)
+    slowly = text("SELECT pg_sleep(8)")
+    began = time.monotonic()
+    with pytest.raises(DBAPIError) as refused, tenant_tx(tenant) as tx:
+        _ = tx.execute(slowly) if is_plain else tx.run(slowly, {})
+    assert isinstance(refused.value.orig, NoAnswer)
+    assert time.monotonic() - began < 6
+    with tenant_tx(tenant) as tx:
+        assert tx.scalar(text("SELECT 1")) == 1
+        tx.set_statement_timeout(0)
+        tx.run(text("SELECT pg_sleep(0.5)"), {})  # what may take long, may
+    with pytest.raises(DBAPIError), tenant_tx(tenant) as tx:
+        tx.run(slowly, {})  # in that transaction only
