@@ -81,11 +81,12 @@ def current_user(connection: Connection) -> str:
 # Since PostgreSQL 16 a member need not be allowed to switch to the role: whoever creates one is not.
 _NOT_GRANTED = text("""
     SELECT wanted
-    FROM unnest(CAST(:roles AS text[])) wanted
+    FROM unnest(CAST(:roles AS text[])) WITH ORDINALITY AS roles(wanted, place)
     LEFT JOIN pg_roles r ON r.rolname = wanted
     LEFT JOIN pg_roles l ON l.rolname = :login
     WHERE (pg_has_role(l.oid, r.oid, CASE WHEN current_setting('server_version_num')::int < 160000
                                           THEN 'MEMBER' ELSE 'SET' END)) IS NOT TRUE
+    ORDER BY place
 """)
 
 

@@ -53,9 +53,9 @@ def test_a_single_row_is_read_in_the_open_transaction_or_in_one_of_its_own(tenan
 
 
 def terminate_sleeper() -> bool:
-    asleep = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    asleep = "wait_event = 'PgSleep' AND datname = current_database()"
     with owner_tx() as tx:
-        return bool(tx.scalar(text(asleep)))
+        return bool(tx.scalar(text(f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {asleep}")))
 
 
 def test_an_error_in_one_trip_says_whether_the_outcome_is_known(tenant: str) -> None:

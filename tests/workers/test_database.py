@@ -34,6 +34,8 @@ def test_a_login_that_is_refused_is_named_in_one_line(
     given = {"DATABASE_URL": settings.database_url, "PLAUDIT_SERVICE_DATABASE_URL": settings.service_database_url}
     if given[variable] is None:
         pytest.skip("there is one login only")
+    if "password" in wrong and settings.service_database_url is None:
+        pytest.skip("the operator's server may ask for none")
     env = {name: value for name, value in given.items() if value} | {"REDIS_URL": settings.redis_url or ""}
     env[variable] = make_url(env[variable]).set(**wrong).render_as_string(hide_password=False)  # type: ignore[arg-type]
     said = run_to_its_end("worker", env)
