@@ -10,7 +10,12 @@ from app.run.server_files import wheel_binaries
 from tests.conftest import reachable_folder
 from tests.servers.redis_cluster import SLOTS, RedisCluster, RedisServer, url_of
 
-__all__ = ["SLOTS", "Node", "running_nodes", "url_of"]
+__all__ = ["SLOTS", "Node", "node_of_slot", "running_nodes", "url_of"]
+
+
+def node_of_slot(slot: int) -> int:
+    """Which of the three has it, as `RedisCluster` gives them out."""
+    return sum(slot >= SLOTS * number // 3 for number in (1, 2))
 
 
 class Node(RedisServer):

@@ -15,7 +15,7 @@ from tenants.db import utcnow
 from tenants.redis_cluster import slot_of
 from tests.analytics.conftest import make_page
 from tests.people import client_of
-from tests.redis_nodes import SLOTS, Node, running_nodes, url_of
+from tests.redis_nodes import Node, node_of_slot, running_nodes, url_of
 from tests.service import eventually
 
 
@@ -63,4 +63,4 @@ def test_a_node_that_dies_costs_only_its_boards_redis_and_all_are_right_afterwar
 
 
 def node_of(board: Board) -> int:
-    return slot_of(("GET", board.key)) * 3 // SLOTS
+    return node_of_slot(slot_of(("GET", board.key)))

@@ -13,7 +13,7 @@ from tenants import open_counts, redis
 from tenants.open_counts import Group, OpenCounts
 from tenants.redis_cluster import slot_of
 from tests.conftest import redis_unavailable
-from tests.redis_nodes import SLOTS, running_nodes, url_of
+from tests.redis_nodes import node_of_slot, running_nodes, url_of
 from tests.service import eventually
 
 ALL, OWN = ("acme", "all"), ("acme", "")
@@ -170,7 +170,7 @@ def test_a_node_that_is_away_costs_only_the_groups_on_it(
 
 
 def node_of(key: str) -> int:
-    return slot_of(("GET", key)) * 3 // SLOTS
+    return node_of_slot(slot_of(("GET", key)))
 
 
 def test_processes_that_have_nothing_open_know_of_each_other(

@@ -13,7 +13,7 @@ from analytics.boards import redis_store
 from tenants.redis_addresses import ClusterAddress
 from tenants.redis_cluster import GuardedCluster, slot_of
 from tenants.redis_server import PROBE_EVERY_S, TIMEOUT_S, Outage, RedisUnavailable
-from tests.redis_nodes import SLOTS, Node, running_nodes, url_of
+from tests.redis_nodes import Node, node_of_slot, running_nodes, url_of
 from tests.service import eventually
 
 
@@ -37,7 +37,7 @@ def cluster_at(url: str, *, timeout_s: float = TIMEOUT_S) -> GuardedCluster:
 
 def key_on(number: int) -> str:
     """A key in the slots of this node."""
-    return next(key for key in map(str, range(1000)) if slot_of(("GET", key)) * 3 // SLOTS == number)
+    return next(key for key in map(str, range(1000)) if node_of_slot(slot_of(("GET", key))) == number)
 
 
 KEYS = [key_on(0), key_on(1), key_on(2)]

@@ -13,7 +13,7 @@ from tenants.shares import share_of
 from tests.analytics.scores.conftest import UPDATE, claim_of, entries
 from tests.conftest import redis_unavailable
 from tests.people import Caller
-from tests.redis_nodes import SLOTS, running_nodes, url_of
+from tests.redis_nodes import node_of_slot, running_nodes, url_of
 from tests.service import eventually
 
 
@@ -160,7 +160,7 @@ def test_while_a_node_of_the_cluster_is_away_no_payment_is_counted_twice(
     connected: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots = {f"t{n:03d}": slot_of(("GET", limits.counter_of(f"t{n:03d}"))) for n in range(100)}
-    away, there = (next(t for t, slot in slots.items() if slot * 3 // SLOTS == number) for number in range(2))
+    away, there = (next(t for t, slot in slots.items() if node_of_slot(slot) == number) for number in range(2))
     both = first, second = processes(monkeypatch)
     with running_nodes() as nodes:
         redis.configure(boards_url=url_of(nodes), queue_url=settings.queue_redis_url or "")
