@@ -145,10 +145,10 @@ def stale_tenants(*, now: datetime) -> list[str]:
     with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
         run = redis_store.run_id(client)
     behind = [row.id for row in across.read(_BEHIND, {"hour": hour_of(now), "now": now, "run": run})]
-    elsewhere = timeline.owners_elsewhere()
-    everyone = [*across.live_tenants(), ALL_TENANTS]
     if run is None:
         return behind
+    elsewhere = timeline.owners_elsewhere()
+    everyone = [*across.live_tenants(), ALL_TENANTS]
     try:
         with redis.boards().client() as client, client.pipeline(transaction=False) as pipe:
             for tenant_id in everyone:
