@@ -1,9 +1,8 @@
 """Hourly maintenance by the database's owner: partitions of the audit, and rows older than each tenant's retention."""
 
-import random
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 import structlog
@@ -17,7 +16,7 @@ from tenants import settings as tenant_settings
 from tenants.db import Tx, owner_tx, tenant_tx
 
 MONTHS_AHEAD = 2
-MAX_ROWS_PER_CHUNK = 10_000
+MAX_ROWS_PER_CHUNK = 2_000
 
 log = structlog.get_logger()
 
@@ -51,28 +50,36 @@ def _longest_retention_days() -> int:
     return longest
 
 
-def purge_history(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
-    """Delete each tenant's rows past their retention, a chunk and a commit at a time.
+@dataclass(frozen=True)
+class Purged:
+    """How many rows of each table were deleted, and after which tenant the next run continues; None: all are done."""
 
-    In any order: whose turn does not come in time is sooner or later among the first.
+    rows: dict[str, int]
+    continue_after: str | None
+
+
+def purge_history(*, now: datetime, is_over: Callable[[], bool], after: str = "") -> Purged:
+    """Delete each tenant's rows past their retention, a chunk and a commit at a time, until `is_over`.
+
+    The tenants are purged in the order of their ids, beginning after `after`.
     """
-    deadline = time.monotonic() + within_s
-    tenant_ids = across.live_tenants()
-    random.shuffle(tenant_ids)
     purged: Counter[str] = Counter()
-    for tenant_id in tenant_ids:
-        if time.monotonic() >= deadline:
-            break
+    for tenant_id in (tenant_id for tenant_id in across.live_tenants() if tenant_id > after):
         try:
-            for table, deleted in _purge_tenant(tenant_id, now=now, deadline=deadline):
+            for table, deleted in _purge_tenant(tenant_id, now=now):
                 purged[table] += deleted
+                if deleted and is_over():
+                    return Purged(dict(purged), after)
         except OperationalError as error:  # a row that is locked for long delays no other tenant's purge
             data = {"error": type(error.orig).__name__}
             log.warning("a tenant's purge failed", action="retention.late", tenantId=tenant_id, data=data)
-    return dict(purged)
+        after = tenant_id
+        if is_over():
+            return Purged(dict(purged), after)
+    return Purged(dict(purged), None)
 
 
-def _purge_tenant(tenant_id: str, *, now: datetime, deadline: float) -> Iterator[tuple[str, int]]:
+def _purge_tenant(tenant_id: str, *, now: datetime) -> Iterator[tuple[str, int]]:
     with tenant_tx(tenant_id) as tx:
         retention = tenant_settings.read(tx)[0].retention
     bucket_days = max(retention.hourly_buckets_days, LONGEST.days + 1)  # what a window still counts stays
@@ -88,13 +95,12 @@ def _purge_tenant(tenant_id: str, *, now: datetime, deadline: float) -> Iterator
     }
     for table, statement in _PURGES.items():
         before = now - timedelta(days=days[table])
-        while time.monotonic() < deadline:
+        deleted = MAX_ROWS_PER_CHUNK
+        while deleted == MAX_ROWS_PER_CHUNK:
             with owner_tx() as tx:
                 parameters = {"tenant": tenant_id, "before": before, "limit": MAX_ROWS_PER_CHUNK}
                 deleted = int(tx.scalar(statement, parameters) or 0)
             yield table, deleted
-            if deleted < MAX_ROWS_PER_CHUNK:
-                break
 
 
 def partition_of(month: date) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Identity, Index, func, text
+from sqlalchemy import BigInteger, Identity, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.wake import wake
@@ -29,14 +29,10 @@ class Kind(StrEnum):
 
 class Outbox(TenantOwned, Base):
     __tablename__ = "outbox"
-    # A busy tenant has thousands of rows of pages, and each payment asks which users are stale.
-    __table_args__ = (
-        Index("ix_outbox_users", "tenant_id", "id", postgresql_where=text("kind = 'user'")),
-        Index("ix_outbox_views", "tenant_id", "id", postgresql_where=text("kind = 'views'")),
-    )
 
+    # Before the id: the oldest rows of each kind are found without reading past the others, however many wait.
+    kind: Mapped[str] = mapped_column(primary_key=True)
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    kind: Mapped[str]
     member: Mapped[str]
     # Of a page: the hour to which counts were added. None: several hours, or anything else; always safe.
     hour: Mapped[datetime | None]
@@ -86,30 +82,36 @@ def oldest(tenant_id: str, kind: Kind, *, limit: int) -> Query:
     return _OLDEST, {"tenant": tenant_id, "kind": kind.value, "limit": limit}
 
 
-def delete(tx: Tx, ids: Collection[int]) -> None:
-    """These have been projected."""
+def delete(tx: Tx, kind: Kind, ids: Collection[int]) -> None:
+    """Delete rows that have been projected."""
     if ids:
-        tx.run(
-            text("DELETE FROM outbox WHERE tenant_id = :tenant AND id = ANY(CAST(:ids AS bigint[]))"),
-            {"tenant": tx.tenant, "ids": array(ids)},
-        )
+        tx.run(_DELETE, {"tenant": tx.tenant, "kind": kind.value, "ids": array(ids)})
 
 
-# How many seconds the oldest row of all tenants has been waiting: a look-up in the primary key for each tenant.
-LAG = """
-    SELECT COALESCE(max(extract(epoch FROM clock_timestamp() - o.marked_at)), 0)::float8 FROM tenants t
-    CROSS JOIN LATERAL (SELECT marked_at FROM outbox WHERE tenant_id = t.id ORDER BY id LIMIT 1) o
-    WHERE t.deleted_at IS NULL
-"""
-# The same while a node of a Citus is lost, of the tenants on the others: each pair of shards is asked for its own lag.
+def lag_s(tx: Tx) -> float:
+    """How many seconds the tenant's oldest row has been waiting; 0 without any."""
+    return float(tx.run(_LAG_OF_TENANT, {"tenant": tx.tenant})[0].lag)
+
+
+# The oldest row of each kind is a look-up in the primary key.
+def _age(tenant: str, outbox: str) -> str:
+    """SQL for how many seconds a tenant's oldest row has been waiting; NULL without any."""
+    oldest = ", ".join(
+        f"(SELECT marked_at FROM {outbox} o WHERE o.tenant_id = {tenant} AND o.kind = '{kind}' ORDER BY o.id LIMIT 1)"  # noqa: S608  our own names
+        for kind in Kind
+    )
+    return f"CAST(extract(epoch FROM clock_timestamp() - LEAST({oldest})) AS float8)"
+
+
+# How many seconds the oldest row of all tenants has been waiting.
+LAG = f"SELECT COALESCE(max({_age('t.id', 'outbox')}), 0) FROM tenants t WHERE t.deleted_at IS NULL"  # noqa: S608  our own names
+# The lag without the tenants of a lost node of a Citus: each pair of shards is asked for its own.
 LAG_OF_REACHABLE = """
     SELECT COALESCE(max(CAST(NULLIF(result, '') AS float8)), 0)
     FROM run_command_on_colocated_placements('tenants', 'outbox', %s) WHERE success
 """
-LAG_OF_SHARDS = """
-    SELECT max(extract(epoch FROM clock_timestamp() - o.marked_at)) FROM %s t
-    CROSS JOIN LATERAL (SELECT marked_at FROM %s s WHERE s.tenant_id = t.id ORDER BY s.id LIMIT 1) o
-    WHERE t.deleted_at IS NULL
-"""
+LAG_OF_SHARDS = f"SELECT max({_age('t.id', '%2$s')}) FROM %1$s t WHERE t.deleted_at IS NULL"  # noqa: S608  our own names
 
+_LAG_OF_TENANT = text(f"SELECT COALESCE({_age(':tenant', 'outbox')}, 0) AS lag")
+_DELETE = text("DELETE FROM outbox WHERE tenant_id = :tenant AND kind = :kind AND id = ANY(CAST(:ids AS bigint[]))")
 _OLDEST = text("SELECT id, member FROM outbox WHERE tenant_id = :tenant AND kind = :kind ORDER BY id LIMIT :limit")

@@ -9,6 +9,7 @@ An answer is redacted where it contains the user's id. The keys stay, so that no
 """
 
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -68,16 +69,16 @@ def mark(tx: Tx, user_id: UUID, *, now: datetime) -> None:
 def begin(tenant_id: str, user_id: UUID) -> None:
     """Redact as much as a request has time for, after the commit of the erasure. Never fails: the job does the rest."""
     try:
-        redact(tenant_id, user_id, within_s=MAX_REQUEST_S)
+        deadline = time.monotonic() + MAX_REQUEST_S
+        redact(tenant_id, user_id, is_over=lambda: time.monotonic() > deadline)
     except Exception:
         log.exception("a redaction is left to the scheduled job", action="redaction.left", tenantId=tenant_id)
 
 
-def redact(tenant_id: str, user_id: UUID, *, within_s: float) -> None:
-    """Step by step, until nothing is left or time is up. Safe to run twice, or at once."""
-    deadline = time.monotonic() + within_s
+def redact(tenant_id: str, user_id: UUID, *, is_over: Callable[[], bool]) -> None:
+    """Redact step by step, until nothing is left or `is_over`. Safe to run twice, or at once."""
     call_definer(tenant_id, "SELECT blank_audit(%s)", [user_id])
-    while step(tenant_id, user_id) and time.monotonic() < deadline:
+    while step(tenant_id, user_id) and not is_over():
         pass
 
 

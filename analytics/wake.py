@@ -77,23 +77,27 @@ def job_started(tenant_id: str) -> None:
         client.delete(_pending_key(tenant_id))
 
 
-def job_finished(tenant_id: str, *, took_s: float, rows: int) -> None:
+def job_finished(tenant_id: str, *, took_s: float, rows: int, more: bool = False) -> None:
     """Pause the tenant's projection for half as long as it took: under constant change, a third of the time is for
     writers.
 
-    If they mark very many rows of the outbox, longer: more changes of the same page are then projected once. `rows`:
-    how many there were since the last job. If another job found the lock taken in the meantime, enqueue one more.
+    If they mark very many rows of the outbox, pause longer: more changes of the same page are then projected once.
+    `rows`: how many there were since the last job. If another job found the lock taken in the meantime, enqueue one
+    more. If the job's turn was over with more to do, enqueue the next turn, behind the jobs that wait, without a pause.
     """
     now = time.time()
     with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
         last = client.set(key("projected", tenant_id), repr(now), get=True, ex=PENDING_S)
-        is_very_busy = last is not None and rows > BUSY_ROWS_PER_S * max(now - float(last), took_s)
-        pause_ms = int(min(took_s * (BUSY_PAUSES if is_very_busy else PAUSES), MAX_PAUSE_S) * 1000)
+        pauses = 0 if more else PAUSES
+        is_very_busy = not more and last is not None and rows > BUSY_ROWS_PER_S * max(now - float(last), took_s)
+        pause_ms = int(min(took_s * (BUSY_PAUSES if is_very_busy else pauses), MAX_PAUSE_S) * 1000)
         if pause_ms:
             client.set(key("pause", tenant_id), "1", px=pause_ms)
         if client.delete(_again_key(tenant_id)):
             client.set(_pending_key(tenant_id), "1", ex=PENDING_S)
             queue.enqueue(JOB, tenant_id, ttl_s=60)
+        elif more:
+            wake([tenant_id])
 
 
 def wait_out_pause(tenant_id: str) -> bool:

@@ -1,7 +1,6 @@
 """How long rows are kept after they have expired. Run by the owner, for one tenant after the other."""
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -35,22 +34,22 @@ RETENTION = {
     "visitor_salts": Kept(("day",), "day", timedelta(days=2), has_tenant=False),
     "processes": Kept(("id",), "seen_at", timedelta(hours=1), has_tenant=False),
 }
-MAX_ROWS_PER_CHUNK = 10_000
+MAX_ROWS_PER_CHUNK = 2_000
 
 
-def purge_expired(*, now: datetime, within_s: float = 300.0) -> dict[str, int]:
-    """Delete expired rows, one chunk per commit, until none are left or time is up. Safe to run twice."""
-    deadline = time.monotonic() + within_s
+def purge_expired(*, now: datetime, is_over: Callable[[], bool]) -> dict[str, int]:
+    """Delete expired rows, one chunk per commit, until none are left or `is_over`. Safe to run twice."""
     purged = dict.fromkeys(RETENTION, 0)
     for table, kept in RETENTION.items():
         before = now - kept.after
         for tenant_id in _owners(table, kept, before) if kept.has_tenant else [None]:
-            while time.monotonic() < deadline:
+            deleted = MAX_ROWS_PER_CHUNK
+            while deleted == MAX_ROWS_PER_CHUNK:
                 with owner_tx() as tx:
                     deleted = _purge(tx, table, kept, tenant_id, before)
                 purged[table] += deleted
-                if deleted < MAX_ROWS_PER_CHUNK:
-                    break
+                if deleted and is_over():
+                    return purged
     return purged
 
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import random
 import time
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
@@ -16,12 +18,16 @@ from analytics.quests import expiring, rewards
 from app.settings import Settings
 from tenants import across, registry, retention, signing, suspensions
 from tenants.db import owner_tx, utcnow
+from tenants.queue import enqueue
 from tenants.redis import RedisUnavailable, queue
+from workers.turns import Turn
 
-MAX_REDACT_S = 60.0
-MAX_FILL_S = 60.0
+# Without Redis, in the scheduler: its other jobs wait meanwhile, and the next sweep continues.
+MAX_SWEEP_S = 5.0
 MAX_PURGE_S = 300.0
 MAX_PURGE_WITHOUT_REDIS_S = 10.0
+# Longer than the rest of a job waits for a worker; else the next scheduled run does it.
+CONTINUE_WITHIN_S = 600
 
 log = structlog.get_logger()
 
@@ -33,24 +39,31 @@ def project(tenant_id: str) -> None:
     for _ in range(2):
         began = time.perf_counter()
         try:
-            done = projection.bring_up_to_date(tenant_id, now=utcnow, locked=partial(wake.job_started, tenant_id))
+            done = projection.bring_up_to_date(
+                tenant_id, now=utcnow, locked=partial(wake.job_started, tenant_id), is_over=Turn().is_over
+            )
         except Busy:
             # And once more: the other worker may have finished just before it was asked.
             wake.ask_to_run_again(tenant_id)
         else:
-            wake.job_finished(tenant_id, took_s=time.perf_counter() - began, rows=done.rows)
+            wake.job_finished(tenant_id, took_s=time.perf_counter() - began, rows=done.rows, more=done.more)
             return
 
 
 def sweep() -> None:
-    """Wake tenants whose boards are behind, in case a wake-up was lost. Without Redis, project them here."""
+    """Wake tenants whose boards are behind, in case a wake-up was lost. Without Redis, project them here in turns."""
     stale = projection.stale_tenants(now=utcnow())
     if queue().is_up():
         wake.wake(stale)
         return
-    for tenant_id in stale:
+    random.shuffle(stale)  # a tenant whose turn does not come in time is among the first of a later sweep
+    waiting, turn = deque(stale), Turn(MAX_SWEEP_S)
+    while waiting and not turn.is_over():
+        tenant_id = waiting.popleft()
         with _isolated(tenant_id), contextlib.suppress(RedisUnavailable, Busy):
-            projection.bring_up_to_date(tenant_id, now=utcnow)
+            done = projection.bring_up_to_date(tenant_id, now=utcnow, is_over=lambda: bool(waiting) or turn.is_over())
+            if done.more:
+                waiting.append(tenant_id)
 
 
 def refresh_snapshots() -> None:
@@ -109,23 +122,26 @@ def _isolated(tenant_id: str) -> Iterator[None]:
 
 def purge_expired() -> None:
     """Remove sessions, reset tokens, revoked tokens and idempotent answers that have expired."""
-    purged = retention.purge_expired(now=utcnow(), within_s=_purge_s())
+    turn = _purging()
+    purged = retention.purge_expired(now=utcnow(), is_over=turn.is_over)
     if any(purged.values()):
         log.info("expired rows purged", action="retention.purged", data=purged)
+    if turn.was_ended:
+        _continue_later("workers.jobs.purge_expired")
 
 
 def redact_kept_answers() -> None:
     """Remove erased users from kept answers, where the request that erased them could not finish that."""
     for tenant_id, user_id in redaction.pending():
         with _isolated(tenant_id):
-            redaction.redact(tenant_id, user_id, within_s=MAX_REDACT_S)
+            redaction.redact(tenant_id, user_id, is_over=Turn().is_over)
 
 
 def fill_page_addresses() -> None:
     """Fill in the addresses of pages that an older release wrote."""
     for tenant_id in across.live_tenants():
         with _isolated(tenant_id):
-            filled = page_addresses.fill(tenant_id, within_s=MAX_FILL_S)
+            filled = page_addresses.fill(tenant_id, is_over=Turn().is_over)
             if filled:
                 log.info("page addresses filled", action="pages.filled", tenantId=tenant_id, data={"pages": filled})
 
@@ -135,16 +151,24 @@ def keep_partitions() -> None:
     maintenance.keep_months(now=utcnow())
 
 
-def purge_history() -> None:
+def purge_history(after: str = "") -> None:
     """Remove hourly buckets and audit rows that are older than the tenant's retention."""
-    purged = maintenance.purge_history(now=utcnow(), within_s=_purge_s())
-    if any(purged.values()):
-        log.info("old history purged", action="retention.purged", data=purged)
+    purged = maintenance.purge_history(now=utcnow(), is_over=_purging().is_over, after=after)
+    if any(purged.rows.values()):
+        log.info("old history purged", action="retention.purged", data=purged.rows)
+    if purged.continue_after is not None:
+        _continue_later("workers.jobs.purge_history", purged.continue_after)
 
 
-def _purge_s() -> float:
-    """How long a purge may take. Without Redis it runs in the scheduler, whose other jobs wait for it."""
-    return MAX_PURGE_S if queue().is_up() else MAX_PURGE_WITHOUT_REDIS_S
+def _purging() -> Turn:
+    """The turn of a purge. Without Redis it runs in the scheduler, whose other jobs wait for it."""
+    return Turn(MAX_PURGE_S if queue().is_up() else MAX_PURGE_WITHOUT_REDIS_S)
+
+
+def _continue_later(job: str, *args: str) -> None:
+    """Enqueue the rest of a job behind those that wait. Without Redis the next scheduled run does it."""
+    with contextlib.suppress(RedisUnavailable):
+        enqueue(job, *args, ttl_s=CONTINUE_WITHIN_S)
 
 
 def rotate_signing_key() -> None:

@@ -19,7 +19,7 @@ from app.settings import Settings
 from tenants import db, error_reports, logs
 from tenants import redis as tenants_redis
 from tenants.queue import QUEUE
-from workers import schedule
+from workers import schedule, turns
 from workers.leader import Leadership
 
 # RQ waits on Redis for this long at a time, so the client's own timeout must be longer.
@@ -34,7 +34,6 @@ class Worker(SimpleWorker):
     """Runs jobs in its own process: forking for each job would cost more than most jobs."""
 
     max_connection_wait_time = 1.0
-    is_stopping = False
 
     def perform_job(self, job: Job, queue: Queue) -> bool:
         name = (job.description or "?").partition("(")[0]
@@ -43,7 +42,7 @@ class Worker(SimpleWorker):
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:
         """RQ reads its own state from Redis here; that must not keep us running if Redis is stopped too."""
-        Worker.is_stopping = True
+        turns.request_stop()
         try:
             super().request_stop(signum, frame)  # type: ignore[no-untyped-call]
         except RedisError:
@@ -57,12 +56,12 @@ def work(settings: Settings) -> None:
     connection = tenants_redis.make_client(queue_url(settings), timeout_s=WORKER_TIMEOUT_S)
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
     _quieten_rq()
-    while not Worker.is_stopping:
+    while not turns.is_stop_requested():
         try:
             worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)
             worker.work(logging_level="WARNING", with_scheduler=False)
             # RQ also returns if Redis fails while it records that a job is done: continue then.
-            time.sleep(0 if Worker.is_stopping else RETRY_S)
+            time.sleep(0 if turns.is_stop_requested() else RETRY_S)
         except StopRequested:
             return
         except (RedisError, OSError) as error:
@@ -100,7 +99,7 @@ def _stop_on_signals() -> Callable[[], bool]:
 
     def stop(number: int, _frame: object) -> None:
         stopped.append(number)
-        Worker.is_stopping = True  # before RQ has its own handlers in place
+        turns.request_stop()  # before RQ has its own handlers in place
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)

@@ -20,7 +20,7 @@ from tenants.db import Base, DeletedWithTenant, Query, Tx
 
 # After a long stop a worker catches up in steps of this many hours, each a transaction of its own.
 MAX_HOURS_PER_STEP = 24
-MAX_PAGES_PER_STEP = 5_000
+MAX_PAGES_PER_STEP = 500
 
 
 class Projection(DeletedWithTenant, Base):
@@ -56,12 +56,9 @@ def raising_step(tenant_id: str) -> Query:
     return _RAISE_STEP, {"tenant": tenant_id}
 
 
-def finding_planned(tenant_id: str, step: int, first_row: int | None) -> Query:
-    """The query that finds a row if the plan of this step is still the last; it was made from this row of the outbox.
-
-    Whoever plans, or changes saved numbers, raises `step`; a process of the release before only deletes the row.
-    """
-    return _FIND_PLANNED, {"tenant": tenant_id, "step": step, "row": first_row}
+def finding_planned(tenant_id: str, step: int) -> Query:
+    """The query that finds a row if the plan of this step is still the last one."""
+    return _FIND_PLANNED, {"tenant": tenant_id, "step": step}
 
 
 def set_server(tx: Tx, server: str | None) -> None:
@@ -173,11 +170,7 @@ _USERS_CROSSED = f"SELECT DISTINCT user_id::text FROM user_points_hour WHERE {_i
 
 _RAISE_STEP = text("UPDATE projections SET step = step + 1 WHERE tenant_id = :tenant RETURNING step")
 
-_FIND_PLANNED = text("""
-    SELECT 1 FROM projections WHERE tenant_id = :tenant AND step = :step
-    AND (CAST(:row AS bigint) IS NULL
-         OR EXISTS (SELECT FROM outbox WHERE tenant_id = :tenant AND id = CAST(:row AS bigint)))
-""")
+_FIND_PLANNED = text("SELECT 1 FROM projections WHERE tenant_id = :tenant AND step = :step")
 
 _SAVE_REWEIGHING = text("""
     UPDATE projections SET weights_version = :version, reweighed_to = :to WHERE tenant_id = :tenant

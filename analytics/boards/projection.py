@@ -42,7 +42,6 @@ from tenants.redis import RedisUnavailable
 log = structlog.get_logger()
 
 MAX_ROWS_PER_STEP = 5_000
-MAX_STEPS = 1_000
 # How long a projection begins to wait for counters that are locked, one after the other.
 MAX_LOCKED_S = 0.5
 # Longer than a cluster usually takes to promote a replica.
@@ -65,8 +64,20 @@ class Projected:
     # Whether it found views that are not counted yet.
     has_waiting_views: bool = False
 
+    def add(self, step: "Projected") -> None:
+        """Add what a step did; whether Redis was there, and whether something is left, is as it says."""
+        self.pages += step.pages
+        self.users += step.users
+        self.rows += step.rows
+        self.rebuilt += step.rebuilt
+        self.in_redis, self.more = step.in_redis, step.more
+
 
 def _nothing() -> None: ...
+
+
+def _never() -> bool:
+    return False
 
 
 def project_step(
@@ -90,7 +101,7 @@ def project_step(
         done = Projected(more=True) if commits_first else _carry_out(tx, plan)
     if commits_first:
         with tenant_tx(tenant_id) as tx:
-            find = progress.finding_planned(tenant_id, plan.step, min(plan.rows, default=None))
+            find = progress.finding_planned(tenant_id, plan.step)
             (on,), planned = try_lock_boards(tx, tenant_id, timeline.CURRENT, find)
             if planned and on.server == plan.server:
                 done = _carry_out(tx, plan)
@@ -105,36 +116,40 @@ def project_all(
     now: Callable[[], datetime],
     limit: int = MAX_ROWS_PER_STEP,
     locked: Callable[[], None] = _nothing,
+    is_over: Callable[[], bool] = _never,
 ) -> Projected:
-    """Step by step, until nothing is left to do. `locked` is called once: the steps after the first find whatever is
-    committed until then too, and whoever was woken meanwhile is still to come.
+    """Project step by step, until nothing is left or `is_over` says so, which is asked when something is left.
 
-    Views that wait are counted once, and then projected: more may come for as long as nodes share a busy page, each
+    `locked` is called once: the steps after the first find whatever is committed until then too, and a wake-up in the
+    meantime is for another job.
+
+    Views that wait are counted once, and then projected: more may arrive for as long as nodes share a busy page, each
     with a wake-up of its own.
     """
-    total = Projected()
+    total, before_lock = Projected(more=True), locked
     has_counted = False
-    for step in range(MAX_STEPS):
-        done = project_step(tenant_id, now=now(), limit=limit, locked=_nothing if step else locked)
-        total.pages += done.pages
-        total.users += done.users
-        total.rows += done.rows
-        total.rebuilt += done.rebuilt
-        total.in_redis, total.more = done.in_redis, done.more
+    while total.more:
+        done = project_step(tenant_id, now=now(), limit=limit, locked=before_lock)
+        before_lock = _nothing
+        total.add(done)
         if done.has_waiting_views and not has_counted:
-            _count_waiting_views(tenant_id, limit=limit)
-            has_counted = True
-        elif not done.more:
+            _count_waiting_views(tenant_id, limit=limit, is_over=is_over)
+            has_counted = total.more = True
+        if total.more and is_over():
             break
     return total
 
 
 def bring_up_to_date(
-    tenant_id: str, *, now: Callable[[], datetime], locked: Callable[[], None] = _nothing
+    tenant_id: str,
+    *,
+    now: Callable[[], datetime],
+    locked: Callable[[], None] = _nothing,
+    is_over: Callable[[], bool] = _never,
 ) -> Projected:
-    """What a wake-up asks for: a tenant's boards, or the global ones."""
+    """Project a tenant's boards, or rebuild the global ones, as a wake-up asks for."""
     if tenant_id != ALL_TENANTS:
-        return project_all(tenant_id, now=now, locked=locked)
+        return project_all(tenant_id, now=now, locked=locked, is_over=is_over)
     locked()
     return Projected(rebuilt=rebuilding.rebuild_global(now=now()))
 
@@ -179,14 +194,16 @@ def retire(tenant_id: str, *, now: datetime) -> None:
             redis_store.publish(client, raised)
 
 
-def _count_waiting_views(tenant_id: str, *, limit: int) -> None:
-    """In transactions of their own, since likes of the same pages wait for them."""
-    for _ in range(MAX_STEPS):
+def _count_waiting_views(tenant_id: str, *, limit: int, is_over: Callable[[], bool]) -> None:
+    """Count views that wait, in transactions of their own, since likes of the same pages wait for these."""
+    while True:
         with tenant_tx(tenant_id) as tx:
             try_lock_boards(tx, tenant_id)
             counted = counters.count_waiting_views(tx, limit=limit)
         if counted.rows < limit:
             break
+        if is_over():
+            return
     deadline = time.monotonic() + MAX_LOCKED_S
     for page_id in random.sample(counted.locked_pages, len(counted.locked_pages)):
         if time.monotonic() > deadline:  # other tenants wait for this worker; the rest is found by the next job
@@ -208,14 +225,15 @@ def _count_waiting_views(tenant_id: str, *, limit: int) -> None:
 
 def _carry_out(tx: Tx, plan: Plan) -> Projected:
     """Write what was planned. Under the tenant's board lock, and with the intents committed."""
-    done = Projected(pages=len(plan.pages.members), users=len(plan.users.members), rows=len(plan.rows), more=plan.more)
+    done = Projected(pages=len(plan.pages.members), users=len(plan.users.members), rows=plan.row_count, more=plan.more)
     with _RedisWriter(tx, plan) as writer:
         for chunk, of_chunk in writer.versions_by_chunk():
             writer.write(chunk, of_chunk)
             chunk.save(tx)
         if plan.reweighing is not None:
             plan.reweighing.save(tx)
-        outbox.delete(tx, plan.rows)
+        for kind, rows in plan.rows.items():
+            outbox.delete(tx, kind, rows)
         try:
             done.rebuilt = writer.finish()
         except RedisUnavailable:

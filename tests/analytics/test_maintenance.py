@@ -1,6 +1,5 @@
 """What the owner does by the hour, for every tenant by itself."""
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,6 +24,10 @@ from tests.people import Caller
 from tests.service import blocked_connections, eventually
 
 
+def purge_history(now: datetime | None = None) -> dict[str, int]:
+    return maintenance.purge_history(now=now or utcnow(), is_over=lambda: False).rows
+
+
 def test_a_tenants_locked_row_keeps_nobody_elses_history(
     tenant: str, other_tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,30 +44,25 @@ def test_a_tenants_locked_row_keeps_nobody_elses_history(
     first, second = sorted([tenant, other_tenant])
     with tenant_tx(first, separate=True) as holding:
         holding.execute(text("SELECT FROM page_counters WHERE tenant_id = :t FOR UPDATE"), {"t": holding.tenant})
-        assert maintenance.purge_history(now=utcnow())["page_views_hour"] >= 1
+        assert purge_history()["page_views_hour"] >= 1
         assert (views_of(first), views_of(second)) == (7, 0)
-    maintenance.purge_history(now=utcnow() + timedelta(hours=1))
+    purge_history(now=utcnow() + timedelta(hours=1))
     with owner_tx() as tx:
         assert not tx.scalar(text("SELECT count(*) FROM page_views_hour WHERE tenant_id = :t"), {"t": first})
 
 
-def test_no_tenant_is_always_the_last_one_whose_history_is_purged(
-    connected: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There may be more tenants than a run has time for."""
-    make_tenant()
-    make_tenant()
-    turns: list[str] = []
-
-    def purge(tenant_id: str, *, now: datetime, deadline: float) -> list[tuple[str, int]]:
-        turns.append(tenant_id)
-        time.sleep(max(0.0, deadline - time.monotonic()))
-        return []
-
-    monkeypatch.setattr(maintenance, "_purge_tenant", purge)
-    for _ in range(20):
-        maintenance.purge_history(now=utcnow(), within_s=0.05)
-    assert len(set(turns)) > 1
+def test_a_purge_whose_turn_is_over_continues_after_the_last_tenant(connected: None) -> None:
+    made = {make_tenant(), make_tenant()}
+    purged, after, runs = set[str](), "", 0
+    while True:
+        done = maintenance.purge_history(now=utcnow(), is_over=lambda: True, after=after)
+        runs += 1
+        if done.continue_after is None:
+            break
+        assert done.continue_after > after, "one tenant a turn, each of them once"
+        purged.add(after := done.continue_after)
+    assert made <= purged
+    assert runs > 2
 
 
 def test_old_history_goes_and_totals_stay(admin: Caller, player: Caller, tenant: str) -> None:
@@ -78,7 +76,7 @@ def test_old_history_goes_and_totals_stay(admin: Caller, player: Caller, tenant:
             )
             tx.execute(moved, {"t": tenant, "then": utcnow() - timedelta(days=401)})
         tx.execute(text("UPDATE seen_events SET seen_on = seen_on - 50 WHERE tenant_id = :t"), {"t": tenant})
-    purged = maintenance.purge_history(now=utcnow())
+    purged = purge_history()
     assert purged["page_views_hour"] >= 1
     assert purged["user_points_hour"] >= 1
     recomputing.recompute_tenant(tenant, now=utcnow, progress=lambda _: None)

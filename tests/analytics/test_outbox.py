@@ -51,7 +51,7 @@ def test_the_oldest_rows_are_read_and_those_deleted_by_id_stay_away(tenant: str,
                 outbox.mark_stale(tx, Kind.PAGE, [member])
     assert stale(tenant, Kind.PAGE, limit=2) == ["2", "1"]
     with tenant_tx(tenant) as tx:
-        outbox.delete(tx, [row.id for row in tx.run(*outbox.oldest(tenant, Kind.PAGE, limit=2))])
+        outbox.delete(tx, Kind.PAGE, [row.id for row in tx.run(*outbox.oldest(tenant, Kind.PAGE, limit=2))])
     assert stale(tenant, Kind.PAGE) == ["2"], "a row written after the read remains"
     assert stale(other_tenant, Kind.PAGE) == ["2", "1", "2"]
 

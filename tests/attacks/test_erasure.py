@@ -111,7 +111,7 @@ def test_a_step_of_redaction_reads_no_more_than_its_rows_and_bytes(
     monkeypatch.setattr(redaction, "MAX_BYTES_PER_STEP", 4 * len(body))
     assert redaction.step(tenant, UUID(gone.id))
     assert redacted() == 14
-    redaction.redact(tenant, UUID(gone.id), within_s=10)
+    redaction.redact(tenant, UUID(gone.id), is_over=lambda: False)
     assert (redacted(), pending(tenant)) == (30, 0)
 
 

@@ -30,7 +30,7 @@ def pages(tenant: str) -> list[int]:
 def stale(tx: Tx) -> list[str]:
     """The members that were marked since the last call."""
     rows = tx.run(*outbox.oldest(tx.tenant, Kind.PAGE, limit=100))
-    outbox.delete(tx, [row.id for row in rows])
+    outbox.delete(tx, Kind.PAGE, [row.id for row in rows])
     return [row.member for row in rows]
 
 
