@@ -13,6 +13,7 @@ from typing import Self
 from rich.console import Console
 
 from loadtests import (
+    bench_backlog,
     bench_live,
     bench_neighbours,
     bench_nodes,
@@ -53,6 +54,10 @@ OTHERS: dict[str, tuple[str, Callable[[float], None]]] = {
     "servers": ("a bare Flask route under several WSGI servers", bench_servers.servers),
     "live": ("1,000 sockets: memory, and from a like's answer to the frame", bench_live.live),
     "neighbours": ("what a quiet tenant notices of another's flood", bench_neighbours.neighbours),
+    "backlog": (
+        "rows/s of a large backlog, and what a neighbour waits beside it, with one worker",
+        bench_backlog.backlog,
+    ),
     "sizing": ("bytes and processor time at three sizes, against the model", bench_sizing.sizing_costs),
     "nodes": ("what a request costs with 1, 2 and 4 nodes, and lock waits between them", bench_nodes.nodes),
     "projection": ("what projecting 1,000 stale pages costs", bench_projection.projection_costs),

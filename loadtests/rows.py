@@ -94,6 +94,20 @@ PAID_USERS = "SELECT id::text FROM users WHERE tenant_id = :tenant AND current_s
 PAGE_IDS = "SELECT min(id), max(id) FROM pages WHERE tenant_id = %(tenant)s"
 IS_IDLE = "SELECT NOT EXISTS (SELECT 1 FROM outbox) AND NOT EXISTS (SELECT 1 FROM projecting)"
 
+# A backlog of stale pages: one view more of each, and rows of the outbox in an order in which a page comes again late.
+VIEW_EVERY_PAGE = """
+    INSERT INTO page_views_hour AS b (tenant_id, page_id, bucket_hour, views)
+    SELECT tenant_id, id, date_trunc('hour', now(), 'UTC'), 1 FROM pages WHERE tenant_id = %(tenant)s ORDER BY id
+    ON CONFLICT (tenant_id, page_id, bucket_hour) DO UPDATE SET views = b.views + 1
+"""
+COUNT_EVERY_PAGE = "UPDATE page_counters SET views = views + 1 WHERE tenant_id = %(tenant)s"
+BACKLOG = """
+    INSERT INTO outbox (tenant_id, kind, member)
+    SELECT %(tenant)s, 'page', (p.first + n * %(shuffle)s::bigint %% p.pages)::text
+    FROM (SELECT min(id) AS first, count(*) AS pages FROM pages WHERE tenant_id = %(tenant)s) p
+    CROSS JOIN generate_series(1, %(size)s) n
+"""
+
 # What follows is run by pgbench: the rows that a batch of 100 events writes, as raw SQL in one transaction. Views are
 # counted in their hour and in the page's total, and mark the page as stale, so that the data stays right and the
 # workers have as much to do as after a request. `{pages}` picks a page as the requests do.

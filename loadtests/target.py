@@ -114,9 +114,9 @@ def _sign_in(tenant_id: str, signer: Signer) -> list[str]:
 
 
 @contextmanager
-def running_target(data: DataSet) -> Iterator[Target]:
+def running_target(data: DataSet, *options: str) -> Iterator[Target]:
     """`plaudit up` on a copy of the data set, once its boards are complete."""
-    with dataset.copy_of(data) as data_dir, running_service(data_dir) as service:
+    with dataset.copy_of(data) as data_dir, running_service(data_dir, *options) as service:
         target = Target(service, data)
         with target.redis() as redis:
             keys = [ready_key(tenant.id) for tenant in data.tenants]

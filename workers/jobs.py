@@ -139,11 +139,15 @@ def redact_kept_answers() -> None:
 
 def fill_page_addresses() -> None:
     """Fill in the addresses of pages that an older release wrote."""
+    turn = Turn()
     for tenant_id in across.live_tenants():
         with _isolated(tenant_id):
-            filled = page_addresses.fill(tenant_id, is_over=Turn().is_over)
+            filled = page_addresses.fill(tenant_id, is_over=turn.is_over)
             if filled:
                 log.info("page addresses filled", action="pages.filled", tenantId=tenant_id, data={"pages": filled})
+        if turn.was_ended:
+            _continue_later("workers.jobs.fill_page_addresses")
+            return
 
 
 def keep_partitions() -> None:

@@ -5,9 +5,11 @@ A file is identified by its content's hash, for ever. Each chunk of lines is wri
 """
 
 import hashlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,20 @@ from sqlalchemy import BigInteger, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Mapped, mapped_column
 
+from analytics import outbox
+from analytics.boards import projection
 from analytics.ingest import writes
 from analytics.ingest.batches import Batch, Rejection
 from analytics.ingest.events import Ages, Unreadable
 from analytics.ingest.reasons import Reason, Refused
+from analytics.locks import Busy
 from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Conflict
 
 CHUNK_LINES = 1000
+# An import that is quicker than the projection waits while the tenant's boards are further behind.
+MAX_LAG_S = 60.0
+LOOK_EVERY_S = 0.5
 MAX_LINE_BYTES = 64 * 1024
 NOT_IMPORTED = Refused(Reason.INVALID, "actions are paid as they happen, and not imported")
 REJECT_FIELDS = {"line", "code", "detail", "event"}
@@ -125,6 +133,28 @@ def run(tenant_id: str, file: Path, file_hash: str, *, lines_done: int, ages: Ag
         yield Chunk(done, rejects)
     with tenant_tx(tenant_id) as tx:
         tx.execute(update(Import).where(Import.file_hash == file_hash).values(finished_at=now))
+
+
+def hold_back(tenant_id: str, *, now: Callable[[], datetime]) -> Iterator[float]:
+    """Wait while the tenant's boards are more than MAX_LAG_S behind. Yields the lag in seconds, once at least.
+
+    It projects them itself where no worker does: there may be none.
+    """
+    while True:
+        with tenant_tx(tenant_id) as tx:
+            lag_s = outbox.lag_s(tx)
+        yield lag_s
+        if lag_s <= MAX_LAG_S:
+            return
+        looks_again_at = time.monotonic() + LOOK_EVERY_S
+        try:
+            projection.project_all(tenant_id, now=now, is_over=partial(_has_passed, looks_again_at))
+        except Busy:
+            time.sleep(LOOK_EVERY_S)
+
+
+def _has_passed(moment: float) -> bool:
+    return time.monotonic() >= moment
 
 
 def _move(tx: Tx, file_hash: str, done: int, lines: int, accepted: int, duplicates: int, rejected: int) -> None:

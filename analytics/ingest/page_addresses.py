@@ -11,13 +11,13 @@ MAX_PER_STEP = 1000
 
 
 def fill(tenant_id: str, *, is_over: Callable[[], bool]) -> int:
-    """Fill in what a tenant's pages lack, a step and a commit at a time. Returns how many pages that were."""
-    filled = 0
-    while not is_over():
+    """Fill in what a tenant's pages lack, a step and a commit at a time, until `is_over`. Returns how many pages."""
+    filled, step = 0, MAX_PER_STEP
+    while step == MAX_PER_STEP:
         with tenant_tx(tenant_id) as tx:
             step = _fill_step(tx)
         filled += step
-        if step < MAX_PER_STEP:
+        if step and is_over():
             break
     return filled
 

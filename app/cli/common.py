@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import click
 
@@ -133,9 +133,15 @@ def show_table(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Seq
         Console().print(table)
 
 
+class SetDone(Protocol):
+    """Says how much of the work is done. The remark is shown after the rate."""
+
+    def __call__(self, completed: int, remark: str = "", /) -> None: ...
+
+
 @contextlib.contextmanager
-def progress(unit: str, total: int, done: int = 0, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar with the rate, on standard error if that is a terminal. Yields what sets how much is done."""
+def progress(unit: str, total: int, done: int = 0, *, quiet: bool, verb: str = "Importing") -> Iterator[SetDone]:
+    """A progress bar with the rate, on standard error if that is a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -152,10 +158,15 @@ def progress(unit: str, total: int, done: int = 0, *, quiet: bool) -> Iterator[C
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed or 0:>10,.0f} {unit}/s")
 
-    columns = (TextColumn("Importing"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    remark = TextColumn("{task.fields[remark]}")
+    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(), remark)
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
-        task = bar.add_task("import", total=total, completed=done)
-        yield lambda completed: bar.update(task, completed=completed)
+        task = bar.add_task(verb, total=total, completed=done, remark="")
+
+        def set_done(completed: int, remark: str = "", /) -> None:
+            bar.update(task, completed=completed, remark=remark)
+
+        yield set_done
 
 
 @contextlib.contextmanager

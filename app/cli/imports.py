@@ -4,6 +4,7 @@ import contextlib
 import json
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +34,7 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
     "2026-01-31T12:00:00Z", "id": "1"}; their pages must exist. After an interruption, the same command continues
     where it stopped. A file that was imported before adds nothing, nor does an event whose id was counted. Rejected
     lines are written to another file, which can be imported when their reason is resolved; then the exit status is 1.
+    While the tenant's boards are over a minute behind, the import waits for them.
     """
     from analytics.ingest import imports
     from analytics.ingest.events import Ages
@@ -40,14 +42,14 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
     from tenants.db import utcnow
 
     rejects = rejects or file.with_name(file.name + ".rejects.ndjson")
-    with inside_tenant(data_dir, tenant_id) as open_tx:
+    with _rejects_file(rejects, not_=file) as (out, written), inside_tenant(data_dir, tenant_id) as open_tx:
         file_hash, lines = imports.hash_file(file)
         now = utcnow()
         with open_tx() as tx:
             import_before = imports.begin(tx, file_hash, name=file.name, now=now, again=True)
             days = tenant_settings.read(tx)[0].retention.hourly_buckets_days
         if import_before.finished_at is None:
-            out = _open_rejects(rejects, import_before.lines_done, not_=file)
+            _keep(out, written, import_before.lines_done)
             chunks = imports.run(
                 tenant_id,
                 file,
@@ -56,14 +58,13 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
                 ages=Ages.for_caller(now, backfill_days=days),
                 now=now,
             )
-            with out, progress("lines", lines, import_before.lines_done, quiet=as_json) as advance:
+            with progress("lines", lines, import_before.lines_done, quiet=as_json) as advance:
                 for chunk in chunks:
                     _write(out, chunk.rejects)
-                    advance(chunk.lines_done)
+                    for lag_s in imports.hold_back(tenant_id, now=utcnow):
+                        advance(chunk.lines_done, f"boards {lag_s:.0f} s behind")
         with open_tx() as tx:
             done = imports.begin(tx, file_hash, name=file.name, now=now)
-    if not done.rejected:
-        _remove_if_empty(rejects)
     counts = {"accepted": done.accepted, "duplicates": done.duplicates, "rejected": done.rejected}
     finished_at = import_before.finished_at
     before = finished_at.isoformat(timespec="seconds") if finished_at else None
@@ -85,8 +86,9 @@ def import_(data_dir: Path, tenant_id: str, file: Path, rejects: Path | None, as
         sys.exit(1)
 
 
-def _open_rejects(rejects: Path, lines_done: int, *, not_: Path) -> IO[bytes]:
-    """Open the file of rejected lines, without those of a chunk that an interrupted run did not commit."""
+@contextlib.contextmanager
+def _rejects_file(rejects: Path, *, not_: Path) -> Iterator[tuple[IO[bytes], list[bytes]]]:
+    """Open and read the file of rejected lines before any other work. Delete it at the end if it is empty."""
     from app.run.data_folder import open_private
     from tenants.errors import Invalid
 
@@ -96,21 +98,32 @@ def _open_rejects(rejects: Path, lines_done: int, *, not_: Path) -> IO[bytes]:
         out = open_private(rejects)
     except OSError as error:
         raise Invalid(f"{rejects} cannot be written ({error.strerror}): choose another with --rejects") from None
-    try:
-        kept = _kept(out.read(), lines_done)
-    except (ValueError, TypeError, KeyError):
-        out.close()
-        raise Invalid(f"{rejects} contains something else than rejected lines: choose another with --rejects") from None
-    out.truncate(0)
-    out.writelines(line + b"\n" for line in kept)
-    return out
+    with out:
+        try:
+            written = _lines_of(out.read())
+        except (ValueError, TypeError, KeyError):
+            raise Invalid(
+                f"{rejects} contains something else than rejected lines: choose another with --rejects"
+            ) from None
+        try:
+            yield out, written
+        finally:
+            out.flush()
+            _remove_if_empty(rejects)
 
 
-def _kept(written: bytes, lines_done: int) -> list[bytes]:
-    *lines, unfinished = written.split(b"\n")
-    if unfinished[:8] != b'{"line":'[: len(unfinished)]:
+def _lines_of(content: bytes) -> list[bytes]:
+    """The whole lines, without one that an interrupted run did not finish."""
+    *lines, unfinished = content.split(b"\n")
+    if unfinished[:8] != b'{"line":'[: len(unfinished)] or not all(json.loads(line)["line"] for line in lines if line):
         raise ValueError
-    return [line for line in lines if line and json.loads(line)["line"] <= lines_done]
+    return [line for line in lines if line]
+
+
+def _keep(out: IO[bytes], written: list[bytes], lines_done: int) -> None:
+    """Drop the lines of a chunk that an interrupted run did not commit."""
+    out.truncate(0)
+    out.writelines(line + b"\n" for line in written if json.loads(line)["line"] <= lines_done)
 
 
 def _remove_if_empty(rejects: Path) -> None:

@@ -38,6 +38,7 @@ ACROSS_TENANTS = {
     "tenants.retention._owners": "finds the tenants that have expired rows",
     "tenants.suspensions._TENANTS_WITH_DUE": "finds the tenants with suspensions past their end",
     "analytics.redaction._PENDING": "finds the tenants with erased users in their audit or kept answers",
+    "analytics.outbox._age": "a part of the next one, and of one tenant's lag",
     "analytics.outbox.LAG": "how far the boards of all tenants are behind",
     "analytics.boards.projection._BEHIND": "finds the tenants whose boards are behind",
     "analytics.quests.expiring._TENANTS_WITH_DUE": "finds the tenants with quests past their time",

@@ -8,7 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from analytics.boards import projection
 from analytics.ingest import imports
 from analytics.ingest.events import Ages
 from app.settings import Settings
@@ -111,3 +113,17 @@ def test_two_imports_of_one_file_at_once_do_not_count_twice(
         next(two)
     assert [chunk.lines_done for chunk in one] == [2000, 3000]
     assert views_of(tenant) == 3000
+
+
+def test_an_import_waits_while_boards_are_over_a_minute_behind(tenant: str, page: str) -> None:
+    assert list(imports.hold_back(tenant, now=utcnow)) == [pytest.approx(0, abs=60)], "no wait"
+    projection.project_all(tenant, now=utcnow)
+    with tenant_tx(tenant) as tx:
+        two_minutes_ago = text("""
+            INSERT INTO outbox (tenant_id, kind, member, marked_at)
+            SELECT :t, 'page', number::text, now() - interval '2 minutes' FROM generate_series(1, 12000) number
+        """)
+        tx.execute(two_minutes_ago, {"t": tenant})
+    lags = list(imports.hold_back(tenant, now=utcnow))
+    assert len(lags) >= 2
+    assert min(lags[:-1]) > imports.MAX_LAG_S >= lags[-1], "it waits until the projection has caught up"

@@ -27,11 +27,11 @@ def test_what_is_missing_is_filled_in_bounded_steps_without_waiting_and_found_by
     with tenant_tx(tenant) as tx:
         assert pages.find_by_address(tx, ["https://wiki.example/a?x=1#top"], []) == "a", "by its very url"
         assert pages.find_by_address(tx, ["http://wiki.example/a"], []) is None
-    assert page_addresses.fill(tenant, is_over=lambda: True) == 0
+    assert page_addresses.fill(tenant, is_over=lambda: True) == 2, "one step"
     with tenant_tx(tenant, separate=True) as tx:
         tx.execute(text("SELECT FROM pages WHERE tenant_id = :t AND external_id = 'e' FOR UPDATE"), {"t": tenant})
-        assert page_addresses.fill(tenant, is_over=lambda: False) == 4, "a page that is being written is left"
-    jobs.fill_page_addresses()
-    assert (missing(tenant), missing(other_tenant)) == (0, 0)
+        assert page_addresses.fill(tenant, is_over=lambda: False) == 2, "a page that is being written is left"
+    while missing(tenant) or missing(other_tenant):  # it makes way for jobs that wait, such as those of other tests
+        jobs.fill_page_addresses()
     with tenant_tx(tenant) as tx:
         assert pages.find_by_address(tx, ["http://www.wiki.example/e/"], []) == "e"

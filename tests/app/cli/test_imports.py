@@ -68,5 +68,6 @@ def test_an_import_removes_and_empties_no_file_but_its_own_rejects(
     assert not file.with_name("events.ndjson.rejects.ndjson").exists(), "nothing was refused"
     notes.write_text("precious\n")
     again = on_ours("import", tenant, str(file), "--rejects", str(notes))
-    assert "nothing was added" in again.stdout
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "something else than rejected lines" in again.stderr
     assert notes.read_text() == "precious\n"
