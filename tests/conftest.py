@@ -94,6 +94,7 @@ SLOW = [
     "tests/analytics/boards/test_model.py",
     "tests/faults/test_neighbours.py",
     "tests/faults/test_up.py",
+    "tests/faults/test_killed_up.py",
     "tests/faults/test_boards.py",
     "tests/faults/test_terminal.py",
     "tests/faults/test_scores.py",

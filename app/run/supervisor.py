@@ -55,6 +55,7 @@ class Child:
     name: str
     start: Start
     server: Server | None = None
+    noise: "re.Pattern[str]" = re.compile(r"(?!)")
     process: Process | None = None
     started_at: float = 0.0
     restart_at: float | None = None
@@ -113,7 +114,7 @@ class Supervisor:
 
         if server.question is not None:
             self._probes.add(server.name, server.question)
-        return self._add(Child(server.name, start, server))
+        return self._add(Child(server.name, start, server, re.compile(server.noise)))
 
     def add_fork(self, name: str, module: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
         """One of our own processes, with the libraries that are loaded here."""
@@ -254,7 +255,7 @@ class Supervisor:
         *lines, rest = (self._partial.pop(fd, b"") + data).split(b"\n")
         for line in lines if data else [*lines, rest]:
             text = line.decode(errors="replace").rstrip()
-            if text and not (child.server and re.search(child.server.noise, text)):
+            if text and not child.noise.search(text):
                 self.out.line(child.name, text)
         if data:
             self._partial[fd] = rest
