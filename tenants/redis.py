@@ -4,6 +4,7 @@
 circuit breaker for each of its nodes (`tenants/redis_cluster.py`). What a caller may rely on is the same.
 """
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,21 @@ def queue() -> Guarded:
 def make_client(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
     """A client of a server or a cluster, which opens no connection yet. Commands on a cluster need a key."""
     return _guarded("", url, Outage(), timeout_s=timeout_s).redis
+
+
+def refusal(**urls: str | None) -> str | None:
+    """Which variable's address Redis refuses, in one line; None: none of them. A server that is down may come."""
+    from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+
+    for variable, url in urls.items():
+        try:
+            if url is not None:
+                with contextlib.closing(make_client(url)) as client:
+                    on_every_server(client, "PING")
+        except RedisError as error:
+            if isinstance(error, AuthenticationError | NoPermissionError) or "DB index" in str(error):
+                return f"Redis refuses the login or the database ({str(error).strip('.')}): check {variable}"
+    return None
 
 
 def on_every_server(client: "Redis", *command: Any) -> list[Any]:

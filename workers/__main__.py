@@ -5,7 +5,7 @@ import sys
 import structlog
 
 from app.settings import Settings
-from tenants import logs
+from tenants import hangups, logs
 from tenants.quick_exit import run_and_exit
 from tenants.redis_addresses import shown
 from workers import database, metrics_server, run
@@ -17,8 +17,10 @@ def main() -> None:
     name = sys.argv[1]
     settings = Settings.from_env()
     logs.configure(service=name, log_format=settings.log_format)
+    hangups.ignore()
     database.require_owner(settings)
     run.connect(settings)
+    run.require_redis(settings)
     metrics_server.start(settings)  # which also says that the process is alive while it waits
     database.wait_for(settings)
     queue = shown(run.queue_url(settings))

@@ -90,6 +90,13 @@ def connect(settings: Settings) -> None:
     )
 
 
+def require_redis(settings: Settings) -> None:
+    """End this process if Redis refuses an address: it would be of no use without jobs."""
+    urls = {"REDIS_URL": settings.redis_url, "PLAUDIT_QUEUE_REDIS_URL": settings.queue_redis_url}
+    if (problem := tenants_redis.refusal(**urls)) is not None:
+        raise SystemExit(f"plaudit: {problem}")
+
+
 def queue_url(settings: Settings) -> str:
     return settings.queue_redis_url or settings.redis_url or "redis://127.0.0.1:6379/0"
 

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import signal
 import sys
 import threading
 import time
@@ -12,8 +13,12 @@ import structlog
 
 from app.run.launcher import die_with_parent
 from app.settings import Settings, socket_address
-from tenants import logs
+from tenants import hangups, logs
 from tenants.quick_exit import run_and_exit
+
+
+def when_ready(server: Any) -> None:
+    server.handle_hup = hangups.say  # instead of starting its workers anew
 
 
 def post_worker_init(worker: Any) -> None:
@@ -24,6 +29,7 @@ def post_worker_init(worker: Any) -> None:
     from app.live.services import live_services_of
 
     gc.enable()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the master logs it
     util.write_error = write_problem  # instead of a page of HTML
     hub = live_services_of(worker.wsgi).hub
     hub.start()

@@ -166,8 +166,10 @@ def _prepare_database(settings: Settings, addresses: Addresses, demo_in: Path | 
     from app.run import demo as demo_tenant
     from app.run import direct_address
     from migrations.run import migrate
-    from tenants import db
+    from tenants import db, redis
 
+    if refusal := redis.refusal(REDIS_URL=settings.redis_url, PLAUDIT_QUEUE_REDIS_URL=settings.queue_redis_url):
+        raise supervisor.UpError(refusal)
     direct_address.require_same(settings)
     service_url = addresses.service_database_url or None
     owner_url = settings.direct_database_url or addresses.database_url

@@ -14,8 +14,9 @@ import uvloop
 
 from app.server import listening as ports
 from app.server.connection import MAX_STALLED_S, Connection
-from app.server.listening import BACKLOG, CannotStart
+from app.server.listening import BACKLOG, CannotStart, PortInUse
 from app.settings import socket_address
+from tenants import hangups
 from tenants.quick_exit import run_and_exit
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ RESPAWN_AFTER_S = 0.5
 MAX_FAILURES = 6
 STEADY_AFTER_S = 5.0
 STOPS = {signal.SIGINT, signal.SIGTERM}
+# What the parent waits for.
+AWAITED = {*STOPS, signal.SIGCHLD, signal.SIGHUP}
 
 log = structlog.get_logger()
 
@@ -35,13 +38,13 @@ def serve(load: Callable[[], "Front"], *, host: str, port: int, processes: int) 
     """Run so many processes until a stop signal. `load` is called in each of them. `CannotStart` if none can start."""
     ports.require_free(host, port)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may ignore it
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPS, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     started_at = {_fork(load, host, port): time.monotonic() for _ in range(processes)}
     where = socket_address(host, port)
     log.info("serves the API", action="web.started", data={"address": where, "processes": processes})
     failures = 0
     try:
-        while signal.sigwait({*STOPS, signal.SIGCHLD}) == signal.SIGCHLD:
+        while _next_signal() == signal.SIGCHLD:
             for pid, status in _ended(started_at):
                 failures = failures + 1 if time.monotonic() - started_at.pop(pid) < STEADY_AFTER_S else 0
                 log.error("a web process ended", action="web.ended", data={"pid": pid, "status": status})
@@ -51,6 +54,12 @@ def serve(load: Callable[[], "Front"], *, host: str, port: int, processes: int) 
                 started_at[_fork(load, host, port)] = time.monotonic()
     finally:
         _stop(started_at)
+
+
+def _next_signal() -> int:
+    while (number := signal.sigwait(AWAITED)) == signal.SIGHUP:
+        hangups.say()
+    return number
 
 
 def _stop(running: Collection[int]) -> None:
@@ -94,12 +103,17 @@ def _fork(load: Callable[[], "Front"], host: str, port: int) -> int:
 
 def _run(load: Callable[[], "Front"], host: str, port: int) -> None:
     """In a process of its own."""
-    front, listening = load(), listen(host, port, shares_port=True)
+    front = load()
+    try:
+        listening = listen(host, port, shares_port=True)
+    except PortInUse as error:  # by another program, since the parent looked
+        raise SystemExit(str(error)) from None
     loop, stop = uvloop.new_event_loop(), asyncio.Event()
     asyncio.set_event_loop(loop)
     for number in STOPS:
         loop.add_signal_handler(number, stop.set)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPS, signal.SIGCHLD})
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent logs it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
     loop.run_until_complete(serve_here(front, listening, stop))
 
 

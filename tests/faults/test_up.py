@@ -32,6 +32,7 @@ from tests.service import (
     plaudit,
     running_service,
 )
+from tests.tenants.test_redis import refused_address
 
 
 @pytest.fixture
@@ -268,6 +269,15 @@ def test_an_unreachable_database_is_reported_in_one_line(folder: Path) -> None:
     said = plaudit("up", "--port", str(reserve_port()), data_dir=folder, env=env)
     assert_one_clear_line(said, "cannot be reached", "DATABASE_URL")
     assert "hunter2" not in said.stderr
+
+
+def test_a_redis_that_refuses_is_reported_in_one_line(folder: Path, addresses: Addresses) -> None:
+    env = {"REDIS_URL": refused_address(addresses.redis_url, "database")}
+    said = plaudit("up", "--port", str(reserve_port()), data_dir=copy_prepared(folder), env=env)
+    assert (
+        said.stderr.splitlines()[-1]
+        == "plaudit: Redis refuses the login or the database (DB index is out of range): check REDIS_URL"
+    )
 
 
 def test_a_wrong_setting_is_reported_in_one_line(folder: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -23,6 +24,7 @@ from tenants.redis_addresses import shown
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
 from tests.service import ROOT, eventually
+from tests.tenants.test_redis import refused_address
 from tests.workers.conftest import delete, is_there
 from workers import run
 
@@ -55,6 +57,23 @@ LOG = LOG_FOLDER / "workers.txt"
 def start(name: str, env: dict[str, str]) -> "subprocess.Popen[bytes]":
     with LOG.open("a") as log:
         return subprocess.Popen([sys.executable, "-m", "workers", name], cwd=ROOT, env=env, stdout=log)
+
+
+@pytest.mark.parametrize("name", ["worker", "cron"])
+@pytest.mark.parametrize("wrong", ["password", "database"])
+def test_an_address_that_redis_refuses_ends_a_process_with_one_line(
+    name: str, wrong: str, workers_env: dict[str, str]
+) -> None:
+    if not urlsplit(workers_env["REDIS_URL"]).password:
+        pytest.skip("the operator's server asks for no password")
+    env = workers_env | {"REDIS_URL": refused_address(workers_env["REDIS_URL"], wrong)}
+    command = [sys.executable, "-m", "workers", name]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("plaudit: Redis refuses the login or the database (")
+    assert line.endswith("): check REDIS_URL")
+    assert "not-the-password" not in line
 
 
 def test_cron_enqueues_and_a_worker_runs_and_both_serve_the_machines_metrics(

@@ -123,6 +123,18 @@ def test_a_port_that_is_taken_is_said_so(server: Any) -> None:
     )
 
 
+def test_a_port_that_was_taken_after_a_look_at_it_is_one_line_of_each_attempt() -> None:
+    """By another program: two of ours would share it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code = SERVE.replace("try:", "from app.server import listening\nlistening.require_free = print\ntry:", 1)
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-c", code, str(port)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"Cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+
+
 def test_all_addresses_are_those_of_both_kinds() -> None:
     with processes.listen("::", 0, shares_port=False) as listening:
         for host in ("127.0.0.1", "::1"):
