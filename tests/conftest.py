@@ -140,6 +140,7 @@ SHARED_BY = [
         "running_servers",
         {
             "tests/app/run/test_local_servers.py",
+            "tests/app/run/test_probes.py",
             "tests/app/run/test_server_roles.py",
             "tests/app/run/test_server_settings.py",
             "tests/app/run/test_server_user.py",

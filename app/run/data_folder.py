@@ -1,7 +1,8 @@
 """The data folder (`.plaudit`): the lock on its local servers, their addresses, and its secrets.
 
 One process at a time has the lock on `servers.lock`. The servers inherit it, so a free lock means that no server of an
-earlier start is running. `servers.json` contains the lock's holder and, for other commands, the servers' addresses.
+earlier start is running. Servers that nobody is left of who started them are ended by whoever wants the lock next.
+`servers.json` contains the lock's holder and, for other commands, the servers' addresses.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import fcntl
 import json
 import os
 import secrets
+import signal
 import stat
 import tempfile
 import time
@@ -18,7 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from app.run import lock_holders
+from app.run.stopping import stopping, wait_out
+
 WAIT_FOR_OTHERS_S = 60
+# Servers whose parent was killed are told to end by the kernel: they may do so before they are told again.
+ORPHANS_WITHIN_S = 3.0
 
 Holder = Literal["up", "command"]
 
@@ -60,11 +67,12 @@ def lock_servers(data_dir: Path, holder: Holder) -> Iterator[IO[str]]:
                 break
             except BlockingIOError:
                 other = read_state(data_dir)
-                if other is not None and other["holder"] == "up" and is_alive(other["pid"]):
+                if other is not None and other["holder"] == "up" and _is_running(other):
                     raise LocalServersError(
                         f"Plaudit is running on {data_dir} already (process {other['pid']}): stop it first, "
                         "or choose another folder with --data-dir and another --port"
                     ) from None
+                _end_orphans(lock, other)
                 if time.monotonic() > deadline:
                     raise LocalServersError(f"{data_dir} is in use by another command: try again later") from None
                 time.sleep(0.05)
@@ -80,6 +88,7 @@ def lock_servers(data_dir: Path, holder: Holder) -> Iterator[IO[str]]:
 def write_state(data_dir: Path, holder: Holder, addresses: Addresses | None) -> None:
     """Write which process has the lock and, once the servers are up, their addresses, for other commands."""
     state: dict[str, Any] = {"pid": os.getpid(), "holder": holder}
+    state["started_at"] = lock_holders.started_at(os.getpid())
     if addresses is not None:
         state["addresses"] = vars(addresses)
     write_private(data_dir / "servers.json", json.dumps(state))
@@ -88,15 +97,17 @@ def write_state(data_dir: Path, holder: Holder, addresses: Addresses | None) -> 
 def wait_for_up(data_dir: Path) -> Addresses | None:
     """The addresses of the servers of a running `plaudit up`; None: none is running."""
     deadline = time.monotonic() + WAIT_FOR_OTHERS_S
-    while _is_locked(data_dir):
-        state = read_state(data_dir)
-        if state is not None and state["holder"] == "command":
-            return None
-        if state is not None and "addresses" in state and is_alive(state["pid"]):
-            return Addresses(**state["addresses"])
-        if time.monotonic() > deadline:
-            raise LocalServersError("The running `plaudit up` could not start its servers")
-        time.sleep(0.05)
+    with _open_lock(data_dir) as lock:
+        while _is_taken(lock):
+            state = read_state(data_dir)
+            if state is not None and state["holder"] == "command":
+                return None
+            if state is not None and "addresses" in state and _is_running(state):
+                return Addresses(**state["addresses"])
+            _end_orphans(lock, state)
+            if time.monotonic() > deadline:
+                raise LocalServersError("The running `plaudit up` could not start its servers")
+            time.sleep(0.05)
     return None
 
 
@@ -154,14 +165,17 @@ def open_private(file: Path) -> IO[bytes]:
     return os.fdopen(opened, "r+b")
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_running(state: dict[str, Any]) -> bool:
+    """Whether the process that wrote this state lives. Another one may have its id by now."""
+    began = lock_holders.started_at(state["pid"])
+    return began is not None and began == state.get("started_at", began)
+
+
+def _end_orphans(lock: IO[str], state: dict[str, Any] | None) -> None:
+    """End the servers that hold the lock, if whoever started them is gone."""
+    if state is None or not _is_running(state):
+        servers = lock_holders.Processes(lock_holders.orphans(lock.fileno()))
+        wait_out(stopping(servers, signal.SIGQUIT, signal.SIGKILL, within_s=ORPHANS_WITHIN_S))
 
 
 def _open_lock(data_dir: Path) -> IO[str]:
@@ -170,10 +184,10 @@ def _open_lock(data_dir: Path) -> IO[str]:
     return os.fdopen(os.open(data_dir / "servers.lock", flags, 0o600), "a")
 
 
-def _is_locked(data_dir: Path) -> bool:
-    with _open_lock(data_dir) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
+def _is_taken(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    return False

@@ -19,7 +19,8 @@ def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> Non
 
     SIGKILL, because anything else can be lost: a forked process runs with its parent's handlers until it sets its own,
     and one that waits for its last requests would never be stopped. None of our processes needs a clean stop: what was
-    acknowledged is committed. Only PostgreSQL gets one (SIGINT), so that it stops its own children.
+    acknowledged is committed. Only PostgreSQL gets another one (SIGQUIT), so that it ends its own children. Nothing
+    could follow if it failed, so it is the one that always works: see `stopping`.
     """
     if sys.platform != "linux":
         return

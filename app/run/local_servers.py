@@ -11,12 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from app.run import environment, server_roles, server_settings, server_user
+from app.run import environment, lock_holders, probes, server_roles, server_settings, server_user
 from app.run.data_folder import (
     Addresses,
     LocalServersError,
@@ -27,34 +27,40 @@ from app.run.data_folder import (
     write_state,
 )
 from app.run.ports import reserve_port
+from app.run.probes import Question
 from app.run.server_files import home_for, postgres_version, reachable_binaries, refuse_other_versions
 from app.run.server_roles import Logins
 from app.run.server_user import User
+from app.run.stopping import FORCE_WITHIN_S, Stoppable, stopping, wait_out
 
 START_TIMEOUT_S = 60
+STOP_WITHIN_S = 8.0
 
 
 @dataclass(frozen=True)
 class Server:
-    """One server: how to start and stop it, and its port."""
+    """One server: how to start and stop it, and how to ask whether it works."""
 
     name: str
     command: list[str]
-    stop_signal: signal.Signals
-    port: int
+    # From the politest to the one that always works.
+    stop_signals: tuple[signal.Signals, ...]
+    question: Question | None = None
     stdin: bytes = b""
-    pass_fds: tuple[int, ...] = ()
+    lock: int | None = None
+    program: str = ""
     env: dict[str, str] = field(default_factory=dict)
     # Its lines that only report starting and stopping, which are not shown.
     noise: str = r"(?!)"
 
     def start(self, **popen: Any) -> "subprocess.Popen[bytes]":
         """Start it. It ends with the calling thread: call this from the main thread."""
+        self._end_remains()
         process = subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,
             start_new_session=True,
-            pass_fds=self.pass_fds,
+            pass_fds=() if self.lock is None else (self.lock,),
             env=environment.inherited(**self.env),
             **popen,
         )
@@ -62,6 +68,22 @@ class Server:
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(self.stdin)
         return process
+
+    def stopping(
+        self, process: Stoppable, *, within_s: float = STOP_WITHIN_S, is_urgent: Callable[[], bool] = lambda: False
+    ) -> Iterator[signal.Signals]:
+        """Stop it and all that it has started: see `stopping.stopping`."""
+        yield from stopping(process, *self.stop_signals, within_s=within_s, is_urgent=is_urgent)
+        self._end_remains()
+
+    def stop(self, process: Stoppable, *, within_s: float = STOP_WITHIN_S) -> None:
+        wait_out(self.stopping(process, within_s=within_s))
+
+    def _end_remains(self) -> None:
+        """End the children of a killed PostgreSQL: it does not start again beside one that has not noticed yet."""
+        if self.lock is not None:
+            left = [holder for holder in lock_holders.holders(self.lock) if holder.program == self.program]
+            wait_out(stopping(lock_holders.Processes(left), signal.SIGKILL, within_s=FORCE_WITHIN_S))
 
 
 class LocalServers:
@@ -110,10 +132,14 @@ class LocalServers:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return Server(
             name="postgres",
-            command=self._launch("SIGINT", [str(self._binaries.postgres), "-D", str(data), *options]),
-            stop_signal=signal.SIGINT,  # fast shutdown: clients are cut off, data is flushed
-            port=self._postgres_port,
-            pass_fds=(self._lock.fileno(),),
+            command=self._launch("SIGQUIT", [str(self._binaries.postgres), "-D", str(data), *options]),
+            # Fast shutdown, which cuts clients off and flushes data; immediate shutdown, which leaves that to recovery.
+            stop_signals=(signal.SIGINT, signal.SIGQUIT, signal.SIGKILL),
+            question=Question(
+                self._postgres_port, probes.postgres_question(server_roles.OWNER_LOGIN, server_roles.DATABASE)
+            ),
+            lock=self._lock.fileno(),
+            program=self._binaries.postgres.name,
             noise=r"LOG: +(starting|listening|database system|received|aborting|background worker|shutting|checkpoint)"
             r"|FATAL: +the database system is (starting up|shutting down)"
             # A data folder of an earlier release, before its roles are converted.
@@ -129,13 +155,14 @@ class LocalServers:
         return Server(
             name="valkey",
             command=self._launch("SIGKILL", [str(self._binaries.valkey), "-"]),
-            stop_signal=signal.SIGTERM,
-            port=self._valkey_port,
+            stop_signals=(signal.SIGTERM, signal.SIGKILL),
+            question=Question(self._valkey_port, b"PING\r\n"),
             stdin=config.encode(),
             # Boards are read at random addresses: huge pages make that a third faster. Redis advises against them
             # because of its dumps, and this server writes none.
             env={"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
-            pass_fds=(self._lock.fileno(),),
+            lock=self._lock.fileno(),
+            program=self._binaries.valkey.name,
             noise=r"Reading config|Memory overcommit|ready to exit|User requested shutdown|Received SIG",
         )
 
@@ -247,18 +274,4 @@ def started(servers: LocalServers, **popen: Any) -> Iterator[dict[str, "subproce
         yield processes
     finally:
         for spec in reversed(specs):
-            stop(processes[spec.name], spec.stop_signal)
-
-
-def stop(process: "subprocess.Popen[bytes]", stop_signal: signal.Signals, *, within_s: float = 8) -> None:
-    if process.poll() is None:
-        process.send_signal(stop_signal)
-    try:
-        process.wait(within_s)
-    except subprocess.TimeoutExpired:
-        # A killed PostgreSQL loses nothing: it recovers from its log. SIGQUIT also ends its children.
-        process.send_signal(signal.SIGQUIT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1)
-        process.kill()
-        process.wait()
+            spec.stop(processes[spec.name])

@@ -1,8 +1,9 @@
 """`plaudit up`: the whole service in one terminal.
 
 One thread does everything: it starts the children (a child ends with the thread that started it), reads their lines,
-restarts what dies and stops all of them at the end. Only printing has a thread of its own, so that a terminal or pipe
-that nobody reads blocks nothing else.
+restarts what dies and stops all of them at the end. Printing has a thread of its own, so that a terminal or pipe that
+nobody reads blocks nothing else; and so has asking the local servers whether they still answer (`probes`). One that
+does not is stopped, and so restarted.
 """
 
 import contextlib
@@ -25,12 +26,17 @@ from app.run import environment
 from app.run.data_folder import LocalServersError
 from app.run.forked import ForkedProcess
 from app.run.local_servers import LocalServers, Server
+from app.run.probes import Probes
+from app.run.stopping import stopping
 
 STOP_WITHIN_S = 9.0
 APP_STOP_WITHIN_S = 5.0
+# For a server that does not answer: it will hardly end politely.
+LOST_STOP_WITHIN_S = 3.0
 READY_WITHIN_S = 90.0
 # How often a condition is looked at that is waited for.
 POLL_S = 0.02
+STOPPING_POLL_S = 0.05
 FIRST_RESTART_DELAY_S = 0.2
 MAX_RESTART_DELAY_S = 5.0
 # The restart delay of a child that ran this long is reset.
@@ -48,17 +54,28 @@ class UpError(Exception):
 class Child:
     name: str
     start: Start
-    stop_signal: signal.Signals = signal.SIGTERM
-    is_server: bool = False
-    noise: "re.Pattern[str]" = re.compile(r"(?!)")
+    server: Server | None = None
     process: Process | None = None
     started_at: float = 0.0
     restart_at: float | None = None
     restart_in_s: float = FIRST_RESTART_DELAY_S
+    # The steps by which one that does not answer is stopped.
+    ending: Iterator[signal.Signals] | None = None
 
     @property
     def is_alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def stop_signals(self) -> tuple[signal.Signals, ...]:
+        return (signal.SIGTERM, signal.SIGKILL) if self.server is None else self.server.stop_signals
+
+    def stopping(self, within_s: float, is_urgent: Callable[[], bool] = lambda: False) -> Iterator[signal.Signals]:
+        if self.process is None:
+            return iter(())
+        if self.server is not None:
+            return self.server.stopping(self.process, within_s=within_s, is_urgent=is_urgent)
+        return stopping(self.process, *self.stop_signals, within_s=within_s, is_urgent=is_urgent)
 
 
 @dataclass
@@ -66,6 +83,7 @@ class Supervisor:
     env: dict[str, str]
     out: "Printer"
     children: list[Child] = field(default_factory=list)
+    _probes: Probes = field(default_factory=Probes)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _stop_signals: list[int] = field(default_factory=list)
     _partial: dict[int, bytes] = field(default_factory=dict)
@@ -93,8 +111,9 @@ class Supervisor:
         def start() -> Process:
             return server.start(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
-        noise = re.compile(server.noise)
-        return self._add(Child(server.name, start, stop_signal=server.stop_signal, is_server=True, noise=noise))
+        if server.question is not None:
+            self._probes.add(server.name, server.question)
+        return self._add(Child(server.name, start, server))
 
     def add_fork(self, name: str, module: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
         """One of our own processes, with the libraries that are loaded here."""
@@ -150,23 +169,20 @@ class Supervisor:
             self.run_once(0.5)
 
     def run_once(self, wait_s: float) -> None:
-        """Read the children's lines, and restart those that are due."""
+        """Read the children's lines, end those that do not answer, and restart those that are due."""
         now = time.monotonic()
         due = [child.restart_at - now for child in self.children if child.restart_at is not None]
-        for key, _ in self._selector.select(max(0.0, min([wait_s, *due]))):
-            if key.data is None:
-                os.read(key.fd, 64)
-            else:
-                self._read(key.fd, key.data)
+        self._read_lines(max(0.0, min([wait_s, *due])))
         for child in self.children:
+            self._end_if_lost(child)
             self._restart_if_dead(child)
 
     def stop_all(self) -> None:
         """Stop our own processes first, then the servers they use."""
         deadline = time.monotonic() + STOP_WITHIN_S
-        ours = [child for child in self.children if not child.is_server]
-        self._stop(ours, by=min(deadline, time.monotonic() + APP_STOP_WITHIN_S))
-        self._stop([child for child in self.children if child.is_server], by=deadline)
+        self._stop([child for child in self.children if child.server is None], within_s=APP_STOP_WITHIN_S)
+        servers = [child for child in self.children if child.server is not None]
+        self._stop(servers, within_s=deadline - time.monotonic())
 
     def _add(self, child: Child) -> Child:
         self.children.append(child)
@@ -177,6 +193,7 @@ class Supervisor:
         child.process = child.start()
         child.started_at = time.monotonic()
         child.restart_at = None
+        self._probes.forget(child.name)
         assert child.process.stdout is not None  # noqa: S101
         os.set_blocking(child.process.stdout.fileno(), False)
         self._selector.register(child.process.stdout, selectors.EVENT_READ, child)
@@ -197,23 +214,37 @@ class Supervisor:
                 self.out.line(child.name, f"{how}; restarting it in {child.restart_in_s:g} s")
             child.restart_in_s = min(child.restart_in_s * 2, MAX_RESTART_DELAY_S)
 
-    def _stop(self, children: list[Child], *, by: float) -> None:
+    def _end_if_lost(self, child: Child) -> None:
+        if child.ending is not None:
+            if next(child.ending, None) is None:
+                child.ending = None
+        elif self._probes.is_lost(child.name) and child.is_alive:
+            self.out.line(child.name, "does not answer; ending it, to start it again")
+            child.ending = child.stopping(LOST_STOP_WITHIN_S)
+
+    def _stop(self, children: list[Child], *, within_s: float) -> None:
+        steps = {}
         for child in children:
             child.restart_at = None
-            if child.is_alive and child.process is not None:
-                child.process.send_signal(child.stop_signal)
-        while any(child.is_alive for child in children) and time.monotonic() < by and len(self._stop_signals) < 2:
-            for key, _ in self._selector.select(0.05):
-                if key.data is None:
-                    os.read(key.fd, 64)
-                else:
-                    self._read(key.fd, key.data)
-        for child in children:
-            if child.is_alive and child.process is not None:
-                self.out.line(child.name, "did not stop in time; killing it")
-                child.process.send_signal(signal.SIGQUIT if child.name == "postgres" else signal.SIGKILL)
-                child.process.wait()
-            self._drain(child)
+            steps[child] = child.stopping(within_s, lambda: len(self._stop_signals) > 1)
+        said: dict[Child, signal.Signals] = {}
+        while steps:
+            for child in list(steps):
+                number = next(steps[child], None)
+                if number is None:
+                    del steps[child]
+                    self._drain(child)
+                elif number != said.get(child, child.stop_signals[0]):
+                    said[child] = number
+                    self.out.line(child.name, f"did not stop in time; sending it {number.name}")
+            self._read_lines(STOPPING_POLL_S if steps else 0)
+
+    def _read_lines(self, wait_s: float) -> None:
+        for key, _ in self._selector.select(wait_s):
+            if key.data is None:
+                os.read(key.fd, 64)
+            else:
+                self._read(key.fd, key.data)
 
     def _read(self, fd: int, child: Child) -> bool:
         try:
@@ -223,7 +254,7 @@ class Supervisor:
         *lines, rest = (self._partial.pop(fd, b"") + data).split(b"\n")
         for line in lines if data else [*lines, rest]:
             text = line.decode(errors="replace").rstrip()
-            if text and not child.noise.search(text):
+            if text and not (child.server and re.search(child.server.noise, text)):
                 self.out.line(child.name, text)
         if data:
             self._partial[fd] = rest

@@ -1,6 +1,5 @@
 """P3, in small: a Redis that is away or hangs costs a caller next to nothing, and is logged once."""
 
-import signal
 import socket
 import subprocess
 import time
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.run import data_folder
-from app.run.local_servers import LocalServers, Server, stop
+from app.run.local_servers import LocalServers, Server
 from app.settings import Settings
 from tenants.redis import (
     PROBE_EVERY_S,
@@ -66,7 +65,8 @@ def test_an_outage_is_one_critical_line_whichever_clients_notice_it_and_its_end_
         configure(boards_url=url, queue_url=url)
         eventually(lambda: make_client(url).ping())
         assert use_all()
-        stop(process, signal.SIGKILL)
+        process.kill()
+        process.wait()
         until = time.monotonic() + 1.5 * PROBE_EVERY_S  # so that each client tries again once
         while time.monotonic() < until:
             assert not use_all()
@@ -74,7 +74,7 @@ def test_an_outage_is_one_critical_line_whichever_clients_notice_it_and_its_end_
         process = server.start(stdout=subprocess.DEVNULL)
         eventually(use_all)
         eventually(lambda: use_all() and len(logged()) > 1)
-        stop(process, signal.SIGTERM)
+        server.stop(process)
     lines = [(line["level"], line["action"]) for line in logged()]
     assert lines == [("critical", "redis.outage"), ("info", "redis.recovered")]
     assert logged()[1]["data"]["outage_s"] > 1

@@ -14,7 +14,7 @@ from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer
 
 from app.run import data_folder
-from app.run.local_servers import LocalServers, stop
+from app.run.local_servers import LocalServers
 from app.run.ports import reserve_port
 from app.settings import Settings
 from tenants import queue as tenants_queue
@@ -101,7 +101,8 @@ def test_a_restart_of_redis_is_survived(
         eventually(lambda: not is_there(tenant) and not _started_jobs(redis_url))
 
         began = LOG.stat().st_size
-        stop(redis, signal.SIGKILL)
+        redis.kill()
+        redis.wait()
         eventually(lambda: "redis.outage" in LOG.read_text()[began:])
         time.sleep(1)  # RQ tries again meanwhile, which is not logged
         redis = server.start(stdout=subprocess.DEVNULL)
@@ -119,7 +120,7 @@ def test_a_restart_of_redis_is_survived(
         for process in processes:
             process.terminate()
             process.wait(10)
-        stop(redis, signal.SIGTERM)
+        server.stop(redis)
 
 
 def _started_jobs(redis_url: str) -> int:

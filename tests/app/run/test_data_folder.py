@@ -1,13 +1,19 @@
 """The data folder: who has its servers, and what in it only its owner may read."""
 
+import fcntl
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from app.run import data_folder
+from app.run import data_folder, lock_holders
 from app.run.data_folder import Addresses, LocalServersError
+from tests.service import eventually
 
 ADDRESSES = Addresses("postgresql://owner@h/d", "postgresql://service@h/d", "redis://h/0")
 
@@ -114,3 +120,50 @@ def test_our_file_is_appended_to_and_becomes_private(tmp_path: Path) -> None:
         opened.write(b"two\n")
     assert file.read_bytes() == b"one\ntwo\n"
     assert mode_of(file) == 0o600
+
+
+# Starts a "server" that ignores what it can, and waits: takes the lock as `plaudit up` does.
+HOLDER = """if True:
+    import subprocess, sys, time
+    from pathlib import Path
+    from app.run import data_folder, lock_holders
+    with data_folder.lock_servers(Path(sys.argv[1]), "up") as lock:
+        script = "trap '' INT QUIT TERM; while :; do sleep 0.1; done"
+        print(subprocess.Popen([sys.argv[2], "-c", script], pass_fds=[lock.fileno()]).pid, flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("wanted_by", ["up", "command"])
+def test_servers_of_a_killed_up_are_ended_by_whoever_wants_the_folder(
+    wanted_by: data_folder.Holder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_folder, "ORPHANS_WITHIN_S", 0.2)
+    shutil.copy("/bin/sh", tmp_path / "postgres")
+    command = [sys.executable, "-c", HOLDER, str(folder), str(tmp_path / "postgres")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        server = psutil.Process(int(up.stdout.readline()))
+        with pytest.raises(LocalServersError, match=f"already .process {up.pid}."):
+            data_folder.lock_servers(folder, "up").__enter__()
+        assert server.is_running()
+        up.kill()
+        eventually(lambda: lock_holders.started_at(up.pid) is None)  # a process still, whose status nobody has read
+        if wanted_by == "up":
+            with data_folder.lock_servers(folder, "up"):
+                pass
+        else:
+            assert data_folder.wait_for_up(folder) is None
+    assert psutil.wait_procs([server], timeout=10)[1] == []
+
+
+def test_the_id_of_an_up_that_was_killed_may_be_another_processes_by_now(folder: Path) -> None:
+    with (folder / "servers.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        data_folder.write_state(folder, "up", ADDRESSES)
+        state = json.loads((folder / "servers.json").read_text())
+        assert data_folder.wait_for_up(folder) == ADDRESSES
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        (folder / "servers.json").write_text(json.dumps(state | {"started_at": state["started_at"] - 1}))
+        with data_folder.lock_servers(folder, "up"):
+            pass

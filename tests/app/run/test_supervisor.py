@@ -5,11 +5,12 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.run import supervisor
+from app.run import probes, supervisor
 from app.run.local_servers import Server
 from app.run.supervisor import Printer, Supervisor, UpError
 
@@ -30,7 +31,7 @@ def supervised(out: Path) -> Iterator[Supervisor]:
 
 
 def shell(script: str, *, name: str = "child", noise: str = r"(?!)") -> Server:
-    return Server(name, ["/bin/sh", "-c", script], signal.SIGTERM, port=0, noise=noise)
+    return Server(name, ["/bin/sh", "-c", script], (signal.SIGTERM, signal.SIGKILL), noise=noise)
 
 
 def test_lines_are_shown_with_their_childs_name_and_without_noise(tmp_path: Path) -> None:
@@ -60,13 +61,29 @@ def test_a_child_that_dies_is_started_again_after_a_growing_delay(death: str, sa
     ]
 
 
+def test_a_server_that_does_not_answer_is_ended_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "EVERY_S", 0.2)
+    monkeypatch.setattr(supervisor, "LOST_STOP_WITHIN_S", 0.2)
+    with supervised(tmp_path / "out") as processes, socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(probes, "ANSWER_WITHIN_S", 0.2)
+        question = probes.Question(silent.getsockname()[1], b"PING")
+        hanging = replace(shell(f"trap '' TERM; touch {tmp_path}/up; {FOREVER}"), question=question)
+        child = processes.add_server(hanging)
+        assert processes.wait_for(lambda: child.restart_in_s > 0.2)
+    said = (tmp_path / "out").read_text()
+    assert "child    | does not answer; ending it, to start it again\nchild    | was killed by signal 9" in said
+
+
 def test_our_own_processes_stop_before_the_servers_that_they_use(tmp_path: Path) -> None:
     order = tmp_path / "order"
     with supervised(tmp_path / "out") as processes:
         for name in ("server", "web"):
             script = f"trap 'echo {name} >> {order}; exit 0' TERM; touch {tmp_path}/{name}; {FOREVER}"
-            child = processes.add_server(shell(script, name=name))
-            child.is_server = name == "server"
+            server = shell(script, name=name)
+            child = processes.add_server(server)
+            child.server = server if name == "server" else None
             assert processes.wait_for((tmp_path / name).exists)
     assert order.read_text().split() == ["web", "server"]
     assert [child.is_alive for child in processes.children] == [False, False]
