@@ -8,11 +8,10 @@ queue) is then left out, so that no alert takes it for 0.
 
 import contextlib
 import hmac
-import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Any
 
 from prometheus_client import REGISTRY as THIS_PROCESS
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from analytics import outbox
-from tenants import queue, redis
+from tenants import metrics, queue, redis
 from tenants.platform_calls import CallFailed, ConnectionLost, NodeLost, PlatformCalls
 
 DEADLINE_S = 1.0
@@ -124,10 +123,21 @@ def metrics_text(metrics_dir: Path | None) -> bytes:
     """Everything, in Prometheus's text format. With a folder: of all processes that keep their metrics there."""
     registry = THIS_PROCESS
     if metrics_dir is not None:
-        forget_ended_processes(metrics_dir)
         registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry, path=str(metrics_dir))  # type: ignore[no-untyped-call]
+        registry.register(_Shared(metrics_dir))
     return generate_latest(registry) + generate_latest(_whole_service)
+
+
+class _Shared(Collector):
+    """What the processes of this machine have written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        files = [str(file) for file in metrics.files_in(self._folder) if metrics.is_readable(file)]
+        merged: Iterable[Metric] = multiprocess.MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+        return merged
 
 
 def may_scrape(*, token: str | None, authorization: str, address: str | None, is_behind_proxy: bool) -> bool:
@@ -136,15 +146,3 @@ def may_scrape(*, token: str | None, authorization: str, address: str | None, is
     if token is not None and hmac.compare_digest(given.encode(), token.encode()):
         return True
     return not is_behind_proxy and address is not None and ip_address(address).is_loopback
-
-
-def forget_ended_processes(metrics_dir: Path) -> None:
-    """Delete the files of gauges whose process is no more: a killed one could not take its connections back."""
-    for file in metrics_dir.glob("gauge_live*.db"):
-        pid = file.stem.rpartition("_")[2]
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            file.unlink(missing_ok=True)
-        except (ValueError, PermissionError):
-            pass  # not ours to decide; another user's process is alive

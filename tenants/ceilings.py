@@ -228,16 +228,19 @@ def _count_in_background(key: tuple[str, Ceiling], maximum: int, count: Count) -
 
 
 def _count_within(tx: Tx, timeout_ms: int, count: Callable[[], int]) -> int | None:
-    """The count; None if it takes longer. The transaction then continues with its own timeout in every case."""
+    """The count; None if it takes longer. The transaction then continues with its own timeout.
+
+    After any other error it does not continue, and its connection may be lost: nothing is sent then.
+    """
     run_together(tx.raw, Statement(b"SAVEPOINT counting"), Statement(b"SET LOCAL statement_timeout = %d" % timeout_ms))
     try:
-        return count()
+        number = count()
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) != "57014":
             raise
-        return None
-    finally:
-        run_together(tx.raw, Statement(b"ROLLBACK TO SAVEPOINT counting"), Statement(b"RELEASE SAVEPOINT counting"))
+        number = None
+    run_together(tx.raw, Statement(b"ROLLBACK TO SAVEPOINT counting"), Statement(b"RELEASE SAVEPOINT counting"))
+    return number
 
 
 def _remember(key: tuple[str, Ceiling], number: int, *, took_s: float) -> _CachedCount:

@@ -1,12 +1,12 @@
 """`plaudit check`: every number and board against a recomputation with no query or formula of the projection.
 
-For a tenant it takes the projection's lock and reads everything in one snapshot of the database, so nothing changes
-while it compares. Stale pages and users are left out: they are late, not wrong.
+Pages and users are compared in chunks (`analytics.comparing`), their boards with them. Stale pages and users are left
+out: they are late, not wrong.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
 from math import log
@@ -15,27 +15,21 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import text
 
 from analytics.boards import user_checking
+from analytics.boards.names import ALL_TENANTS
+from analytics.boards.redis_checking import NOT_COMPLETE, key_of, on_global, surplus, values_of
 from analytics.boards.user_checking import DAYS, WINDOWS
-from analytics.locks import Busy, lock_boards, try_lock_boards
-from analytics.metrics import (
-    SCORE,
-    Computed,
-    Counted,
-    Metric,
-    counted_metrics,
-    page_metrics,
-)
+from analytics.comparing import PAGES, USERS, Chunk, Compared, Found, Walk
+from analytics.metrics import SCORE, Computed, Counted, Metric, counted_metrics, page_metrics
 from analytics.scoring import Weights
 from tenants import redis
-from tenants.db import Tx, tenant_tx
+from tenants.db import Tx
 
 if TYPE_CHECKING:
     from redis import Redis
 
-# How often it waits for a projection that has the lock.
-MAX_WAITS = 20
-MAX_MEMBERS_PER_COMMAND = 5_000
 LATE_AFTER = timedelta(minutes=10)
+MAX_LOOKS = 4
+LOOK_AGAIN_AFTER_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -69,93 +63,100 @@ class Expected:
 
 @dataclass
 class Report:
-    pages: int
-    boards: int
-    due: int
-    differences: list[Difference]
+    pages: int = 0
+    boards: int = 0
+    due: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+    def add(self, tenant_id: str, compared: Compared) -> None:
+        self.boards += len(compared.members)
+        self.due += compared.due
+        self.differences += [Difference(tenant_id, *found) for found in dict.fromkeys(compared.found)]
 
 
 def check(tenant_id: str, *, now: datetime) -> Report:
-    """Compare everything of one tenant: numbers, ledgers, and boards of pages and users."""
-    report = _compare_when_free(tenant_id, now=now)
-    if report.differences:
-        # The snapshot is a moment older than the lock: what was committed between is no difference at a second look.
-        places = {(found.where, found.member) for found in report.differences}
-        report = _compare_when_free(tenant_id, now=now)
-        report.differences = [found for found in report.differences if (found.where, found.member) in places]
+    """Compare what boards are made of, and the boards: of pages and of users."""
+    report, walk = Report(), Walk(tenant_id, now)
+    check_pages(walk, report)
+    check_users(walk, report)
     return report
 
 
-def _compare_when_free(tenant_id: str, *, now: datetime) -> Report:
-    for _ in range(MAX_WAITS):
-        with suppress(Busy):
-            return _compare(tenant_id, now=now)
-        with tenant_tx(tenant_id) as tx:
-            lock_boards(tx, tenant_id)  # wait for its holder
-    return _compare(tenant_id, now=now)
+def check_pages(walk: Walk, report: Report) -> None:
+    """Compare every page's numbers with its counts, and page boards with these."""
+    report.add(walk.tenant_id, walk.once("pages", lambda tx: _late_windows(tx, walk.now)))
+    of_pages = walk.over("pages", PAGES, _compare, with_boards=True)
+    report.pages += of_pages.compared
+    report.add(walk.tenant_id, of_pages)
+    report.add(walk.tenant_id, surplus(walk, "pages", of_pages.members, of_pages.lost, of_users=False))
 
 
-def _compare(tenant_id: str, *, now: datetime) -> Report:
-    with tenant_tx(tenant_id) as tx:
-        tx.execute(
-            text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        )  # from its first query, which takes the lock
-        try_lock_boards(tx, tenant_id)
-        tx.set_statement_timeout(0)
-        tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-        due, hour = _due(tx), _hour(tx)
-        differences: list[Difference] = []
-        if hour is not None and now - hour > timedelta(hours=1) + LATE_AFTER:
-            differences.append(
-                Difference(tenant_id, "projections", "windows", f"slid to {hour:%F %H:%M}", f"{now:%F %H:00}")
-            )
-        expected = {page_id: page for page_id, page in _expected(tx, hour or now) if page_id not in due}
-        differences += _wrong_stats(tx, expected, due)
-        of_users = list(user_checking.wrong_ledgers(tx))
-        late_users = user_checking.late_users(tx)
-        user_boards = user_checking.expected_boards(tx, hour or now, late_users)
-        with redis.boards().client() as client:
-            boards = _boards(expected)
-            differences += _wrong_boards(client, tenant_id, boards, expected, due)
-            differences += _wrong_on_global(client, tenant_id, expected)
-            of_users += user_checking.wrong_boards(client, tenant_id, user_boards, late_users)
-    differences += [Difference(tenant_id, *found) for found in of_users]
-    return Report(len(expected), len(boards) + len(user_boards), len(due) + len(late_users), differences)
+def check_users(walk: Walk, report: Report) -> None:
+    """Compare every user's totals with the ledger, and user boards with it."""
+    of_users = walk.over("users", USERS, user_checking.compare, with_boards=True)
+    report.add(walk.tenant_id, of_users)
+    report.add(walk.tenant_id, surplus(walk, "users", of_users.members, of_users.lost, of_users=True))
 
 
-def check_global(expected: dict[int, Expected]) -> list[Difference]:
-    """Compare the global boards with the pages that all tenants share."""
-    boards = {
-        f"global:{window}:{metric}": {
-            str(page_id): value
-            for page_id, page in expected.items()
-            if (value := page.on_global(window, metric)) is not None
-        }
-        for metric in _page_metric_names()
-        for window in WINDOWS
-    }
+def check_global(walks: Sequence[Walk], report: Report) -> None:
+    """Find pages of no tenant on the global boards. (The pages of a tenant are compared with its others.)
+
+    No lock covers all tenants: a difference is real if it is found again a moment later.
+    """
+    found = _strangers(walks)
+    for _ in range(MAX_LOOKS - 1):
+        if not found:
+            break
+        time.sleep(LOOK_AGAIN_AFTER_S)
+        found &= _strangers(walks)
+    report.differences += [Difference(ALL_TENANTS, *one) for one in sorted(found)]
+
+
+def _strangers(walks: Sequence[Walk]) -> set[Found]:
+    shared: set[int] = set()
+
+    def gather(tx: Tx, chunk: Chunk) -> Compared:
+        shared.update(tx.scalars(_SHARED, chunk.parameters))
+        return Compared()
+
+    for walk in walks:
+        walk.over("global", PAGES, gather)
+    return set(on_global(replace(walks[0], tenant_id=ALL_TENANTS), shared)) if walks else set()
+
+
+def _late_windows(tx: Tx, now: datetime) -> Iterator[Found]:
+    hour = hour_of(tx)
+    if hour is not None and now - hour > timedelta(hours=1) + LATE_AFTER:
+        yield "projections", "windows", f"slid to {hour:%F %H:%M}", f"{now:%F %H:00}"
+
+
+def _compare(tx: Tx, chunk: Chunk) -> Compared:
+    due = _due(tx, chunk)
+    expected = {page_id: page for page_id, page in _expected(tx, chunk) if page_id not in due}
+    compared = Compared(list(_wrong_stats(tx, expected, due, chunk)), compared=len(expected), due=len(due))
     with redis.boards().client() as client:
-        return list(_wrong_boards(client, "_all", boards, expected, set()))
+        _compare_boards(client, tx.tenant, expected, compared)
+        compared.found += _wrong_on_global(client, expected)
+    return compared
 
 
-def shared_pages(tenant_id: str, *, now: datetime) -> dict[int, Expected]:
-    with tenant_tx(tenant_id) as tx:
-        hour = _hour(tx) or now
-        return {page_id: page for page_id, page in _expected(tx, hour) if page.is_shared}
-
-
-def _due(tx: Tx) -> set[int]:
+def _due(tx: Tx, chunk: Chunk) -> set[int]:
     """The stale pages: marked one by one, or because the tenant began or stopped sharing."""
     rows = tx.scalars(
         text("""
-            SELECT member FROM outbox WHERE tenant_id = :tenant AND kind IN ('page', 'views')
-            UNION SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = 'page'
-            UNION SELECT page_id::text FROM page_stats WHERE tenant_id = :tenant AND is_public AND is_shared <> :shared
+            WITH marked AS (
+                SELECT CAST(member AS bigint) AS id FROM outbox
+                WHERE tenant_id = :tenant AND kind IN ('page', 'views')
+                UNION SELECT CAST(member AS bigint) FROM projecting WHERE tenant_id = :tenant AND kind = 'page')
+            SELECT id FROM marked WHERE id > :after AND id <= :last
+            UNION SELECT page_id FROM page_stats
+                WHERE tenant_id = :tenant AND page_id > :after AND page_id <= :last
+                AND is_public AND is_shared <> :shared
                 AND EXISTS (SELECT FROM outbox WHERE tenant_id = :tenant AND kind = 'sharing')
         """),
-        {"tenant": tx.tenant, "shared": _is_shared(tx)},
+        {**chunk.parameters, "shared": _is_shared(tx)},
     )
-    return {int(member) for member in rows}
+    return set(rows)
 
 
 def _is_shared(tx: Tx) -> bool:
@@ -164,7 +165,7 @@ def _is_shared(tx: Tx) -> bool:
     return bool(tx.scalar(query, {"tenant": tx.tenant}))
 
 
-def _hour(tx: Tx) -> datetime | None:
+def hour_of(tx: Tx) -> datetime | None:
     """The hour with which every window ends; None if nothing was projected yet."""
     hour: datetime | None = tx.scalar(
         text("SELECT slid_to FROM projections WHERE tenant_id = :tenant"), {"tenant": tx.tenant}
@@ -172,18 +173,18 @@ def _hour(tx: Tx) -> datetime | None:
     return hour
 
 
-def _expected(tx: Tx, hour: datetime) -> Iterator[tuple[int, Expected]]:
-    """Every page's expected numbers, from the counted rows of each metric."""
-    shared, weights = _is_shared(tx), _weights(tx)
+def _expected(tx: Tx, chunk: Chunk) -> Iterator[tuple[int, Expected]]:
+    """The expected numbers of these pages, from the counted rows of each metric."""
+    hour, shared, weights = hour_of(tx) or chunk.now, _is_shared(tx), _weights(tx)
     counted = {metric.name: source for metric, source in counted_metrics().items()}
     rows = tx.execute(
         text(f"""
             SELECT p.id, p.external_id, p.space_key, p.visibility, {", ".join(f"{name}.*" for name in counted)}
             FROM pages p JOIN page_counters c ON c.tenant_id = p.tenant_id AND c.page_id = p.id
             {"".join(_recounted(name, source) for name, source in counted.items())}
-            WHERE p.tenant_id = :tenant
+            WHERE p.tenant_id = :tenant AND p.id > :after AND p.id <= :last
         """),  # noqa: S608  names from the table of metrics
-        {"tenant": tx.tenant, "after": hour + timedelta(hours=1)},
+        {**chunk.parameters, "end": hour + timedelta(hours=1)},
     )
     for row in rows:
         numbers: dict[str, float] = {}
@@ -206,16 +207,17 @@ def _value(metric: Metric, weights: Weights, counts: Mapping[str, int]) -> float
 
 
 def _recounted(name: str, source: Counted) -> str:
-    """One metric's counts of every page, in one pass over its rows."""
+    """One metric's counts of these pages, in one pass over its rows."""
     in_windows = ", ".join(
-        f"{source.aggregate} FILTER (WHERE {source.time} >= :after - interval '{days} days' AND {source.time} < :after)"
+        f"{source.aggregate} FILTER (WHERE {source.time} >= :end - interval '{days} days' AND {source.time} < :end)"
         f" AS {name}_{window}"
         for window, days in DAYS.items()
     )
     purged = f"c.{source.purged}" if source.purged else "0"
     return f"""
         LEFT JOIN (SELECT page_id AS {name}_page, {in_windows}, {source.aggregate} AS {name}_kept
-                   FROM {source.table} WHERE tenant_id = :tenant GROUP BY page_id) {name}_rows ON {name}_page = p.id
+                   FROM {source.table} WHERE tenant_id = :tenant AND page_id > :after AND page_id <= :last
+                   GROUP BY page_id) {name}_rows ON {name}_page = p.id
         CROSS JOIN LATERAL (SELECT {name}_rows.*, COALESCE({name}_kept, 0) + {purged} AS {name}_all) {name}
     """  # noqa: S608  names from the table of metrics
 
@@ -236,11 +238,11 @@ def _page_metric_names() -> list[str]:
     return [metric.name for metric in page_metrics()]
 
 
-def _wrong_stats(tx: Tx, expected: dict[int, Expected], due: set[int]) -> Iterator[Difference]:
+def _wrong_stats(tx: Tx, expected: dict[int, Expected], due: set[int], chunk: Chunk) -> Iterator[Found]:
     columns = [f"{metric}_{window}" for metric in _page_metric_names() for window in WINDOWS]
     kept = {
         row.page_id: {name: getattr(row, name) for name in (*columns, "is_shared")}
-        for row in tx.execute(text("SELECT * FROM page_stats WHERE tenant_id = :tenant"), {"tenant": tx.tenant})
+        for row in tx.execute(_STATS, chunk.parameters)
         if row.page_id not in due
     }
     all_zero = dict.fromkeys(columns, 0)
@@ -249,36 +251,50 @@ def _wrong_stats(tx: Tx, expected: dict[int, Expected], due: set[int]) -> Iterat
         found = kept.get(page_id, all_zero)
         for name in columns:
             if found[name] != right[name]:
-                yield Difference(
-                    tx.tenant, f"page_stats.{name}", _name(str(page_id), expected), found[name], right[name]
-                )
+                yield f"page_stats.{name}", _name(page_id, expected), found[name], right[name]
         if page_id in kept and page_id in expected and found["is_shared"] != expected[page_id].is_shared:
-            where, name = "page_stats.is_shared", _name(str(page_id), expected)
-            yield Difference(tx.tenant, where, name, bool(found["is_shared"]), expected[page_id].is_shared)
+            is_shared = bool(found["is_shared"])
+            yield "page_stats.is_shared", _name(page_id, expected), is_shared, expected[page_id].is_shared
 
 
-def _wrong_on_global(client: "Redis", tenant_id: str, expected: Mapping[int, Expected]) -> Iterator[Difference]:
-    """This tenant's pages on the global boards: those that it shares, and no others."""
-    pages = sorted(expected)
-    for metric in _page_metric_names():
-        for window in WINDOWS:
-            key = f"lb:_all:global:{window}:{metric}"
-            if not client.exists(f"lbv:{{{key}}}"):
-                if any(page.on_global(window, metric) for page in expected.values()):
-                    yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
-                continue
-            for start in range(0, len(pages), MAX_MEMBERS_PER_COMMAND):
-                chunk = pages[start : start + MAX_MEMBERS_PER_COMMAND]
-                values: Any = client.zmscore(key, [str(page_id) for page_id in chunk])
-                for page_id, value in zip(chunk, values, strict=True):
-                    right = expected[page_id].on_global(window, metric)
-                    if value != right:
-                        yield Difference(tenant_id, key, _name(str(page_id), expected), value, right)
+def _compare_boards(client: "Redis", tenant_id: str, expected: Mapping[int, Expected], compared: Compared) -> None:
+    """The values that these pages have on the tenant's boards. Members beyond those are found by their number."""
+    boards = _boards(expected)
+    compared.members.update({topic: len(right) for topic, right in boards.items()})
+    asked = {key_of(tenant_id, topic): [*map(str, right)] for topic, right in boards.items()}
+    values = values_of(client, asked)
+    for topic, right in boards.items():
+        key = key_of(tenant_id, topic)
+        found = values[key]
+        if found is None:
+            compared.lost.add(topic)
+            continue
+        for page_id, value in right.items():
+            if found[str(page_id)] != value:
+                compared.found.append((key, _name(page_id, expected), found[str(page_id)], value))
 
 
-def _name(member: str, pages: Mapping[int, Expected]) -> str:
-    known = pages.get(int(member)) if member.isdecimal() else None
-    return f"page {known.external_id}" if known is not None else f"page number {member}"
+def _wrong_on_global(client: "Redis", expected: Mapping[int, Expected]) -> Iterator[Found]:
+    """These pages on the global boards: those that the tenant shares, and no others."""
+    members = [str(page_id) for page_id in expected]
+    names = [(window, metric) for metric in _page_metric_names() for window in WINDOWS]
+    values = values_of(client, {key_of("_all", f"global:{window}:{metric}"): members for window, metric in names})
+    for window, metric in names:
+        key = key_of("_all", f"global:{window}:{metric}")
+        found = values[key]
+        if found is None:
+            if any(page.on_global(window, metric) for page in expected.values()):
+                yield key, *NOT_COMPLETE
+            continue
+        for page_id, page in expected.items():
+            right = page.on_global(window, metric)
+            if found[str(page_id)] != right:
+                yield key, _name(page_id, expected), found[str(page_id)], right
+
+
+def _name(page_id: int, pages: Mapping[int, Expected]) -> str:
+    known = pages.get(page_id)
+    return f"page {known.external_id}" if known is not None else f"page number {page_id}"
 
 
 def _shown(value: Any) -> str:
@@ -287,9 +303,9 @@ def _shown(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _boards(expected: dict[int, Expected]) -> dict[str, dict[str, float]]:
-    """Topic → member → expected value."""
-    boards: dict[str, dict[str, float]] = {}
+def _boards(expected: Mapping[int, Expected]) -> dict[str, dict[int, float]]:
+    """Topic → page → expected value, where it is not 0."""
+    boards: dict[str, dict[int, float]] = {}
     for page_id, page in expected.items():
         for scope in page.scopes:
             for metric in _page_metric_names():
@@ -297,35 +313,14 @@ def _boards(expected: dict[int, Expected]) -> dict[str, dict[str, float]]:
                     board = boards.setdefault(f"{scope}:{window}:{metric}", {})
                     value = page.numbers[f"{metric}_{window}"]
                     if value:
-                        board[str(page_id)] = value
+                        board[page_id] = value
     return boards
 
 
-def _wrong_boards(
-    client: "Redis",
-    tenant_id: str,
-    expected: dict[str, dict[str, float]],
-    pages: Mapping[int, Expected],
-    due: Iterable[int],
-) -> Iterator[Difference]:
-    late = {str(page_id) for page_id in due}
-    prefix = f"lb:{tenant_id}:"
-    kept = {key.decode().removeprefix(prefix) for key in client.scan_iter(f"{prefix}*")}
-    topics = sorted({topic for topic in kept if not topic.startswith("users:")} | expected.keys())
-    lost = {topic for topic in topics if not client.exists(f"lbv:{{{prefix}{topic}}}")}
-    missing = [topic for topic in topics if topic in lost and expected.get(topic)]
-    if missing and len(missing) == sum(bool(values) for values in expected.values()):
-        how = f"{len(missing)} of them: a running worker fills them, or plaudit rebuild"
-        yield Difference(tenant_id, "Redis", "the boards", "none (it was emptied, or restarted)", how)
-        return
-    for topic in topics:
-        key = prefix + topic
-        if topic in lost:
-            if topic in missing:
-                yield Difference(tenant_id, key, "the board", "not complete", "complete: is a worker running?")
-            continue
-        found = {member.decode(): value for member, value in client.zscan_iter(key, count=MAX_MEMBERS_PER_COMMAND)}
-        right = expected.get(topic, {})
-        for member in sorted({*found, *right} - late):
-            if found.get(member) != right.get(member):
-                yield Difference(tenant_id, key, _name(member, pages), found.get(member), right.get(member))
+_SHARED = text("""
+    SELECT page_id FROM page_stats
+    WHERE tenant_id = :tenant AND is_public AND is_shared AND page_id > :after AND page_id <= :last
+    UNION SELECT CAST(member AS bigint) FROM projecting
+    WHERE tenant_id = :tenant AND kind = 'page' AND 'global' = ANY(scopes)
+""")
+_STATS = text("SELECT * FROM page_stats WHERE tenant_id = :tenant AND page_id > :after AND page_id <= :last")

@@ -20,7 +20,6 @@ from datetime import datetime
 from typing import Self
 
 import structlog
-from prometheus_client import Counter
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
@@ -37,6 +36,7 @@ from analytics.windows import hour_of
 from tenants import across, redis, registry
 from tenants.across import OF_ONE, of_one
 from tenants.db import Tx, tenant_tx
+from tenants.metrics import Counter
 from tenants.redis import RedisUnavailable
 
 log = structlog.get_logger()

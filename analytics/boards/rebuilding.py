@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import structlog
-from prometheus_client import Counter
 from sqlalchemy import Row, text
 
 from analytics.boards import redis_store, timeline, versions
@@ -19,6 +18,7 @@ from analytics.locks import lock_boards
 from analytics.metrics import Value, column
 from tenants import redis
 from tenants.db import Tx, platform_tx
+from tenants.metrics import Counter
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -16,6 +16,7 @@ from sqlalchemy import ARRAY, BigInteger, ForeignKeyConstraint, Index, Text, Tex
 from sqlalchemy.orm import Mapped, mapped_column
 
 from analytics.boards.names import user_scopes
+from analytics.comparing import Chunk, Found
 from analytics.metrics import Ledger, Metric, Value, user_metrics
 from analytics.windows import SLIDING, Window, bounds
 from tenants import segments
@@ -155,12 +156,9 @@ def save(tx: Tx, changes: Sequence[UserChange], *, now: datetime) -> None:
             )
 
 
-def differences(tx: Tx) -> Iterator[tuple[str, str, Any, Any]]:
-    """For `plaudit check`: users who are not late, whose saved profile or segments are not theirs.
-
-    Where, who, found and expected.
-    """
-    for row in tx.execute(_DIFFERENCES, {"tenant": tx.tenant}):
+def differences(tx: Tx, chunk: Chunk) -> Iterator[Found]:
+    """For `plaudit check`: users who are not late, whose saved profile or segments are not theirs."""
+    for row in tx.execute(_DIFFERENCES, chunk.parameters):
         user, found, expected = f"user {row.user_id}", _saved_segments(row), segments.of_user(row.segment, row.segments)
         if {*found} != {*expected}:
             yield "user_stats.segments", user, " ".join(found) or "none", " ".join(expected) or "none"
@@ -200,7 +198,7 @@ _DIFFERENCES = text("""
     SELECT DISTINCT s.user_id, s.segment AS saved_segment, s.segments AS saved_segments, u.segment, u.segments,
            s.profile_changed_at AS saved_profile_changed_at, u.profile_changed_at
     FROM user_stats s JOIN users u ON u.tenant_id = s.tenant_id AND u.id = s.user_id
-    WHERE s.tenant_id = :tenant
+    WHERE s.tenant_id = :tenant AND s.user_id > :after AND s.user_id <= :last
       AND (s.segment, s.segments, s.profile_changed_at) IS DISTINCT FROM (u.segment, u.segments, u.profile_changed_at)
       AND NOT EXISTS (SELECT FROM outbox o WHERE o.tenant_id = :tenant AND o.kind = 'user' AND o.member = u.id::text)
       AND NOT EXISTS (SELECT FROM projecting i

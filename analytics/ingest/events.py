@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from prometheus_client import Counter
 from sqlalchemy import Date, Index, Uuid
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -23,6 +22,7 @@ from analytics.ingest.writes import EventKind, Item
 from analytics.scores.actions import OBJECT, error_in_metadata
 from analytics.scores.audit import MAX_AGENT_CHARS
 from tenants.db import Base, TenantOwned
+from tenants.metrics import Counter
 
 MAX_ITEMS = 1000
 MAX_EVENT_ID_CHARS = 128

@@ -19,6 +19,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Boolean, Date, ForeignKeyConstraint, Index, Integer, LargeBinary, Uuid, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from analytics.comparing import Chunk, Found
 from tenants.db import Base, TenantOwned, Tx, array, platform_tx
 
 # Days after which rows are deleted: of browsers with the salt, of named visitors with the ids of events.
@@ -181,21 +182,23 @@ def forget(tx: Tx, user: str) -> int:
     return len(rows)
 
 
-def differences(tx: Tx, *, now: datetime) -> Iterator[tuple[str, str, Any, Any]]:
+def differences(tx: Tx, chunk: Chunk) -> Iterator[Found]:
     """For `plaudit check`: the pages and days with more visitors than their hours have counted. Fewer are right: rows
     are deleted, and what they counted stays."""
-    for row in tx.run(_UNCOUNTED, {"tenant": tx.tenant, "since": now.astimezone(UTC).date() - CHECKED}):
-        yield "page_visitors", f"{row.page} {row.day}", row.visitors, row.counted
+    for row in tx.execute(_UNCOUNTED, {**chunk.parameters, "since": chunk.now.astimezone(UTC).date() - CHECKED}):
+        yield "page_visitors", f"{row.page} {row.day}", row.visitors, int(row.counted)
 
 
 _UNCOUNTED = text("""
     SELECT p.external_id AS page, v.day, v.visitors, COALESCE(h.visitors, 0) AS counted
     FROM (SELECT page_id, day, count(*) AS visitors FROM page_visitors
-          WHERE tenant_id = :tenant AND day >= CAST(:since AS date) GROUP BY page_id, day) v
+          WHERE tenant_id = :tenant AND page_id > :after AND page_id <= :last AND day >= CAST(:since AS date)
+          GROUP BY page_id, day) v
     JOIN pages p ON p.tenant_id = :tenant AND p.id = v.page_id
     LEFT JOIN (SELECT page_id, CAST(bucket_hour AT TIME ZONE 'UTC' AS date) AS day, sum(visitors) AS visitors
                FROM (SELECT page_id, bucket_hour, visitors FROM page_views_hour
-                     WHERE tenant_id = :tenant AND bucket_hour AT TIME ZONE 'UTC' >= CAST(:since AS date)
+                     WHERE tenant_id = :tenant AND page_id > :after AND page_id <= :last
+                       AND bucket_hour AT TIME ZONE 'UTC' >= CAST(:since AS date)
                      UNION ALL SELECT CAST(member AS bigint), hour, visitors FROM outbox
                      WHERE tenant_id = :tenant AND kind = 'views') counted
                GROUP BY page_id, 2) h ON h.page_id = v.page_id AND h.day = v.day

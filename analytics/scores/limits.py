@@ -22,11 +22,11 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 import structlog
-from prometheus_client import Counter, Gauge
 
 from tenants import allowances
 from tenants.allowances import Taken
 from tenants.errors import Unavailable
+from tenants.metrics import Counter, Gauge
 from tenants.redis import RedisUnavailable, boards, key
 from tenants.shares import share_of
 from tenants.throttle import PREFIX, State, TooMany

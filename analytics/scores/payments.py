@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from prometheus_client import Counter
-
 from analytics import user_changes
 from analytics.boards import ranks, reading
 from analytics.boards.names import Board
@@ -39,6 +37,7 @@ from tenants.allowances import Taken
 from tenants.ceilings import Ceiling, CeilingReached
 from tenants.db import Tx
 from tenants.errors import DomainError, Unavailable
+from tenants.metrics import Counter
 from tenants.settings import TenantSettings
 from tenants.throttle import State, TooMany
 

@@ -4,15 +4,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
 from app.cli.common import connect_redis, json_option, migrated_database, show
 
 MAX_SHOWN_DIFFERENCES = 50
-CHECK_AGAIN_AFTER_S = 2.0
+# The parts of a check (`analytics.checks`), which the command's help names: it must not wait for SQLAlchemy.
+CHECKS = ("pages", "users", "profiles", "quests", "addresses", "visitors", "global")
+MAX_CHECK_MINUTES = 24 * 60
+SAY_EVERY_S = 5.0
 # Ledgers, quests and visitors are what numbers are computed from.
 BEYOND_REBUILD = "What another check still lists is wrong in PostgreSQL itself."
 
@@ -24,27 +27,43 @@ def register(cli: click.Group) -> None:
 
 @click.command(short_help="Compare every board with PostgreSQL.")
 @click.argument("tenant_id", metavar="[TENANT]", required=False)
+@click.option(
+    "--only",
+    "only",
+    type=click.Choice(CHECKS),
+    multiple=True,
+    help="Compare this part only. May be given several times.",
+)
+@click.option(
+    "--within",
+    "minutes",
+    type=click.IntRange(1, MAX_CHECK_MINUTES),
+    default=30,
+    show_default=True,
+    metavar="MINUTES",
+    help="Stop after so many minutes.",
+)
 @json_option
 @click.pass_obj
-def check(data_dir: Path, tenant_id: str | None, as_json: bool) -> None:
+def check(data_dir: Path, tenant_id: str | None, only: tuple[str, ...], minutes: int, as_json: bool) -> None:
     """Compare every board and every number with PostgreSQL: of all tenants, or of one.
 
     Computes everything again from the hourly counts and the likes. If there are differences, lists them and exits
     with 1. Skips pages that a worker has yet to process ("still due"); start a worker if there are many.
+
+    Works in short transactions, beside a running service. The parts, for --only: pages (their numbers and boards),
+    users (totals, ledgers and user boards), profiles (names and segments on boards), quests (and their rewards),
+    addresses (of refused views), visitors, and global (pages of no tenant on the global boards).
     """
     from analytics import checks
     from tenants.db import utcnow
 
-    with tenants_of(data_dir, tenant_id) as tenant_ids:
-        reports = []
-        with _progress("Checking", len(tenant_ids), quiet=as_json) as advance:
-            for name in tenant_ids:
-                reports.append(checks.check(name, now=utcnow()))
-                advance(1)
-        differences = [difference for report in reports for difference in report.differences]
-        if tenant_id is None:
-            differences += _check_global(tenant_ids)
-    pages, boards, due = (sum(getattr(report, name) for report in reports) for name in ("pages", "boards", "due"))
+    parts = only or (CHECKS if tenant_id is None else CHECKS[:-1])
+    if tenant_id is not None and checks.GLOBAL in parts:
+        raise click.UsageError("The global boards are of all tenants: --only global is without TENANT.")
+    with tenants_of(data_dir, tenant_id) as tenant_ids, _watching(quiet=as_json) as watching:
+        report = checks.check_tenants(tenant_ids, parts, now=utcnow, max_s=minutes * 60, watching=watching)
+    differences, pages, boards, due = report.differences, report.pages, report.boards, report.due
     if not as_json:
         for difference in differences[:MAX_SHOWN_DIFFERENCES]:
             click.echo(str(difference))
@@ -132,24 +151,26 @@ def plural(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-def _check_global(tenant_ids: list[str]) -> list[Any]:
-    """No lock covers all tenants: a difference is real if it is found again a moment later."""
-    from analytics.boards import checking
-    from tenants.db import utcnow
+@contextmanager
+def _watching(*, quiet: bool) -> Iterator[Callable[[str], Callable[[str, int, int], None]]]:
+    """Shows what of a tenant is compared, and how much of it: a bar in a terminal, else lines, on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    def compare() -> set[Any]:
-        expected: dict[int, checking.Expected] = {}
-        for name in tenant_ids:
-            expected |= checking.shared_pages(name, now=utcnow())
-        return set(checking.check_global(expected))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("Checking", total=None)
+        said_at = time.monotonic()
 
-    differences = compare()
-    for _ in range(3):
-        if not differences:
-            break
-        time.sleep(CHECK_AGAIN_AFTER_S)
-        differences &= compare()
-    return sorted(differences, key=str)
+        def watch(tenant_id: str, part: str, done: int, total: int, /) -> None:
+            nonlocal said_at
+            bar.update(task, description=f"{tenant_id}: {part}", completed=done, total=total)
+            if bar.disable and not quiet and time.monotonic() - said_at > SAY_EVERY_S:
+                said_at = time.monotonic()
+                click.echo(f"{tenant_id}: {part}, {done:,} of {total:,}", err=True)
+
+        yield lambda tenant_id: partial(watch, tenant_id)
 
 
 @contextmanager

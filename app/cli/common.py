@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+# SQLSTATEs of a database where a lock, a statement or an idle transaction took longer than it may.
+LIMITS = {"25P03", "25P04", "55P03", "57014"}
 # SQLSTATEs of a database without our tables, columns, roles or rights.
 NOT_MIGRATED = {"42P01", "42501", "42703", "42704"}
 
@@ -201,6 +203,8 @@ def _message_for(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == READ_ONLY:
         return f"The database is read-only ({_first_line(error)}): check that DATABASE_URL names the primary server"
+    if isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in LIMITS:
+        return f"PostgreSQL ended a statement at its limit of time ({_first_line(error)}): try again when load is low"
     if isinstance(error, OperationalError):
         return (
             f"The database cannot be reached ({_first_line(error)}): "

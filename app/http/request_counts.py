@@ -13,8 +13,10 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import pairwise
 
-import prometheus_client
 import structlog
+
+from tenants.metrics import Counter as Metric
+from tenants.metrics import Histogram
 
 log = structlog.get_logger()
 
@@ -23,7 +25,7 @@ WRITE_EVERY_S = 0.25
 MAX_WAITING = 50_000
 
 
-class Timings(prometheus_client.Histogram):
+class Timings(Histogram):
     """A histogram to which many observations are added at once."""
 
     def add(self, seconds: Sequence[float]) -> None:
@@ -35,7 +37,7 @@ class Timings(prometheus_client.Histogram):
         self._sum.inc(sum(ordered))
 
 
-REQUESTS = prometheus_client.Counter("plaudit_http_requests_total", "Requests answered.", ["method", "route", "status"])
+REQUESTS = Metric("plaudit_http_requests_total", "Requests answered.", ["method", "route", "status"])
 SECONDS = Timings(
     "plaudit_http_request_seconds",
     "Time to answer.",
@@ -49,7 +51,7 @@ class _Waiting:
 
     def __init__(self) -> None:
         self._requests: deque[tuple[str, str, int, float]] = deque()
-        self._events: deque[prometheus_client.Counter] = deque()
+        self._events: deque[Metric] = deque()
         self._writing = threading.Lock()
         self._pid = 0
 
@@ -62,7 +64,7 @@ class _Waiting:
         if len(self._requests) > MAX_WAITING:
             self._try_to_write()
 
-    def count(self, counter: prometheus_client.Counter) -> None:
+    def count(self, counter: Metric) -> None:
         self._events.append(counter)
 
     def write(self) -> None:
@@ -102,7 +104,7 @@ def add(method: str, route: str, status: int, seconds: float) -> None:
     _waiting.add(method, route, status, seconds)
 
 
-def count(counter: prometheus_client.Counter) -> None:
+def count(counter: Metric) -> None:
     """Add one to a counter, in the course of a request that is then counted too."""
     _waiting.count(counter)
 

@@ -8,7 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from prometheus_client import Counter
 
 from analytics.boards.names import Board
 from analytics.quests.topics import QuestTopic
@@ -17,6 +16,7 @@ from app.http.boards import user_fields
 from app.live.tops import Top
 from tenants.db import utcnow
 from tenants.errors import Forbidden, Unavailable
+from tenants.metrics import Counter
 from tenants.tickets import Holder
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from prometheus_client import Counter, Gauge
 
 from analytics.boards import redis_store, versions
 from analytics.boards.board_sql import transaction_for
@@ -31,6 +30,7 @@ from tenants.ceilings import Ceiling, CeilingReached
 from tenants.credential_feed import Change
 from tenants.db import utcnow
 from tenants.errors import Limited, Unavailable
+from tenants.metrics import Counter, Gauge
 from tenants.open_counts import OpenCounts
 from tenants.redis import RedisUnavailable
 

@@ -1,5 +1,6 @@
 """The environment of the processes that we start, assembled in one place. `app/settings.py` reads it."""
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -32,10 +33,8 @@ def keep_metrics_in(data_dir: Path) -> None:
 
     To be called before anything that has metrics is imported: their library reads it then.
     """
-    metrics = data_dir / "metrics"
-    shutil.rmtree(metrics, ignore_errors=True)
-    metrics.mkdir(mode=0o700)
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+    shutil.rmtree(data_dir / "metrics", ignore_errors=True)
+    _share_metrics_in(data_dir)
 
 
 def for_children(
@@ -93,7 +92,6 @@ def complete(data_dir: Path, **changes: str) -> Settings:
                 "No database: start `plaudit up` on this data folder, or set DATABASE_URL and REDIS_URL"
             )
         os.environ.update(with_addresses(addresses))
-        os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", str(data_dir / "metrics"))
     elif settings.secret_key is None:
         raise SettingsError(
             "PLAUDIT_SECRET_KEY must be set beside DATABASE_URL: at least 32 characters, the same for all processes"
@@ -102,10 +100,15 @@ def complete(data_dir: Path, **changes: str) -> Settings:
         raise SettingsError("REDIS_URL must be set beside DATABASE_URL")
     os.environ["PLAUDIT_SECRET_KEY"] = secret_key(settings, data_dir)
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-        metrics = data_folder.prepare(data_dir) / "metrics"
-        metrics.mkdir(mode=0o700, exist_ok=True)
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+        _share_metrics_in(data_folder.prepare(data_dir))
     return Settings.from_env()
+
+
+def _share_metrics_in(data_dir: Path) -> None:
+    metrics = data_dir / "metrics"
+    with contextlib.suppress(OSError):  # without the folder processes count in memory, and say so
+        metrics.mkdir(mode=0o700, exist_ok=True)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
 
 
 def secret_key(settings: Settings, data_dir: Path) -> str:

@@ -255,7 +255,7 @@ class Supervisor:
         *lines, rest = (self._partial.pop(fd, b"") + data).split(b"\n")
         for line in lines if data else [*lines, rest]:
             text = line.decode(errors="replace").rstrip()
-            if text and not child.noise.search(text):
+            if text and not (child.server and re.search(child.server.noise, text)):
                 self.out.line(child.name, text)
         if data:
             self._partial[fd] = rest

@@ -20,7 +20,7 @@ DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *so
 GUIDE, OPERATING = ROOT / "docs" / "guide.md", ROOT / "docs" / "operating.md"
 MAX_README_LINES = 150
 # Refusals of commands, which print the sentence and not the code.
-ONLY_ON_THE_COMMAND_LINE = {"import_running", "projection_busy", "tenant_exists"}
+ONLY_ON_THE_COMMAND_LINE = {"check_stopped", "import_running", "projection_busy", "tenant_exists"}
 NOT_ANSWERED = {"error", "no_payee", "taken_back"}  # the base class; why a reward has failed
 
 

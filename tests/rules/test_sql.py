@@ -67,6 +67,7 @@ PARTS = {
     "analytics.boards.preview.of_board",
     "analytics.boards.rebuilding._PAGES",
     "analytics.boards.rebuilding._USERS",
+    "analytics.boards.redis_checking._saved",
     "analytics.boards.summaries._from_postgres",
 }
 # Not sent to a server by us.

@@ -1,10 +1,13 @@
 """Ceilings: what an operator allows, counted when a row is about to be created, and seldom."""
 
+import psycopg
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
+from analytics.ingest import pages
+from app.settings import Settings
 from tenants import ceilings, segments, users
 from tenants.ceilings import DEFAULTS, Ceiling, CeilingReached
 from tenants.db import Tx, owner_tx, tenant_tx, utcnow
@@ -42,6 +45,25 @@ def test_things_are_counted_seldom_where_counting_takes_long(
     for number in range(20):
         assert admin("PUT", f"/api/v1/pages/p/likes/u{number}").status_code == 200
     assert 1 <= len(counted) <= 2, "once in the request, which breaks it off, and once beside it"
+
+
+def test_a_connection_that_is_lost_while_rows_are_counted_is_an_outage(
+    admin: Caller, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pages.count
+
+    def count_as_the_backend_dies(tx: Tx, most: int) -> int:
+        pid = tx.scalar(text("SELECT pg_backend_pid()"))
+        with psycopg.connect(settings.database_url or "") as server:
+            server.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
+        return real(tx, most)
+
+    page = {"space": "s", "title": "P", "url": "https://wiki.example/p"}
+    monkeypatch.setattr(pages, "count", count_as_the_backend_dies)
+    answer = admin("PUT", "/api/v1/pages/p", json=page)
+    assert (answer.status_code, answer.get_json()["code"]) == (503, "database_unavailable"), answer.text
+    monkeypatch.undo()
+    assert admin("PUT", "/api/v1/pages/p", json=page).status_code == 201, "it was not written"
 
 
 def test_a_ceiling_is_the_default_until_an_operator_sets_it(tenant: str) -> None:

@@ -1,7 +1,6 @@
 """`plaudit check` finds whatever is wrong, and nothing else."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -10,11 +9,9 @@ from sqlalchemy import text
 
 from analytics import outbox
 from analytics.boards import checking, projection, recomputing
-from analytics.locks import lock_boards, try_lock_boards
 from analytics.outbox import Kind
 from tenants import redis as tenants_redis
-from tenants.db import Tx, tenant_tx, utcnow
-from tests import citus
+from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page
 from tests.people import Caller, client_of
 
@@ -119,32 +116,3 @@ def test_what_is_still_due_is_late_and_not_wrong(busy: Caller) -> None:
     busy("POST", "/api/v1/pages/p1/views")
     report = checking.check(busy.tenant, now=utcnow())
     assert (report.differences, report.due) == ([], 1)
-
-
-def test_what_is_committed_between_the_snapshot_and_the_lock_is_no_difference(
-    busy: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[str] = []
-
-    def project_meanwhile(tx: Tx, tenant_id: str) -> None:
-        tx.execute(text("SELECT 1"))  # its snapshot
-        if not looks:
-            with ThreadPoolExecutor(1) as another:
-                another.submit(busy, "POST", "/api/v1/pages/p1/views").result()
-                another.submit(projection.project_all, busy.tenant, now=utcnow).result()
-        looks.append(tenant_id)
-        try_lock_boards(tx, tenant_id)
-
-    monkeypatch.setattr(checking, "try_lock_boards", project_meanwhile)
-    assert checking.check(busy.tenant, now=utcnow()).differences == []
-    assert len(looks) == (2 if citus.URL is None else 1), "on a Citus the worker's snapshot is taken after the lock"
-
-
-def test_a_check_waits_for_who_has_the_lock(busy: Caller) -> None:
-    with ThreadPoolExecutor(1) as another:
-        with tenant_tx(busy.tenant) as holder:
-            lock_boards(holder, busy.tenant)
-            checking_it = another.submit(checking.check, busy.tenant, now=utcnow())
-            with pytest.raises(TimeoutError):
-                checking_it.result(timeout=0.5)
-        assert checking_it.result(timeout=60).differences == []

@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from analytics import checks
 from analytics.boards import projection
+from app.cli.boards import CHECKS
 from app.run.data_folder import Addresses
 from app.run.ports import reserve_port
 from tenants import redis as tenants_redis
-from tenants.db import utcnow
+from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.app.cli.conftest import Run, commands_on
 from tests.people import Caller
 
@@ -47,6 +50,38 @@ def test_check_lists_the_differences_and_rebuild_removes_them(
     assert "boards rebuilt" in rebuilt.stderr, "standard output is for the result"
     assert json.loads(on_ours("rebuild", tenant, "--json").stdout)["tenants"] == 1
     assert on_ours("check", tenant).returncode == 0
+
+
+def test_check_compares_the_parts_that_are_named(tenant: str, on_ours: Run) -> None:
+    assert (*checks.PARTS, checks.GLOBAL) == CHECKS, "the help names them all"
+    shown = on_ours("check", "--help").stdout
+    assert [name for name in CHECKS if name not in shown] == []
+    assert on_ours("user", "create", tenant, "ada").returncode == 0
+    with tenant_tx(tenant) as tx:
+        tx.execute(text("UPDATE users SET quests_created = 3, current_score = 5"))
+
+    def found(*parts: str) -> set[str]:
+        options = [word for part in parts for word in ("--only", part)]
+        report = json.loads(on_ours("check", tenant, "--json", *options).stdout)
+        return {one["where"] for one in report["differences"]}
+
+    assert found("visitors") == set()
+    assert found("quests") == {"users.quests_created"}
+    assert found("quests", "users") == found() == {"users.quests_created", "users.current_score"}
+    refused = on_ours("check", tenant, "--only", "global")
+    assert (refused.returncode, "is without TENANT" in refused.stderr) == (2, True)
+    assert on_ours("check", "--only", "nothing").returncode == 2
+
+
+def test_a_check_that_waits_too_long_does_not_blame_the_address(tenant: str, on_ours: Run) -> None:
+    assert on_ours("user", "create", tenant, "ada").returncode == 0
+    with owner_tx() as tx:
+        tx.execute(text("LOCK TABLE attestations IN ACCESS EXCLUSIVE MODE"))
+        stopped = on_ours("check", tenant, "--only", "quests")
+    assert stopped.returncode == 1
+    (line,) = stopped.stderr.splitlines()
+    assert line.startswith("plaudit: PostgreSQL ended a statement at its limit of time (")
+    assert "DATABASE_URL" not in stopped.stderr
 
 
 @pytest.mark.parametrize("command", ["check", "rebuild"])
