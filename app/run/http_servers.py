@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from app.server.front import Front
 
 MAX_LIVE_CONNECTIONS = 10_000
+# Where gunicorn's worker shows its master, by the time of an empty file, that it is alive.
+IN_MEMORY = "/dev/shm"  # noqa: S108  a folder, and no name of a file
 
 
 def serve_web(settings: Settings) -> None:
@@ -62,4 +64,6 @@ def serve_live(settings: Settings) -> NoReturn:
         *("--bind", socket_address(settings.host, settings.live_port), "--graceful-timeout", "4", "--keep-alive", "75"),
         *("--log-level", "warning", "--no-control-socket", "--config", "python:app.live.gunicorn_config"),
     ]
+    if os.access(IN_MEMORY, os.W_OK):  # else it looks for a folder by writing a file, and a full disk has none
+        command += ["--worker-tmp-dir", IN_MEMORY]
     os.execv(sys.executable, command)

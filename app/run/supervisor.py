@@ -7,6 +7,7 @@ does not is stopped, and so restarted.
 """
 
 import contextlib
+import errno
 import os
 import queue
 import re
@@ -322,8 +323,12 @@ class Printer:
             try:
                 while data:
                     data = data[os.write(self._stream.fileno(), data) :]
-            except (OSError, ValueError):  # the reader has closed it; the service continues
+            except ValueError:  # the stream is closed; the service continues
                 return
+            except OSError as error:
+                if error.errno in {errno.EPIPE, errno.EBADF}:  # so has the reader
+                    return
+                # The line is lost; on a disk that was full, the next one may not be.
 
 
 def start_servers(

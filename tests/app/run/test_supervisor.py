@@ -13,6 +13,8 @@ import pytest
 from app.run import probes, supervisor
 from app.run.local_servers import Server
 from app.run.supervisor import Printer, Supervisor, UpError
+from tests.service import eventually
+from tests.small_disk import small_disk
 
 FOREVER = "while :; do sleep 0.05; done"
 
@@ -122,6 +124,20 @@ def test_a_reader_that_reads_nothing_stops_nobody() -> None:
             printer.line("child", "x" * 100)
         os.close(unread)
         printer.close()
+
+
+def test_lines_are_lost_while_their_disk_is_full_and_no_later_ones() -> None:
+    with small_disk(1) as disk:
+        with (disk.folder / "log").open("w") as stream:
+            printer = Printer(stream, colours=False)
+            disk.fill()
+            for _ in range(3):
+                printer.line("child", "lost" * 2000)
+            eventually(printer._waiting.empty)
+            disk.free()
+            printer.line("child", "printed")
+            printer.close()
+        assert (disk.folder / "log").read_text().endswith("child    | printed\n")
 
 
 def test_a_taken_port_is_said_with_how_to_choose_another() -> None:
