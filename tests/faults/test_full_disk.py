@@ -3,11 +3,12 @@
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +16,17 @@ import psutil
 import psycopg
 import pytest
 import requests
+from redis import Redis
+from redis.exceptions import ResponseError
 
+from analytics.boards import projection
 from app.run.data_folder import Addresses, read_state
 from app.run.ports import reserve_port
+from app.run.server_files import wheel_binaries
 from app.settings import Settings
+from tenants.db import utcnow
+from tests.app.conftest import with_settings
+from tests.people import client_of
 from tests.secrets_seen import LOG_FOLDER
 from tests.service import PLAUDIT, ROOT, Service, eventually, running_service
 from tests.small_disk import SmallDisk, small_disk
@@ -213,3 +221,74 @@ def test_a_process_that_can_write_no_file_starts_and_works(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(60)
     assert process.returncode is not None
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[Redis]:
+    """A Valkey that saves what it has, and refuses writes once it cannot (MISCONF)."""
+    dumps, port = tmp_path / "dumps", reserve_port()
+    dumps.mkdir()
+    options = [
+        "--port",
+        str(port),
+        "--dir",
+        str(dumps),
+        "--save",
+        "3600 1",
+        "--bind",
+        "127.0.0.1",
+        "--loglevel",
+        "warning",
+    ]
+    with (LOG_FOLDER / "full-valkey.log").open("ab") as log:
+        server = subprocess.Popen([str(wheel_binaries().valkey), *options], stdout=log, stderr=log)
+    client = Redis(port=port)
+    try:
+        eventually(client.ping)
+        yield client
+    finally:
+        client.close()
+        server.kill()
+        server.wait()
+
+
+def has_no_disk(redis: Redis, folder: Path) -> None:
+    redis.set("anything", 1)
+    shutil.rmtree(folder / "dumps")
+    redis.bgsave()
+    eventually(lambda: redis.info("persistence")["rdb_last_bgsave_status"] == "err")
+    with pytest.raises(ResponseError, match="MISCONF"):
+        redis.set("anything", 2)
+
+
+def has_no_memory(redis: Redis, _folder: Path) -> None:
+    redis.config_set("maxmemory", 1)
+    with pytest.raises(ResponseError, match="maxmemory"):
+        redis.set("anything", 2)
+
+
+@pytest.mark.parametrize("refuse", [has_no_disk, has_no_memory])
+def test_a_redis_that_refuses_writes_costs_no_read_and_no_write(
+    refuse: Callable[[Redis, Path], None], own_redis: Redis, settings: Settings, tmp_path: Path, tenant: str
+) -> None:
+    url = f"redis://127.0.0.1:{own_redis.connection_pool.connection_kwargs['port']}/0"
+    site = client_of(with_settings(settings, redis_url=url, queue_redis_url=url), tenant)
+    page = {"space": "s", "title": "t", "url": "https://w.example/1"}
+    assert site("PUT", "/api/v1/pages/p1", json=page).status_code == 201
+    assert site("POST", "/api/v1/pages/p1/views", json={}).status_code == 202
+    projection.bring_up_to_date(tenant, now=utcnow)
+    board = "/api/v1/leaderboards?scope=tenant&window=7d&metric=views"
+    assert site("GET", board).get_json()["source"] == "redis"
+    refuse(own_redis, tmp_path)
+    for number in range(20):
+        assert site("GET", f"{board}&limit={number + 1}").get_json()["items"][0]["value"] >= 1
+        for answer in (
+            site("GET", "/api/v1/pages"),
+            site("GET", "/api/v1/pages/p1/stats"),
+            site("POST", "/api/v1/pages/p1/views", json={}),
+            site("PUT", f"/api/v1/pages/p1/likes/u{number}"),
+            site("POST", "/api/v1/live/tickets"),
+        ):
+            assert answer.status_code in {200, 201, 202}, answer.text
+        projection.bring_up_to_date(tenant, now=utcnow)
+    eventually(lambda: site("GET", "/api/v1/pages/p1/stats").get_json()["likes"]["all"] == 20)
