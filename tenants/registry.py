@@ -1,7 +1,7 @@
 """The tenants themselves, created and deleted by operators.
 
-Deleting is two steps. `mark_deleted` ends the tenant's access at once; `purge`, run by a scheduled job, then deletes
-its rows. So a delete is quick however many rows the tenant has, and can be run any number of times.
+Deleting is two steps. `mark_deleted` ends the tenant's access at once; `tenants.purging` then deletes its rows, and can
+be run any number of times.
 """
 
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, delete, func, select, text, update
+from sqlalchemy import CheckConstraint, func, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -82,6 +82,14 @@ def get(tx: Tx, tenant_id: str) -> Tenant:
     return tenant
 
 
+def get_even_deleted(tx: Tx, tenant_id: str) -> Tenant:
+    """A tenant, also one that is deleted and has rows left."""
+    tenant = tx.scalar(select(Tenant).where(Tenant.id == tenant_id))
+    if tenant is None:
+        raise TenantNotFound(f"There is no tenant {tenant_id!r}")
+    return tenant
+
+
 def is_live(tx: Tx, tenant_id: str) -> bool:
     """Whether the tenant exists and is not deleted."""
     return tx.run(*finding_live(tenant_id)) != []
@@ -108,29 +116,6 @@ def mark_deleted(tx: Tx, tenant_id: str, *, now: datetime) -> None:
 def deleted(tx: Tx) -> list[str]:
     """The tenants that are marked as deleted and not purged yet."""
     return list(tx.scalars(select(Tenant.id).where(Tenant.deleted_at.is_not(None)).order_by(Tenant.id)))
-
-
-def purge(tx: Tx, tenant_id: str) -> bool:
-    """Delete a marked tenant and all its rows: by foreign keys, then in tables that have none. As the owner.
-
-    Returns whether it was this call: False if another one has deleted it, or is about to.
-    """
-    tx.set_statement_timeout(0)
-    marked = select(Tenant.id).where(Tenant.id == tenant_id, Tenant.deleted_at.is_not(None))
-    if tx.scalar(marked.with_for_update(skip_locked=True)) is None:
-        return False
-    tx.execute(delete(Tenant).where(Tenant.id == tenant_id))
-    for table in tx.scalars(_TENANT_TABLES).all():
-        tx.execute(text(f"DELETE FROM {table} WHERE tenant_id = :tenant"), {"tenant": tenant_id})  # noqa: S608  quoted
-    return True
-
-
-# Changes of credentials stay for their own retention: a process that was stopped meanwhile must still read them.
-_TENANT_TABLES = text("""
-    SELECT quote_ident(c.relname) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-      AND a.attname = 'tenant_id' AND c.relname <> 'credential_changes' ORDER BY 1
-""")
 
 
 def _check(tenant_id: str, name: str) -> None:

@@ -11,13 +11,13 @@ from functools import partial
 import structlog
 
 from analytics import maintenance, redaction, user_changes, wake
-from analytics.boards import projection, snapshots
+from analytics.boards import projection, retiring, snapshots
 from analytics.ingest import page_addresses
 from analytics.locks import Busy
 from analytics.quests import expiring, rewards
 from app.settings import Settings
-from tenants import across, registry, retention, signing, suspensions
-from tenants.db import owner_tx, utcnow
+from tenants import across, purging, retention, signing, suspensions
+from tenants.db import utcnow
 from tenants.queue import enqueue
 from tenants.redis import RedisUnavailable, queue
 from workers.turns import Turn
@@ -101,14 +101,19 @@ def retry_rewards() -> None:
 
 
 def purge_deleted_tenants() -> None:
-    """Remove the rows of tenants that were deleted."""
+    """Remove the rows of tenants that were deleted, in turns."""
+    turn = Turn()
     for tenant_id in across.deleted_tenants():
         with _isolated(tenant_id), contextlib.suppress(Busy):
-            projection.retire(tenant_id, now=utcnow())
-            with owner_tx() as tx:
-                is_purged = registry.purge(tx, tenant_id)
-            if is_purged:
+            if retiring.retire(tenant_id, now=utcnow(), is_over=turn.is_over).more:
+                break
+            purged = purging.purge(tenant_id, is_over=turn.is_over)
+            if purged.is_gone:
                 log.info("tenant purged", action="audit.tenant.purged", tenantId=tenant_id)
+        if turn.was_ended:
+            break
+    if turn.was_ended:
+        _continue_later("workers.jobs.purge_deleted_tenants")
 
 
 @contextlib.contextmanager

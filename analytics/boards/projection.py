@@ -26,10 +26,9 @@ from sqlalchemy.exc import DBAPIError
 from analytics import counters, outbox
 from analytics.boards import intents, planning, progress, rebuilding, redis_store, timeline, versions
 from analytics.boards.board_writes import BoardWrites
-from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, Version, boards_in
+from analytics.boards.names import ALL_TENANTS, Board, Version, boards_in
 from analytics.boards.planning import Chunk, Plan
 from analytics.boards.redis_store import RedisState
-from analytics.boards.summaries import summary_key
 from analytics.locks import is_timeout, lock_boards, try_lock_boards
 from analytics.outbox import Kind
 from analytics.windows import hour_of
@@ -173,25 +172,6 @@ def stale_tenants(*, now: datetime) -> list[str]:
         return behind
     not_ready = [tenant_id for tenant_id, ready in zip(everyone, ready_runs, strict=True) if ready != run.encode()]
     return list(dict.fromkeys([*elsewhere, *behind, *not_ready]))
-
-
-def retire(tenant_id: str, *, now: datetime) -> None:
-    """Take a deleted tenant off the global boards, and its own boards out of Redis."""
-    with tenant_tx(tenant_id) as tx:
-        lock_boards(tx, tenant_id)
-        lock_boards(tx, ALL_TENANTS)
-        tx.run(*progress.raising_step(tenant_id))
-        writes = BoardWrites()
-        for member in tx.scalars(_ON_GLOBAL, {"tenant": tenant_id}).all():
-            for board in boards_in(tenant_id, GLOBAL):
-                writes.set_page(board, member, 0)
-            writes.summaries[summary_key(ALL_TENANTS, member)] = None
-        raised = versions.advance(tx, writes.boards(), now=now)
-        tx.execute(text("DELETE FROM page_stats WHERE tenant_id = :tenant"), {"tenant": tenant_id})
-        with redis.boards().client() as client:
-            redis_store.write(client, writes, raised)
-            redis_store.delete_tenant(client, tenant_id)
-            redis_store.publish(client, raised)
 
 
 def _count_waiting_views(tenant_id: str, *, limit: int, is_over: Callable[[], bool]) -> None:
@@ -338,11 +318,6 @@ def _delete_boards_of_former_tenant(tenant_id: str) -> None:
         if client.exists(redis_store.ready_key(tenant_id)):
             redis_store.delete_tenant(client, tenant_id)
 
-
-_ON_GLOBAL = text("""
-    SELECT page_id::text FROM page_stats WHERE tenant_id = :tenant AND is_shared
-    UNION SELECT member FROM projecting WHERE tenant_id = :tenant AND kind = 'page' AND 'global' = ANY(scopes)
-""")
 
 _BEHIND = text(f"""
     SELECT t.id FROM tenants t LEFT JOIN projections p ON p.tenant_id = t.id

@@ -7,12 +7,12 @@ another key, and renames it into place if nothing of it was lost. A command touc
 belongs to a board carries its key as a hash tag, so that on a Redis Cluster it is on one node. A tenant's boards are
 on all nodes.
 
-Only the holder of the tenant's board lock writes here (a projection, a rebuild, the removal of a deleted tenant), and
-only absolute values.
+Only the holder of the tenant's board lock writes values here (a projection, a rebuild), and only absolute ones. The
+removal of a deleted tenant needs no lock (`remove`).
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
@@ -46,6 +46,17 @@ for first = 1, #removed, 4000 do
 end
 for first = 1, #pairs, 4000 do
     redis.call('ZADD', KEYS[1], unpack(pairs, first, math.min(first + 3999, #pairs)))
+end
+redis.call('SET', KEYS[2], ARGV[3])
+return 1
+"""
+_REMOVE = """
+local number = string.match(redis.call('GET', KEYS[2]) or '', '^%d+')
+if not number then return 1 end
+if tonumber(number) >= tonumber(ARGV[2]) then return 0 end
+local removed = cjson.decode(ARGV[1])
+for first = 1, #removed, 4000 do
+    redis.call('ZREM', KEYS[1], unpack(removed, first, math.min(first + 3999, #removed)))
 end
 redis.call('SET', KEYS[2], ARGV[3])
 return 1
@@ -117,6 +128,18 @@ def write(redis: "Redis", writes: BoardWrites, versions: Mapping[Board, Version]
             pipe.eval(_WRITE, 2, board.key, board.marker, *arguments)
         written = pipe.execute()[len(writes.summaries) :]
     return [board for board, done in zip(ordered, written, strict=True) if not done]
+
+
+def remove(redis: "Redis", members: Collection[str], versions: Mapping[Board, Version]) -> list[Board]:
+    """Remove pages from boards; returns the boards whose version is not older, which were left alone.
+
+    Needs no lock, unlike what writes values. A board without a marker is filled from what is saved.
+    """
+    removed = orjson.dumps([*members])
+    with redis.pipeline(transaction=False) as pipe:
+        for board, version in versions.items():
+            pipe.eval(_REMOVE, 2, board.key, board.marker, removed, version.number, version.dump())
+        return [board for board, done in zip(versions, pipe.execute(), strict=True) if not done]
 
 
 class Rebuild:
@@ -216,13 +239,24 @@ def delete_others(redis: "Redis", tenant_id: str, known: Iterable[Board]) -> Non
             redis.unlink(f"lbu:{{{found.decode()}}}")
 
 
-def delete_tenant(redis: "Redis", tenant_id: str) -> None:
-    """Remove every key of a tenant that was deleted."""
-    boards = key("lb", tenant_id, "*")
+def delete_tenant(redis: "Redis", tenant_id: str) -> int:
+    """Remove every key of a tenant that was deleted; how many there were. Nobody writes them any more."""
+    boards, deleted = key("lb", tenant_id, "*"), 0
     for pattern in (boards, f"lbv:{{{boards}}}", f"lbu:{{{boards}}}", key("pgs", tenant_id, "*")):
-        for found in redis.scan_iter(match=pattern, count=1000):
-            redis.unlink(found)
+        found = redis.scan_iter(match=pattern, count=10_000)
+        while keys := list(islice(found, MAX_MEMBERS_PER_COMMAND)):
+            unlink(redis, keys)
+            deleted += len(keys)
     redis.unlink(ready_key(tenant_id))
+    return deleted
+
+
+def unlink(redis: "Redis", keys: Iterable[Any]) -> None:
+    """Remove keys, on whatever nodes they are, in one round trip."""
+    with redis.pipeline(transaction=False) as pipe:
+        for one in keys:
+            pipe.unlink(one)
+        pipe.execute()
 
 
 def delete_older(redis: "Redis", number: int) -> None:

@@ -1,13 +1,17 @@
 """`plaudit tenant …`"""
 
-import contextlib
+import time
+from functools import partial
 from pathlib import Path
 
 import click
 
-from app.cli.common import audit, connect_redis, json_option, migrated_database, show, show_table
+from app.cli.common import audit, connect_redis, json_option, migrated_database, progress, show, show_table
 
 MAX_CEILING = 10**12
+# How often a deletion waits for a lock of boards, 5 s each time; and how long for another process that deletes.
+MAX_WAITS = 60
+WAIT_S = 0.2
 CEILING = click.IntRange(0, MAX_CEILING)
 
 
@@ -112,22 +116,75 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **given: int | None
 @json_option
 @click.pass_obj
 def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
-    """Delete the tenant ID and all its data. Its access ends at once; its rows are deleted within minutes."""
-    from analytics.boards import projection
-    from analytics.locks import Busy
+    """Delete the tenant ID and all its data. Its access ends at once; its rows are deleted in small steps.
+
+    Nobody waits for it. If it was interrupted, run it again, or leave the rest to a worker.
+    """
     from tenants import registry
     from tenants.db import owner_tx, utcnow
     from tenants.redis import RedisUnavailable
 
     with migrated_database(data_dir) as settings:
         with owner_tx() as tx:
-            existing = registry.get(tx, tenant_id)
+            existing = registry.get_even_deleted(tx, tenant_id)
+        is_begun = existing.deleted_at is not None
         if not yes:
-            click.confirm(f"Delete {existing.id} ({existing.name}) and all its data?", abort=True)
-        connect_redis(settings)
-        with owner_tx() as tx:
-            registry.mark_deleted(tx, tenant_id, now=utcnow())
-        with contextlib.suppress(RedisUnavailable, Busy):  # otherwise the purge does it, within minutes
-            projection.retire(tenant_id, now=utcnow())
-    audit("tenant.deleted", tenant_id)
-    show({"id": tenant_id, "deleted": True}, as_json=as_json, text=f"Deleted tenant {tenant_id}.")
+            rest = "what is left of it" if is_begun else "all its data"
+            click.confirm(f"Delete {existing.id} ({existing.name}) and {rest}?", abort=True)
+        audit("tenant.deleting", tenant_id, begun_before=is_begun)
+        connect_redis(settings, boards_timeout_s=5.0)
+        if not is_begun:
+            with owner_tx() as tx:
+                registry.mark_deleted(tx, tenant_id, now=utcnow())
+        try:
+            pages, keys = _take_off_boards(tenant_id, quiet=as_json)
+        except RedisUnavailable:
+            text = f"Access to {tenant_id} has ended. When Redis is back a worker deletes its rows, or run this again."
+            show({"id": tenant_id, "deleted": True, "purged": False}, as_json=as_json, text=text)
+            return
+        rows, size = _delete_rows(tenant_id, quiet=as_json)
+    audit("tenant.deleted", tenant_id, rows=rows, bytes=size, redis_keys=keys, global_pages=pages)
+    show(
+        {"id": tenant_id, "deleted": True, "purged": True, "rows": rows, "bytes": size, "redis_keys": keys},
+        as_json=as_json,
+        text=f"Deleted tenant {tenant_id}: {rows:,} rows and {keys:,} keys of Redis. {size / 1e6:,.1f} MB of rows, and"
+        " their part of the indexes, are free for new rows after PostgreSQL's next autovacuum.",
+    )
+
+
+def _take_off_boards(tenant_id: str, *, quiet: bool) -> tuple[int, int]:
+    """How many pages left the global boards, and how many keys Redis."""
+    from analytics.boards import retiring
+    from analytics.locks import Busy
+    from tenants.db import utcnow
+
+    waits = 0
+    with progress("pages", retiring.count(tenant_id), quiet=quiet, verb="Taking off boards") as watch:
+        while True:
+            try:
+                retired = retiring.retire(tenant_id, now=utcnow(), watch=watch)
+            except Busy:  # a rebuild has the lock, or another process that deletes the tenant
+                waits += 1
+                if waits == MAX_WAITS:
+                    raise
+            else:
+                return retired.pages, retired.keys
+
+
+def _delete_rows(tenant_id: str, *, quiet: bool) -> tuple[int, int]:
+    """How many rows were deleted here, and their bytes. A worker may do the same, and delete some of them."""
+    from tenants import purging, registry
+    from tenants.db import owner_tx
+
+    def watch_from(before: int, done: int) -> None:
+        watch(before + done)
+
+    rows = size = 0
+    with progress("rows", purging.count(tenant_id), quiet=quiet, verb="Deleting") as watch:
+        while True:
+            purged = purging.purge(tenant_id, watch=partial(watch_from, rows))
+            rows, size = rows + purged.rows, size + purged.bytes
+            with owner_tx() as tx:
+                if tenant_id not in registry.deleted(tx):
+                    return rows, size
+            time.sleep(WAIT_S)

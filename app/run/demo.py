@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from app.run.data_folder import write_private
-from tenants import credentials, passwords, registry, users
+from tenants import credentials, passwords, purging, registry, users
 from tenants import settings as tenant_settings
 from tenants.credentials import Scope
 from tenants.db import Tx, owner_tx, tenant_tx, utcnow
@@ -23,9 +23,8 @@ ADMIN = "admin"
 def ensure(data_dir: Path) -> dict[str, str]:
     """Create the tenant and its credentials where they are missing; returns what the ready line shows of them."""
     now = utcnow()
+    purging.purge(DEMO_TENANT)  # if it was deleted, and rows are left
     with owner_tx() as tx:
-        if DEMO_TENANT in registry.deleted(tx):  # but not purged yet
-            registry.purge(tx, DEMO_TENANT)
         registry.ensure(tx, DEMO_TENANT, name="Demo wiki", now=now)
     file = data_dir / "demo.json"
     try:

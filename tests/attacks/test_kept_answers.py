@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics import user_changes
-from tenants import credentials, liveness, registry, sessions, users
+from tenants import credentials, liveness, purging, registry, sessions, users
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, platform_tx, tenant_tx, utcnow
 from tenants.settings import VisiblePages
@@ -234,8 +234,7 @@ def test_a_tenant_that_is_created_again_has_its_own_settings(wiki: Wiki) -> None
     assert tenant_settings.recent(wiki.tenant).signup_open
     delete_the_tenant(wiki)
     assert tenant_settings.recent(wiki.tenant).signup_open, "its rows are there until they are purged"
-    with owner_tx() as tx:
-        registry.purge(tx, wiki.tenant)
+    purging.purge(wiki.tenant)
     with owner_tx() as tx:
         registry.create(tx, wiki.tenant, name="Again", now=utcnow())
     assert not tenant_settings.recent(wiki.tenant).signup_open

@@ -41,6 +41,7 @@ UNTESTED = {
 
 # The modules that change boards in Redis, under the tenant's board lock (promise P4).
 BOARD_WRITERS = {
+    "analytics/boards/retiring.py",
     "analytics/boards/projection.py",
     "analytics/boards/rebuilding.py",
     "analytics/boards/recomputing.py",

@@ -1,7 +1,5 @@
 """Tenants: created once, refused by field, deleted in two steps."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from tenants import registry
@@ -24,23 +22,17 @@ def test_a_bad_tenant_is_refused_by_field(connected: None, tenant_id: str, name:
     assert list(refused.value.errors or {}) == [field]
 
 
-def purge(tenant: str) -> bool:
-    with owner_tx() as tx:
-        return registry.purge(tx, tenant)
-
-
 def test_a_deleted_tenant_is_gone_at_once_and_purged_later(tenant: str, other_tenant: str) -> None:
     with owner_tx() as tx:
         registry.mark_deleted(tx, tenant, now=utcnow())
+        with pytest.raises(NotFound):
+            registry.mark_deleted(tx, tenant, now=utcnow())
     with owner_tx() as tx:
         assert tenant not in {row.id for row in registry.live(tx)}
         with pytest.raises(NotFound):
             registry.get(tx, tenant)
-    with owner_tx() as tx, ThreadPoolExecutor(1) as process:
-        assert registry.purge(tx, tenant)
-        assert not process.submit(purge, tenant).result(timeout=60), "another one is at it: nobody waits"
-    assert not purge(tenant), "a second run finds nothing to do"
-    assert not purge(other_tenant)
-    with owner_tx() as tx:
-        assert tenant not in registry.deleted(tx)
-        assert registry.get(tx, other_tenant).id == other_tenant, "only a marked tenant is purged"
+        assert registry.get_even_deleted(tx, tenant).deleted_at is not None
+        assert tenant in registry.deleted(tx)
+        assert registry.get_even_deleted(tx, other_tenant).deleted_at is None
+        with pytest.raises(NotFound):
+            registry.get_even_deleted(tx, "nobody")

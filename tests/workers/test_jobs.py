@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,10 +12,11 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from analytics import locks, outbox, wake
-from analytics.boards import projection
+from analytics.boards import projection, retiring
+from analytics.boards.retiring import Retired
 from analytics.outbox import Kind
 from app.settings import Settings
-from tenants import db, signing
+from tenants import db, purging, signing
 from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tenants.redis import RedisUnavailable
@@ -49,21 +49,39 @@ def test_the_job_is_safe_to_run_twice(tenant: str) -> None:
     assert not is_there(tenant)
 
 
+def test_a_purge_makes_way_after_each_step_and_continues(
+    tenant: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tenant_tx(tenant) as tx:
+        outbox.mark_stale(tx, Kind.PAGE, range(100))
+    delete(tenant)
+    monkeypatch.setattr(purging, "MAX_ROWS_PER_STEP", 30)
+    monkeypatch.setattr("workers.turns._others_wait", lambda: True)
+    runs = 0
+    while is_there(tenant):
+        queue.empty()  # type: ignore[no-untyped-call]
+        jobs.purge_deleted_tenants()
+        runs += 1
+        assert runs < 50
+        assert is_there(tenant) == ("workers.jobs.purge_deleted_tenants" in [job.func_name for job in queue.jobs])
+    assert runs > 4
+
+
 def test_a_tenant_that_cannot_be_purged_stops_no_other(
     tenant: str, other_tenant: str, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], list[dict[str, Any]]]
 ) -> None:
     first, second = sorted([tenant, other_tenant])
     delete(first)
     delete(second)
-    retire = projection.retire
+    retire = retiring.retire
 
-    def retire_all_but_the_first(tenant_id: str, *, now: datetime) -> None:
+    def retire_all_but_the_first(tenant_id: str, **options: Any) -> Retired:
         if tenant_id == first:
             raise RuntimeError("a bug")
-        retire(tenant_id, now=now)
+        return retire(tenant_id, **options)
 
     with monkeypatch.context() as failing:
-        failing.setattr(projection, "retire", retire_all_but_the_first)
+        failing.setattr(retiring, "retire", retire_all_but_the_first)
         jobs.purge_deleted_tenants()
     assert (is_there(first), is_there(second)) == (True, False)
     (failure,) = [line for line in logged() if line.get("action") == "job.failed"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analytics.boards import checking, projection, rebuilding, recomputing, snapshots
+from analytics.boards import checking, projection, rebuilding, recomputing, retiring, snapshots
 from analytics.ingest.writes import EventKind, Item
 from app.settings import Settings
 from tenants import db, engines
@@ -30,4 +30,4 @@ def test_a_worker_needs_one_connection(tenant: str, one_connection: None) -> Non
     assert rebuilding.rebuild_global(now=utcnow(), only_missing=False)
     assert checking.check(tenant, now=utcnow()).differences == []
     assert tenant not in projection.stale_tenants(now=utcnow())
-    projection.retire(tenant, now=utcnow())
+    retiring.retire(tenant, now=utcnow())

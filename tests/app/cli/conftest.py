@@ -31,7 +31,13 @@ def on_ours_empty(servers: Addresses, tmp_path: Path) -> Iterator[Run]:
 
 
 def commands_on(addresses: Addresses, data_dir: Path) -> Run:
+    env = env_of(addresses)
+    return lambda *arguments: plaudit(*arguments, data_dir=data_dir, env=env)
+
+
+def env_of(addresses: Addresses) -> dict[str, str]:
+    """The environment by which commands find these servers."""
     env = {"DATABASE_URL": addresses.database_url, "REDIS_URL": addresses.redis_url}
     if addresses.service_database_url:
         env["PLAUDIT_SERVICE_DATABASE_URL"] = addresses.service_database_url
-    return lambda *arguments: plaudit(*arguments, data_dir=data_dir, env=env)
+    return env
