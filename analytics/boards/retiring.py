@@ -24,7 +24,7 @@ from tenants.db import array, tenant_tx
 if TYPE_CHECKING:
     from redis import Redis
 
-MAX_PAGES_PER_STEP = 1_000
+MAX_PAGES_PER_STEP = 500
 # How often it raises the versions of boards that others write at the same time.
 MAX_RAISES = 20
 
@@ -125,12 +125,14 @@ def _remove(client: "Redis", raised: dict[Board, Version], members: Collection[s
     return newer
 
 
-_ON_GLOBAL_SQL = """
-    SELECT page_id AS id FROM page_stats WHERE tenant_id = :tenant AND is_public AND is_shared
-    UNION SELECT CAST(member AS bigint) FROM projecting
+_SHARED = "SELECT page_id AS id FROM page_stats WHERE tenant_id = :tenant AND is_public AND is_shared"
+_INTENDED = """
+    SELECT CAST(member AS bigint) AS id FROM projecting
     WHERE tenant_id = :tenant AND kind = 'page' AND 'global' = ANY(scopes)
 """
-_ON_GLOBAL = text(f"{_ON_GLOBAL_SQL} ORDER BY 1 LIMIT :limit")
-_COUNT = text(f"SELECT count(*) FROM ({_ON_GLOBAL_SQL}) shown")  # noqa: S608  ours
+_ON_GLOBAL = text(f"""
+    ({_SHARED} ORDER BY page_id LIMIT :limit) UNION ({_INTENDED} LIMIT :limit) ORDER BY id LIMIT :limit
+""")
+_COUNT = text(f"SELECT count(*) FROM ({_SHARED} UNION {_INTENDED}) shown")  # noqa: S608  ours
 _FORGET = text("DELETE FROM projections WHERE tenant_id = :tenant")
 _DELETE = text("DELETE FROM page_stats WHERE tenant_id = :tenant AND page_id = ANY(CAST(:pages AS bigint[]))")
