@@ -117,6 +117,19 @@ def ranks_for(tx: Tx, question: RankQuestion) -> list[int | None]:
     return question.ranks([row.above for row in counts], [Entry(row.value, row.member) for row in rows])
 
 
+def count_leaving(tx: Tx, board: Board, *, above: Position) -> int:
+    """How many users above this position were erased, and leave the board with the next projection."""
+    of = rows_of(board)
+    leaving = text(f"""
+        SELECT count(*) FROM {of.table} s JOIN users u ON u.tenant_id = s.tenant_id AND u.id = s.user_id
+        WHERE {of.where} AND u.erased_at IS NOT NULL AND {of.subject} IN (
+            SELECT CAST(member AS uuid) FROM outbox WHERE tenant_id = :tenant AND kind = 'user'
+            UNION SELECT CAST(member AS uuid) FROM projecting WHERE tenant_id = :tenant AND kind = 'user')
+        AND ({of.value} > :value OR ({of.value} = :value AND {of.member} > :member))
+    """)  # noqa: S608  names from the table of metrics
+    return int(tx.scalar(leaving, {**of.parameters, "value": above.value, "member": above.member}) or 0)
+
+
 def _total(tx: Tx, of: BoardRows) -> int:
     return int(tx.scalar(text(f"SELECT count(*) FROM {of.table} s WHERE {of.where}"), of.parameters) or 0)  # noqa: S608
 

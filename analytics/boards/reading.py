@@ -8,7 +8,7 @@ sealed snapshot).
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -24,6 +24,9 @@ from analytics.wake import wake
 from tenants import redis
 from tenants.db import Tx
 from tenants.redis import RedisUnavailable
+
+# How often it reads on in place of rows that may not be shown.
+MAX_REFILLS = 10
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class ShownBoard:
     as_of: datetime
     # Where it continues; None at the end, or where it does not continue.
     next: Position | None
+    # How many rows above the last one may not be shown, as far as it is known: they have no rank.
+    hidden: int = 0
 
 
 def read(
@@ -86,9 +91,29 @@ def read(
     """Read a part of a board. Raises NoSnapshot for a day without a record.
 
     `memory`: what this process keeps of boards; used for what Redis answers.
+
+    Rows of users who were erased, and are on the board until the next projection, are passed over: those below move up,
+    and as many more are read.
     """
+    hidden = 0
+    if board.is_users and isinstance(part, Top) and part.after is not None:
+        with transaction_for(board) as tx:
+            hidden = postgres_reads.count_leaving(tx, board, above=part.after)
+    shown = _read(board, part, hidden, now=now, with_movement=with_movement, memory=memory)
+    for _ in range(MAX_REFILLS):
+        if not isinstance(part, Top) or shown.next is None or len(shown.rows) == part.limit:
+            break
+        rest = Top(part.limit - len(shown.rows), shown.next)
+        more = _read(board, rest, shown.hidden, now=now, with_movement=with_movement, memory=memory)
+        shown = replace(more, rows=[*shown.rows, *more.rows], version=shown.version, as_of=shown.as_of)
+    return shown
+
+
+def _read(
+    board: Board, part: Part, hidden: int, *, now: datetime, with_movement: bool, memory: BoardMemory | None
+) -> ShownBoard:
     listing, total, day = _listing(board, part, now=now)
-    return _show(board, part, listing, total, day, with_movement=with_movement, memory=memory)
+    return _show(board, part, listing, total, day, with_movement=with_movement, memory=memory, hidden=hidden)
 
 
 def read_together(
@@ -141,22 +166,29 @@ def _show(
     *,
     with_movement: bool,
     memory: BoardMemory | None,
+    hidden: int = 0,
 ) -> ShownBoard:
-    """What a reader sees of a part that was read."""
+    """What a reader sees of a part that was read. `hidden`: how many rows above it nobody may see."""
     if listing.source is not Source.REDIS or (memory is not None and not memory.is_trusted()):
         memory = None
     subjects = [row.subject for row in listing.rows]
     shown = summaries.of_subjects(board, subjects, trust_redis=listing.source is not Source.SNAPSHOT, memory=memory)
-    rows = [row for row in listing.rows if _may_be_shown(board, row, shown)]
+    rows: list[Row] = []
+    for row in listing.rows:
+        if not _may_be_shown(board, row, shown):
+            hidden += 1
+        else:  # an earlier day's ranks stay what they were
+            rows.append(row if not hidden or isinstance(part, AsOf) else row._replace(rank=row.rank - hidden))
     before = _ranks_before(board, day, memory) if with_movement and rows else None
     return ShownBoard(
         board=board,
         rows=[_shown_row(row, shown, before) for row in rows],
-        total=total,
+        total=total if isinstance(part, AsOf) else total - hidden,
         version=listing.version.number,
         source=listing.source,
         as_of=listing.as_of,
         next=listing.next if isinstance(part, Top | AsOf) else None,
+        hidden=hidden,
     )
 
 

@@ -64,6 +64,7 @@ PARTS = {
     "analytics.boards.postgres_reads.read_around",
     "analytics.boards.postgres_reads.ranks_for",
     "analytics.boards.postgres_reads._total",
+    "analytics.boards.postgres_reads.count_leaving",
     "analytics.boards.preview.of_board",
     "analytics.boards.rebuilding._PAGES",
     "analytics.boards.rebuilding._USERS",

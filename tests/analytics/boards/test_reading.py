@@ -1,6 +1,7 @@
 """A board reads the same from Redis, a snapshot and PostgreSQL (P3)."""
 
 import pytest
+from flask.testing import FlaskClient
 from sqlalchemy import select, text
 
 from analytics import outbox
@@ -12,9 +13,12 @@ from analytics.boards.rows import Position
 from analytics.ingest.pages import Page
 from analytics.outbox import Kind
 from analytics.windows import Window
+from tenants import redis as tenants_redis
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.boards.conftest import BOARD, MakeBoard, order, project, read
-from tests.people import Caller
+from tests.analytics.conftest import make_page
+from tests.analytics.scores.conftest import pay
+from tests.people import Caller, user_of
 from tests.service import eventually
 
 BIGGEST = 2**53 - 1
@@ -87,6 +91,64 @@ def test_a_cursor_loses_nobody_who_did_not_move(board: MakeBoard, app_client: Ca
     rest = read(app_client, f"{BOARD}&limit=10&cursor={first['next_cursor']}")
     assert [name for _, name, _ in order(rest)] == ["p4", "p5", "p6", "p7", "p8"]
     assert [rank for rank, _, _ in order(rest)] == [4, 5, 6, 7, 8]
+
+
+def test_an_erased_user_leaves_no_gap_until_the_board_follows(
+    admin: Caller, client: FlaskClient, tenant: str, request: pytest.FixtureRequest
+) -> None:
+    people = [user_of(client, tenant).id for _ in range(16)]
+    for place, person in enumerate(people):
+        pay(tenant, person, 1_000 - place, utcnow())
+    project(tenant)
+    path = "/api/v1/leaderboards?scope=users&window=all"
+
+    def walk(limit: int) -> list[tuple[int, str]]:
+        rows, cursor = list[tuple[int, str]](), ""
+        while True:
+            page = read(admin, f"{path}&limit={limit}{cursor}")
+            assert len(page["items"]) == limit or page["next_cursor"] is None
+            rows += [(row["rank"], row["user"]["id"]) for row in page["items"]]
+            if page["next_cursor"] is None:
+                assert page["total"] == len(rows)
+                return rows
+            cursor = f"&cursor={page['next_cursor']}"
+
+    assert walk(10) == [*enumerate(people, 1)]
+    gone = {people[number] for number in (0, 4, 5, 9, 10, 12)}
+    for person in gone:
+        assert admin("DELETE", f"/api/v1/users/{person}").status_code == 200
+    left = [*enumerate((person for person in people if person not in gone), 1)]
+    assert walk(10) == left
+    assert walk(4) == left
+    around = read(admin, f"/api/v1/leaderboards/rank?scope=users&window=all&member={people[3]}&around=3")
+    assert [row["user"]["id"] for row in around["around"]] == [*people[1:4], people[6]]
+    ranks = [row["rank"] for row in around["around"]]
+    assert ranks == [*range(ranks[0], ranks[0] + 4)]
+    request.getfixturevalue("no_redis")
+    assert walk(3) == left
+    project(tenant)
+    assert walk(10) == left
+
+
+def test_a_page_that_became_private_leaves_no_gap_on_a_public_board(
+    board: MakeBoard, app_client: Caller, tenant: str
+) -> None:
+    board(**{f"p{number}": 9 - number for number in range(8)})
+    for number in range(8):
+        make_page(app_client, f"p{number}", visibility="public")
+    project(tenant)
+    make_page(app_client, "p1", visibility="private")
+    with tenant_tx(tenant) as tx:
+        page_id = tx.scalar(select(Page.id).where(Page.external_id == "p1"))
+    # As a projection does before it writes the board.
+    tenants_redis.boards().redis.hset(f"pgs:{tenant}:{page_id}", "public", "0")
+    public = board_of(tenant, "public", Window.WEEK, "views")
+    shown = reading.read(public, Top(3), now=utcnow())
+    assert [(row.rank, row.shown["external_id"]) for row in shown.rows if row.shown] == [
+        (1, "p0"),
+        (2, "p2"),
+        (3, "p3"),
+    ]
 
 
 def test_rank_neighbours_and_a_subset(board: MakeBoard, app_client: Caller) -> None:
