@@ -50,6 +50,9 @@ class Outage:
 
     def __init__(self) -> None:
         self.is_on = False
+        # What callers found out of the servers since one failed last. A failure replaces it, so what somebody was
+        # about to add then is not in the new one.
+        self.known_since: set[str] = set()
         self._since = 0.0
         # The servers that have failed, and when they last did.
         self._failed_at: dict[str, float] = {}
@@ -59,6 +62,7 @@ class Outage:
 
     def failed(self, server: str, error: Exception, *, client: str, now: float) -> None:
         with self._lock:
+            self.known_since = set()
             self._failed_at[server] = now
             is_first, self.is_on = not self.is_on, True
             self._since = now if is_first else self._since

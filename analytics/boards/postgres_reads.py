@@ -1,4 +1,7 @@
-"""Reading boards from PostgreSQL: slower than Redis, and always there."""
+"""Reading boards from PostgreSQL: slower than Redis, and always there.
+
+The version is read before the rows, which may so be newer than it says, and never older.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,7 +11,7 @@ from sqlalchemy import text
 
 from analytics.boards import versions
 from analytics.boards.board_sql import BoardRows, rows_of
-from analytics.boards.names import Board
+from analytics.boards.names import Board, Version
 from analytics.boards.ranks import Entry, RankQuestion
 from analytics.boards.rows import Listing, Position, Row, Source, row_of
 from tenants.db import Tx, array
@@ -19,7 +22,7 @@ MAX_COUNTED_ROWS = 10_000
 
 def read_top(tx: Tx, board: Board, *, limit: int, after: Position | None, now: datetime) -> Listing:
     """The first rows, or those after a position."""
-    of = rows_of(board)
+    version, of = versions.read(tx, [board], now=now)[board], rows_of(board)
     position = {} if after is None else {"value": after.value, "member": after.member}
     below = "true" if after is None else f"({of.value} < :value OR ({of.value} = :value AND {of.member} < :member))"
     parameters = {**of.parameters, **position, "limit": limit}
@@ -37,12 +40,12 @@ def read_top(tx: Tx, board: Board, *, limit: int, after: Position | None, now: d
         parameters,
     ).all()
     listed = [row_of(board, rank, row.member, row.value) for rank, row in enumerate(rows, totals.above + 1)]
-    return _listing(tx, board, listed, totals.total, now=now)
+    return _listing(listed, totals.total, version)
 
 
 def read_subjects(tx: Tx, board: Board, subjects: Sequence[str], *, now: datetime) -> Listing:
     """The rows of these pages or users."""
-    of = rows_of(board)
+    version, of = versions.read(tx, [board], now=now)[board], rows_of(board)
     found = tx.execute(
         text(f"""
             SELECT {of.member} AS member, {of.value} AS value FROM {of.table} s
@@ -53,7 +56,7 @@ def read_subjects(tx: Tx, board: Board, subjects: Sequence[str], *, now: datetim
     ).all()
     ranks = _ranks_of(tx, of, found)
     listed = [row_of(board, rank, row.member, row.value) for rank, row in zip(ranks, found, strict=True)]
-    return _listing(tx, board, listed, _total(tx, of), now=now)
+    return _listing(listed, _total(tx, of), version)
 
 
 def _ranks_of(tx: Tx, of: BoardRows, rows: Sequence[Any]) -> list[int]:
@@ -77,7 +80,7 @@ def _ranks_of(tx: Tx, of: BoardRows, rows: Sequence[Any]) -> list[int]:
 
 def read_around(tx: Tx, board: Board, subject: str, n: int, *, now: datetime) -> Listing:
     """The row of a page or user, with the n above and below it."""
-    of = rows_of(board)
+    version, of = versions.read(tx, [board], now=now)[board], rows_of(board)
     rows = tx.execute(
         text(f"""
             WITH ranked AS (
@@ -89,7 +92,7 @@ def read_around(tx: Tx, board: Board, subject: str, n: int, *, now: datetime) ->
         """),  # noqa: S608  names from the table of metrics
         {**of.parameters, "subject": subject, "n": n},
     ).all()
-    return _listing(tx, board, _ranked(board, rows), _total(tx, of), now=now)
+    return _listing(_ranked(board, rows), _total(tx, of), version)
 
 
 def ranks_for(tx: Tx, question: RankQuestion) -> list[int | None]:
@@ -138,6 +141,5 @@ def _ranked(board: Board, rows: Sequence[Any]) -> list[Row]:
     return [row_of(board, row.rank, row.member, row.value) for row in rows]
 
 
-def _listing(tx: Tx, board: Board, rows: Sequence[Row], total: int, *, now: datetime) -> Listing:
-    version = versions.read(tx, [board], now=now)[board]
+def _listing(rows: Sequence[Row], total: int, version: Version) -> Listing:
     return Listing(rows, total, version, Source.POSTGRES, version.changed_at)

@@ -4,6 +4,9 @@
 position: from Redis, else from the live snapshot, else from PostgreSQL), `Only` (some pages or users) or `Around` (one
 with its neighbours; both from Redis, else from PostgreSQL), or `AsOf` (the board at the end of an earlier day, from its
 sealed snapshot).
+
+No source answers with an older version than the asker has seen (`at_least`), if PostgreSQL has a newer one. Redis
+answers only while it has everything that was projected (`caught_up`).
 """
 
 import contextlib
@@ -12,21 +15,24 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
-from analytics.boards import postgres_reads, redis_reads, redis_store, snapshots, summaries
+from analytics.boards import caught_up, postgres_reads, redis_reads, redis_store, snapshots, summaries, versions
 from analytics.boards.board_sql import transaction_for
 from analytics.boards.kept import NO_RANKS_FOR_S, BoardMemory
 from analytics.boards.names import Board
 from analytics.boards.ranks import RankQuestion
 from analytics.boards.rows import Listing, Position, Row, Source
 from analytics.boards.snapshots import RanksOfADay
+from analytics.locks import lock_boards
 from analytics.metrics import Value
 from analytics.wake import wake
 from tenants import redis
-from tenants.db import Tx
+from tenants.db import STATEMENT_TIMEOUT_MS, Tx
 from tenants.redis import RedisUnavailable
 
 # How often it reads on in place of rows that may not be shown.
 MAX_REFILLS = 10
+# How long a reader who has seen a version waits for its commit.
+MAX_COMMIT_WAIT_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -86,10 +92,18 @@ class ShownBoard:
 
 
 def read(
-    board: Board, part: Part, *, now: datetime, with_movement: bool = True, memory: BoardMemory | None = None
+    board: Board,
+    part: Part,
+    *,
+    now: datetime,
+    at_least: int = 0,
+    with_movement: bool = True,
+    memory: BoardMemory | None = None,
 ) -> ShownBoard:
     """Read a part of a board. Raises NoSnapshot for a day without a record.
 
+    `at_least`: a version that the asker has seen. An older one is the answer only if PostgreSQL has none that is newer:
+    the version was lost with a server, or was never ours. Raises Busy while it may still be committed.
     `memory`: what this process keeps of boards; used for what Redis answers.
 
     Rows of users who were erased, and are on the board until the next projection, are passed over: those below move up,
@@ -99,21 +113,18 @@ def read(
     if board.is_users and isinstance(part, Top) and part.after is not None:
         with transaction_for(board) as tx:
             hidden = postgres_reads.count_leaving(tx, board, above=part.after)
-    shown = _read(board, part, hidden, now=now, with_movement=with_movement, memory=memory)
+
+    def read_part(part: Part, hidden: int) -> ShownBoard:
+        listing, total, day = _listing(board, part, now=now, at_least=at_least)
+        return _show(board, part, listing, total, day, with_movement=with_movement, memory=memory, hidden=hidden)
+
+    shown = read_part(part, hidden)
     for _ in range(MAX_REFILLS):
         if not isinstance(part, Top) or shown.next is None or len(shown.rows) == part.limit:
             break
-        rest = Top(part.limit - len(shown.rows), shown.next)
-        more = _read(board, rest, shown.hidden, now=now, with_movement=with_movement, memory=memory)
+        more = read_part(Top(part.limit - len(shown.rows), shown.next), shown.hidden)
         shown = replace(more, rows=[*shown.rows, *more.rows], version=shown.version, as_of=shown.as_of)
     return shown
-
-
-def _read(
-    board: Board, part: Part, hidden: int, *, now: datetime, with_movement: bool, memory: BoardMemory | None
-) -> ShownBoard:
-    listing, total, day = _listing(board, part, now=now)
-    return _show(board, part, listing, total, day, with_movement=with_movement, memory=memory, hidden=hidden)
 
 
 def read_together(
@@ -133,7 +144,7 @@ def read_together(
     summaries.fetch(shown, memory)
     return [
         _show(board, part, listing, listing.total, now.date(), with_movement=True, memory=memory)
-        if listing is not None and _is_in_memory(board, listing, now.date(), memory)
+        if listing is not None and caught_up.is_known(board) and _is_in_memory(board, listing, now.date(), memory)
         else None
         for (board, part), listing in zip(asked, listings, strict=True)
     ]
@@ -200,45 +211,65 @@ def ranks_for(tx: Tx, question: RankQuestion) -> list[int | None]:
     return ranks if ranks is not None else postgres_reads.ranks_for(tx, question)
 
 
-def _listing(board: Board, part: Part, *, now: datetime) -> tuple[Listing, int, date]:
+def _listing(board: Board, part: Part, *, now: datetime, at_least: int) -> tuple[Listing, int, date]:
     """The rows, how many the board has, and the day whose movement they show."""
-    match part:
-        case Top(limit, after):
-            listing = redis_reads.read_top(board, limit=limit, after=after)
-            listing = listing or _ask_for_rebuild(board, _top_without_redis(board, limit=limit, after=after, now=now))
-        case Only(subjects):
-            listing = redis_reads.read_subjects(board, subjects)
-            if listing is None:
-                with transaction_for(board) as tx:
-                    listing = postgres_reads.read_subjects(tx, board, subjects, now=now)
-                _ask_for_rebuild(board, listing)
-        case Around(subject, n):
-            listing = redis_reads.read_around(board, subject, n)
-            if listing is None:
-                with transaction_for(board) as tx:
-                    listing = postgres_reads.read_around(tx, board, subject, n, now=now)
-                _ask_for_rebuild(board, listing)
-        case AsOf(day, limit, after):
-            with transaction_for(board) as tx:
-                snapshot = snapshots.require_sealed(tx, board, day)
-            return snapshot.all_of(limit=limit, after=after), snapshot.total, day
+    if isinstance(part, AsOf):
+        with transaction_for(board) as tx:
+            snapshot = snapshots.require_sealed(tx, board, part.day)
+        return snapshot.all_of(limit=part.limit, after=part.after), snapshot.total, part.day
+    is_trusted = caught_up.is_trusted(board)
+    listing = _from_redis(board, part) if is_trusted else None
+    if listing is None or listing.version.number < at_least:
+        newer = _newer_than(listing, board, part, now=now, at_least=at_least)
+        if listing is None and is_trusted:
+            _ask_for_rebuild(board, newer)
+        listing = newer
     return listing, listing.total, now.date()
 
 
-def _top_without_redis(board: Board, *, limit: int, after: Position | None, now: datetime) -> Listing:
+def _from_redis(board: Board, part: Top | Only | Around) -> Listing | None:
+    match part:
+        case Top(limit, after):
+            return redis_reads.read_top(board, limit=limit, after=after)
+        case Only(subjects):
+            return redis_reads.read_subjects(board, subjects)
+        case Around(subject, n):
+            return redis_reads.read_around(board, subject, n)
+
+
+def _newer_than(
+    behind: Listing | None, board: Board, part: Top | Only | Around, *, now: datetime, at_least: int
+) -> Listing:
+    """What PostgreSQL has, at this version or a newer one; if it has none that is newer, what Redis answered."""
     with transaction_for(board) as tx:
-        snapshot = snapshots.live(tx, board)
-        listing = snapshot.part(limit=limit, after=after) if snapshot is not None else None
-        return listing or postgres_reads.read_top(tx, board, limit=limit, after=after, now=now)
+        current = versions.read(tx, [board], now=now)[board].number
+        if behind is not None and current <= behind.version.number:
+            return behind
+        if current < at_least:
+            # Redis shows a change some moments before its commit, which whoever holds the lock may be about to do.
+            tx.set_statement_timeout(MAX_COMMIT_WAIT_MS)
+            lock_boards(tx, board.tenant_id, shared=True)
+            tx.set_statement_timeout(STATEMENT_TIMEOUT_MS)
+        match part:
+            case Top(limit, after):
+                snapshot = snapshots.live(tx, board)
+                if snapshot is not None and snapshot.version.number >= min(at_least, current):
+                    listing = snapshot.part(limit=limit, after=after)
+                    if listing is not None:
+                        return listing
+                return postgres_reads.read_top(tx, board, limit=limit, after=after, now=now)
+            case Only(subjects):
+                return postgres_reads.read_subjects(tx, board, subjects, now=now)
+            case Around(subject, n):
+                return postgres_reads.read_around(tx, board, subject, n, now=now)
 
 
-def _ask_for_rebuild(board: Board, listing: Listing) -> Listing:
+def _ask_for_rebuild(board: Board, listing: Listing) -> None:
     """Redis did not have the board: have the tenant's boards checked, unless the board is empty."""
     if listing.total:
         with contextlib.suppress(RedisUnavailable), redis.boards().client() as client:
             redis_store.mark_incomplete(client, board.tenant_id)
             wake([board.tenant_id])
-    return listing
 
 
 def _may_be_shown(board: Board, row: Row, shown: Mapping[str, Any]) -> bool:

@@ -34,7 +34,7 @@ from app.http.boards import (
     stranger,
     user_fields,
 )
-from app.http.conditional import conditional, if_changed
+from app.http.conditional import conditional, if_changed, version_in
 from app.http.edge import quiet
 from app.http.rights import May, requires_or_key
 from app.http.services import services
@@ -167,17 +167,17 @@ def read_board(query: dict[str, Any]) -> ResponseReturnValue:
     _check_combination(reader, board, query)
     if query.get("members") or query.get("as_of"):  # never cached
         limit_anonymous(reader)
+    cache, tag = services().boards, version_in(request.headers.get("If-None-Match"))
     if query.get("members"):
-        return if_changed(_subset(reader, board, query["members"]))
+        return if_changed(_subset(reader, board, query["members"], at_least=max(tag, cache.newest(board))))
     if query.get("as_of"):
         return if_changed(_past(reader, board, query["as_of"], limit=query["limit"], after=after))
-    cache = services().boards
 
-    def compute() -> Answer:
+    def compute(at_least: int) -> Answer:
         limit_anonymous(reader)
-        return top_answer(reader, board, query["limit"], after, explain=query["explain"], memory=cache.memory)
+        return top_answer(reader, board, query["limit"], after, at_least, explain=query["explain"], memory=cache.memory)
 
-    return if_changed(cache.get(board, answer_key(reader, _target()), compute))
+    return if_changed(cache.get(board, answer_key(reader, _target()), compute, at_least=tag))
 
 
 @blueprint.get("/rank")
@@ -191,18 +191,18 @@ def read_rank(query: dict[str, Any]) -> ResponseReturnValue:
     reader, member = current_reader(), query["member"]
     board = board_for(reader, query)
     limit_anonymous(reader)
-    cache = services().boards
+    cache, tag = services().boards, version_in(request.headers.get("If-None-Match"))
 
-    def compute() -> Answer:
+    def compute(at_least: int) -> Answer:
         if not board.is_users:
-            return page_rank_answer(reader, board, member, query["around"], memory=cache.memory)
+            return page_rank_answer(reader, board, member, query["around"], at_least, memory=cache.memory)
         subject = _subjects(reader, board, [member]).get(member)
         if subject is None:
             raise users.UserNotFound
-        return rank_answer(reader, board, subject, query["around"], memory=cache.memory)
+        return rank_answer(reader, board, subject, query["around"], at_least, memory=cache.memory)
 
     own = current_actor().id if member == "me" and not reader.is_anonymous else ""
-    return if_changed(cache.get(board, answer_key(reader, _target(), of=own), compute))
+    return if_changed(cache.get(board, answer_key(reader, _target(), of=own), compute, at_least=tag))
 
 
 def _target() -> str:
@@ -259,12 +259,12 @@ def _past(reader: Reader, board: Board, day: date, *, limit: int, after: Positio
     return render(shown, rows_as_json(shown, user_fields(board, reader)))
 
 
-def _subset(reader: Reader, board: Board, members: str) -> Answer:
+def _subset(reader: Reader, board: Board, members: str, *, at_least: int) -> Answer:
     names = list(dict.fromkeys(name for name in members.split(",") if name))
     if not 1 <= len(names) <= MAX_MEMBERS:
         raise Invalid.field("members", f"1 to {MAX_MEMBERS} pages, separated by commas")
     subjects = _subjects(reader, board, names)
-    shown = reading.read(board, Only(list(subjects.values())), now=utcnow())
+    shown = reading.read(board, Only(list(subjects.values())), now=utcnow(), at_least=at_least)
     return render(shown, rows_as_json(shown, user_fields(board, reader)))
 
 

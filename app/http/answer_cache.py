@@ -2,6 +2,9 @@
 
 An answer is kept as bytes, under who asks and the address that was asked for, so that the fast lane can give it without
 reading the question. What several callers ask for at once is computed once.
+
+The newest version of a board that was published or answered is kept too: no answer of this process is older, wherever
+it is read. Nor is it older than what the caller has (`at_least`), as their `If-None-Match` says.
 """
 
 import hashlib
@@ -46,11 +49,17 @@ class Answer:
     unchanged: FastAnswer
 
     @classmethod
-    def of(cls, body: bytes, *, version: int) -> "Answer":
-        etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    def of(cls, body: bytes, *, version: int, prefix: str = "") -> "Answer":
+        """`prefix`: of its ETag, before the digest of the body."""
+        etag = f'"{prefix}{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         headers = (("ETag", etag), *CONDITIONAL_HEADERS)
         whole, unchanged = FastAnswer.of("200 OK", body, headers), FastAnswer.of(NOT_MODIFIED, b"", headers)
         return cls(body, etag, version, whole, unchanged)
+
+    @classmethod
+    def of_board(cls, body: bytes, *, version: int) -> "Answer":
+        """An answer whose ETag names the board's version: see `conditional.version_in`."""
+        return cls.of(body, version=version, prefix=f"{version}-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,31 +101,45 @@ class BoardAnswerCache:
             return None
         return kept.answer if kept.answer.version >= self._newest_versions.get(kept.name, 0) else None
 
-    def get(self, board: Board, key: Hashable, compute: Callable[[], Answer]) -> Answer:
-        """The answer about the board that is kept under this key, or a new one."""
-        return self._get((board.tenant_id, board.topic), key, lambda _: compute())
+    def get(self, board: Board, key: Hashable, compute: Callable[[int], Answer], *, at_least: int = 0) -> Answer:
+        """The answer about the board that is kept under this key, or a new one, at this version or a newer one.
+
+        `compute` is called with the version that the answer must have at least.
+        """
+        name = (board.tenant_id, board.topic)
+        return self._get(name, key, compute, at_least=max(at_least, self.newest(board)))
+
+    def newest(self, board: Board) -> int:
+        """The newest version of the board that this process knows of."""
+        return self._newest_versions.get((board.tenant_id, board.topic), 0)
 
     def get_of_tenant(self, tenant_id: str, key: Hashable, compute: Callable[[], bytes]) -> Answer:
         """The same for an answer that any change of the tenant's boards ends: its version is the number of changes."""
-        return self._get((tenant_id, ""), key, lambda changes: Answer.of(compute(), version=changes))
+
+        def answer(_: int) -> Answer:
+            changes = self._newest_versions.get((tenant_id, ""), 0)
+            return Answer.of(compute(), version=changes)
+
+        return self._get((tenant_id, ""), key, answer, at_least=0)
 
     def drop_of_tenant(self, tenant_id: str) -> None:
         """This process has changed the tenant's pages: what `get_of_tenant` keeps of them is not used any more."""
         with self._lock:
             self._newest_versions[tenant_id, ""] = self._newest_versions.get((tenant_id, ""), 0) + 1
 
-    def _get(self, name: tuple[str, str], key: Hashable, compute: Callable[[int], Answer]) -> Answer:
+    def _get(self, name: tuple[str, str], key: Hashable, compute: Callable[[int], Answer], *, at_least: int) -> Answer:
         self._listener.start()
         found = self.find(key)
-        if found is not None:
+        if found is not None and found.version >= at_least:
             return found
         with self._lock:
             other = self._computing.get(key)
             own = None if other is not None else self._computing.setdefault(key, _Computing())
-        if other is not None and other.done.wait(WAIT_S) and other.answer is not None:
-            return other.answer
+        computed = other.answer if other is not None and other.done.wait(WAIT_S) else None
+        if computed is not None and computed.version >= at_least:
+            return computed
         try:
-            answer = compute(self._newest_versions.get(name, 0))
+            answer = compute(at_least)
             if own is not None:
                 own.answer = answer
         finally:
@@ -127,15 +150,25 @@ class BoardAnswerCache:
         self._keep_if_newest(name, key, answer)
         return answer
 
-    def keep(self, board: Board, key: Hashable, answer: Answer) -> None:
-        """Keep an answer about the board that was computed elsewhere."""
-        self._keep_if_newest((board.tenant_id, board.topic), key, answer)
+    def keep(self, board: Board, key: Hashable, answer: Answer) -> bool:
+        """Keep an answer about the board that was computed elsewhere. False: a newer one is known."""
+        return self._keep_if_newest((board.tenant_id, board.topic), key, answer)
 
-    def _keep_if_newest(self, name: tuple[str, str], key: Hashable, answer: Answer) -> None:
+    def _keep_if_newest(self, name: tuple[str, str], key: Hashable, answer: Answer) -> bool:
         with self._lock:
-            # Not if the board has changed since it was read.
-            if self._listener.is_connected and answer.version >= self._newest_versions.get(name, 0):
+            newest = self._newest_versions.get(name, 0)
+            if answer.version < newest:  # the board has changed since it was read
+                return False
+            if newest < answer.version < OF_ANY_VERSION:
+                self._note(name, answer.version)
+            if self._listener.is_connected:
                 self._keep(key, _Kept(answer, name, time.monotonic() + MAX_AGE_S))
+            return True
+
+    def _note(self, name: tuple[str, str], version: int) -> None:
+        self._newest_versions[name] = max(version, self._newest_versions.get(name, 0))
+        if len(self._newest_versions) > MAX_NAMES:
+            self._forget_versions()
 
     def _keep(self, key: Hashable, kept: _Kept) -> None:
         if len(kept.answer.body) > MAX_ANSWER_BYTES:
@@ -158,13 +191,11 @@ class BoardAnswerCache:
         tenant_id = message["tenant"]
         self.memory.on_change(message)
         with self._lock:
-            newest = self._newest_versions
-            newest[tenant_id, ""] = newest.pop((tenant_id, ""), 0) + 1
+            if message.get("resync"):  # versions may have been lost with a server
+                self._forget_versions()
+            self._note((tenant_id, ""), self._newest_versions.get((tenant_id, ""), 0) + 1)
             for topic, version in message["versions"].items():
-                newest.pop((tenant_id, topic), None)
-                newest[tenant_id, topic] = version
-            if len(newest) > MAX_NAMES:
-                self._forget()
+                self._note((tenant_id, topic), version)
 
     def _on_gap(self) -> None:
         """Messages may have been lost, so any answer may be stale."""
@@ -172,7 +203,10 @@ class BoardAnswerCache:
         with self._lock:
             self._forget()
 
+    def _forget_versions(self) -> None:
+        self._newest_versions.clear()
+        self._forget()
+
     def _forget(self) -> None:
         self._answers.clear()
         self._bytes = 0
-        self._newest_versions.clear()

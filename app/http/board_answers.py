@@ -34,10 +34,17 @@ def answer_key(reader: Reader, target: str, *, of: str = "") -> tuple[str, tuple
 
 
 def top_answer(
-    reader: Reader, board: Board, limit: int, after: Position | None, *, explain: bool, memory: BoardMemory
+    reader: Reader,
+    board: Board,
+    limit: int,
+    after: Position | None,
+    at_least: int,
+    *,
+    explain: bool,
+    memory: BoardMemory,
 ) -> Answer:
-    """The first rows of a board, or those after a position."""
-    shown = reading.read(board, Top(limit, after), now=utcnow(), memory=memory)
+    """The first rows of a board, or those after a position. `at_least`: at this version or a newer one."""
+    shown = reading.read(board, Top(limit, after), now=utcnow(), at_least=at_least, memory=memory)
     return render_top(reader, shown, explain=explain)
 
 
@@ -48,26 +55,29 @@ def render_top(reader: Reader, shown: ShownBoard, *, explain: bool = False) -> A
     return render(shown, items)
 
 
-def page_rank_answer(reader: Reader, board: Board, name: str, around: int, *, memory: BoardMemory) -> Answer:
+def page_rank_answer(
+    reader: Reader, board: Board, name: str, around: int, at_least: int, *, memory: BoardMemory
+) -> Answer:
     """The rank and value of one page, with its neighbours.
 
     A page id that is kept may be of a page that was deleted: if it is not on the board, PostgreSQL is asked.
     """
     kept = memory.page_ids.get((reader.tenant_id, name)) if memory.is_trusted() else None
     if kept is not None:
-        shown = reading.read(board, Around(kept, around), now=utcnow(), memory=memory)
+        shown = reading.read(board, Around(kept, around), now=utcnow(), at_least=at_least, memory=memory)
         if is_on(shown, kept):
             return render_rank(reader, shown, kept, around)
     page_id = _find_page(reader, name)
     memory.page_ids.keep((reader.tenant_id, name), page_id)
-    return rank_answer(reader, board, page_id, around, memory=memory)
+    return rank_answer(reader, board, page_id, around, at_least, memory=memory)
 
 
-def rank_answer(reader: Reader, board: Board, subject: str, around: int, *, memory: BoardMemory) -> Answer:
+def rank_answer(
+    reader: Reader, board: Board, subject: str, around: int, at_least: int, *, memory: BoardMemory
+) -> Answer:
     """The same for a page or user by our id."""
-    return render_rank(
-        reader, reading.read(board, Around(subject, around), now=utcnow(), memory=memory), subject, around
-    )
+    shown = reading.read(board, Around(subject, around), now=utcnow(), at_least=at_least, memory=memory)
+    return render_rank(reader, shown, subject, around)
 
 
 def stats_answer(reader: Reader, external_id: str) -> bytes:
@@ -87,7 +97,7 @@ def render(shown: ShownBoard, items: Sequence[dict[str, Any]]) -> Answer:
         "source": shown.source.value,
         "next_cursor": _cursor(shown.board, shown.next) if shown.next is not None else None,
     }
-    return Answer.of(orjson.dumps(body, option=orjson.OPT_UTC_Z), version=shown.version)
+    return Answer.of_board(orjson.dumps(body, option=orjson.OPT_UTC_Z), version=shown.version)
 
 
 def board_hash(board: Board) -> str:
@@ -127,7 +137,7 @@ def render_rank(reader: Reader, shown: ShownBoard, subject: str, around: int) ->
         body |= subject_as_json(shown.board, own, fields)
     if around:
         body["around"] = rows_as_json(shown, fields)
-    return Answer.of(orjson.dumps(body, option=orjson.OPT_UTC_Z), version=shown.version)
+    return Answer.of_board(orjson.dumps(body, option=orjson.OPT_UTC_Z), version=shown.version)
 
 
 def _explain(shown: ShownBoard, items: list[dict[str, Any]]) -> None:

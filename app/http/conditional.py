@@ -9,6 +9,9 @@ from flask import Response, request
 from app.http.answer_cache import CONDITIONAL_HEADERS, Answer
 from tenants.errors import Stale
 
+# As `Answer.of_board` writes it.
+BOARD_TAG = re.compile(r'"(\d{1,18})-[0-9a-f]{24}"')
+
 View = TypeVar("View", bound=Callable[..., Any])
 
 
@@ -30,10 +33,20 @@ def if_changed(answer: Answer) -> Response:
     return Response(answer.body, content_type="application/json", headers=headers)
 
 
+def version_in(tags: str | None) -> int:
+    """The newest version of a board that `If-None-Match` names, which the caller has; 0: none."""
+    return max(map(int, BOARD_TAG.findall(tags)), default=0) if tags is not None else 0
+
+
+def is_older(answer: Answer, tags: str | None) -> bool:
+    """Whether the caller has a newer version of the board, as `If-None-Match` says."""
+    return tags is not None and tags != answer.etag and answer.version < version_in(tags)
+
+
 def is_one_of(answer: Answer, tags: str | None) -> bool:
     """Whether `If-None-Match` names this answer: the caller has it."""
-    if tags is None:
-        return False
+    if tags is None or tags == answer.etag:
+        return tags is not None
     named = [tag.strip().removeprefix("W/") for tag in tags.split(",")]
     return answer.etag in named or "*" in named
 

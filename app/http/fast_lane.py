@@ -30,7 +30,7 @@ from app.http.fast_calls import (
     UnknownCaller,
     UnknownPage,
 )
-from app.http.fast_reads import FastReads, to_send
+from app.http.fast_reads import FastReads, to_send_if_newest
 from app.http.fast_writes import FastWrites
 from app.http.known_callers import KnownCallers
 from app.http.rights import is_allowed
@@ -179,7 +179,7 @@ class FastLane:
     def end_read(self, question: BoardQuestion, environ: Environ, answer: Answer | None) -> FastAnswer | None:
         """What was asked; None: a thread must answer."""
         self._in_flight.release(question.reader.tenant_id)
-        return to_send(answer, environ.get("HTTP_IF_NONE_MATCH")) if answer is not None else None
+        return to_send_if_newest(answer, environ.get("HTTP_IF_NONE_MATCH"))
 
     def begin_write(self, call: FastWrite, environ: Environ) -> PendingWrite | UnknownCaller | None:
         """What is to be written; `end_write` ends it. Or who must be looked up first.

@@ -95,12 +95,10 @@ class FastReads:
                 if not is_on(shown, subject):  # maybe its page was deleted
                     return None
                 answer = render_rank(question.reader, shown, subject, n)
-        self._cache.keep(question.board, question.key, answer)
-        return answer
+        return answer if self._cache.keep(question.board, question.key, answer) else None
 
     def _kept(self, reader: Reader, target: str, tags: str | None) -> FastAnswer | None:
-        answer = self._cache.find(answer_key(reader, target))
-        return to_send(answer, tags) if answer is not None else None
+        return to_send_if_newest(self._cache.find(answer_key(reader, target)), tags)
 
     def _top_question(self, reader: Reader, target: str, query: str) -> BoardQuestion | None:
         top = _plain_top(reader, query)
@@ -126,11 +124,13 @@ class FastReads:
 
     def _answer(self, compute: "Compute", reader: Reader, environ: Environ) -> FastAnswer | None:
         key = answer_key(reader, f"{environ['PATH_INFO']}?{environ.get('QUERY_STRING', '')}")
-        answer = self._cache.find(key)
-        if answer is None:
-            with self._threads.of(reader.tenant_id):
-                answer = compute(reader, key, environ)
-        return to_send(answer, environ.get("HTTP_IF_NONE_MATCH")) if answer is not None else None
+        tags = environ.get("HTTP_IF_NONE_MATCH")
+        kept = to_send_if_newest(self._cache.find(key), tags)
+        if kept is not None:
+            return kept
+        with self._threads.of(reader.tenant_id):
+            answer = compute(reader, key, environ)
+        return to_send(answer, tags) if answer is not None else None
 
     def _compute_top(self, reader: Reader, key: Any, environ: Environ) -> Answer | None:
         top = _plain_top(reader, environ.get("QUERY_STRING", ""))
@@ -138,7 +138,7 @@ class FastReads:
             return None
         board, limit = top
         compute = partial(top_answer, reader, board, limit, None, explain=False, memory=self._cache.memory)
-        return self._cache.get(board, key, compute)
+        return self._cache.get(board, key, compute, at_least=_version_of_caller(environ))
 
     def _compute_rank(self, reader: Reader, key: Any, environ: Environ) -> Answer | None:
         rank = _plain_rank(reader, environ.get("QUERY_STRING", ""))
@@ -146,7 +146,7 @@ class FastReads:
             return None
         board, name, around = rank
         compute = partial(page_rank_answer, reader, board, name, around, memory=self._cache.memory)
-        return self._cache.get(board, key, compute)
+        return self._cache.get(board, key, compute, at_least=_version_of_caller(environ))
 
     def _compute_stats(self, reader: Reader, key: Any, environ: Environ) -> Answer | None:
         external_id = environ["PATH_INFO"].split("/")[4]
@@ -162,6 +162,15 @@ Compute = Callable[[Reader, Any, Environ], Answer | None]
 def to_send(answer: Answer, tags: str | None) -> FastAnswer:
     """The answer as it is sent to a caller with this `If-None-Match`."""
     return answer.unchanged if conditional.is_one_of(answer, tags) else answer.whole
+
+
+def to_send_if_newest(answer: Answer | None, tags: str | None) -> FastAnswer | None:
+    """None: there is no answer, or the caller has a newer version, so a thread must ask PostgreSQL."""
+    return None if answer is None or conditional.is_older(answer, tags) else to_send(answer, tags)
+
+
+def _version_of_caller(environ: Environ) -> int:
+    return conditional.version_in(environ.get("HTTP_IF_NONE_MATCH"))
 
 
 def _plain_top(reader: Reader, text: str) -> tuple[Board, int] | None:

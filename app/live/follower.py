@@ -46,7 +46,10 @@ class TooManyFollowed(Forbidden):
 class Followed:
     board: Board | QuestTopic
     top: int | None
+    # The newest version in a frame: none that is sent later is older.
     sent_version: int = -1
+    # The newest version that nothing is left to be sent of.
+    done_version: int = -1
     sent_rows: list[dict[str, Any]] | None = None
     retry_in_s: float = FIRST_RETRY_S
 
@@ -90,7 +93,8 @@ class Follower:
         key = (board.tenant_id, board.topic)
         if key not in self.follows and len(self.follows) >= MAX_FOLLOWED_BOARDS:
             raise TooManyFollowed
-        self.follows[key] = Followed(board, top)
+        before = self.follows.get(key)
+        self.follows[key] = Followed(board, top, sent_version=before.sent_version if before is not None else -1)
         self.hub.add(key, self)
         version = self.hub.version_of(board)
         due = self._due.get(key)
@@ -146,7 +150,7 @@ class Follower:
             followed = self.follows.get(key)
             if due.kind == "unsubscribed":
                 yield self.frame(due.kind, topic=key[1])
-            if followed is None or (due.kind == "invalidated" and due.version <= followed.sent_version):
+            if followed is None or (due.kind == "invalidated" and due.version <= followed.done_version):
                 continue
             yield from self._frames_about(key[1], followed, due)
 
@@ -156,24 +160,29 @@ class Follower:
         return orjson.dumps({"type": kind, "v": PROTOCOL, "seq": self.seq, **fields}, option=orjson.OPT_UTC_Z)
 
     def _frames_about(self, topic: str, followed: Followed, due: _Due) -> Iterable[bytes]:
-        board, version = followed.board, due.version
-        followed.sent_version = version
+        board, version = followed.board, max(due.version, followed.sent_version)
+        followed.done_version = version
         if followed.top is None or (due.kind != "invalidated" and self.confirms):
+            followed.sent_version = version
             yield self.frame(due.kind, topic=topic, version=version)
         if followed.top is None or isinstance(board, QuestTopic):
             return
         try:
             top = self.hub.tops.get(board, followed.top, version, user_fields(board, self.reader))
         except Unavailable:
-            followed.sent_version = -1
+            followed.done_version = -1
             self._retry(followed, version)
             return
-        followed.sent_version = top.version
+        followed.done_version = top.version
         if top.version >= version:
             followed.retry_in_s = FIRST_RETRY_S
         else:
             self._retry(followed, version)
+            # After a resync rows may be older than what was sent because that was lost: then these are right.
+            if top.version < followed.sent_version and due.kind != "resync":
+                return
         if due.kind != "invalidated" or top.items != followed.sent_rows or top.version >= version:
+            followed.sent_version = max(top.version, followed.sent_version)
             yield from self.top_frames(followed, top)
         followed.sent_rows = top.items
 
@@ -185,4 +194,5 @@ class Follower:
     def top_frames(self, followed: Followed, top: Top) -> Iterable[bytes]:
         """The rows, and which positions differ from what was sent before."""
         fields = {"items": top.body, "changed_positions": top.changed_positions(followed.sent_rows)}
-        yield self.frame("top", topic=followed.board.topic, version=top.version, **fields, timestamp=utcnow())
+        version = followed.sent_version
+        yield self.frame("top", topic=followed.board.topic, version=version, **fields, timestamp=utcnow())

@@ -193,6 +193,7 @@ class Hub:
         for topic, version in message["versions"].items():
             self.notify_followers((tenant_id, topic), version)
         if message.get("resync"):
+            self.tops.forget()
             for key in [key for key in list(self._followers) if key[0] == tenant_id]:
                 self.notify_followers(key, 0, "resync")
 

@@ -70,17 +70,22 @@ class Tops:
             is_new_enough = entry.top is not None and entry.top.version >= version
             was_just_tried = version <= entry.wanted and time.monotonic() - entry.read_at < READ_AGAIN_AFTER_S
             if not is_new_enough and not was_just_tried:
-                entry.top = _read(board, limit, fields)
+                entry.top = _read(board, limit, fields, at_least=version)
                 entry.wanted, entry.read_at = version, time.monotonic()
             if entry.top is None:
                 raise Unavailable
             return entry.top
 
+    def forget(self) -> None:
+        """Versions may have been lost with a server: read all boards again."""
+        with self._lock:
+            self._entries.clear()
 
-def _read(board: Board, limit: int, fields: tuple[str, ...]) -> Top | None:
+
+def _read(board: Board, limit: int, fields: tuple[str, ...], *, at_least: int) -> Top | None:
     """None: it cannot be read at the moment."""
     try:
-        shown = reading.read(board, reading.Top(limit), now=utcnow())
+        shown = reading.read(board, reading.Top(limit), now=utcnow(), at_least=at_least)
     except Exception as error:  # noqa: BLE001  an outage of any kind
         log.warning("cannot read a board", action="live.top", data={"error": type(error).__name__})
         return None

@@ -91,9 +91,9 @@ def popular() -> Response:
     if base is not None and base not in current_key().origins:
         raise Invalid.field("base", "one of the key's origins")
 
-    def build() -> Answer:
+    def build(at_least: int) -> Answer:
         limit_reader(reader, "boards", READS_PER_MINUTE)
-        return Answer.of(_list(board, query, base).encode(), version=OF_ANY_VERSION)
+        return Answer.of(_list(board, query, base, at_least=at_least).encode(), version=OF_ANY_VERSION)
 
     cache = services().boards
     shown = tuple(query.get(name) for name in ("limit", "title", "base", "theme"))
@@ -149,8 +149,9 @@ def refuse(error: DomainError) -> Response:
     return shown
 
 
-def _list(board: Board, query: dict[str, Any], base: str | None) -> str:
-    rows = rows_as_json(reading.read(board, reading.Top(query["limit"]), now=utcnow()), fields=())
+def _list(board: Board, query: dict[str, Any], base: str | None, *, at_least: int) -> str:
+    top = reading.read(board, reading.Top(query["limit"]), now=utcnow(), at_least=at_least)
+    rows = rows_as_json(top, fields=())
     shown = [
         {
             "title": row["page"]["title"] or row["page"]["external_id"],

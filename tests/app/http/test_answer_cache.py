@@ -25,8 +25,8 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> BoardAnswerCache:
     return cache
 
 
-def answer(version: int = 1, body: bytes = b"x") -> Callable[[], Answer]:
-    return lambda: Answer.of(body, version=version)
+def answer(version: int = 1, body: bytes = b"x") -> Callable[[int], Answer]:
+    return lambda _: Answer.of(body, version=version)
 
 
 def publish(cache: BoardAnswerCache, version: int, tenant: str = "t") -> None:
@@ -43,7 +43,7 @@ def test_an_answer_is_used_until_its_board_changes(cache: BoardAnswerCache) -> N
 
 
 def test_an_answer_that_was_read_before_a_change_is_not_kept(cache: BoardAnswerCache) -> None:
-    def compute() -> Answer:
+    def compute(_: int) -> Answer:
         publish(cache, 2)
         return Answer.of(b"old", version=1)
 
@@ -73,7 +73,7 @@ def test_any_change_of_the_tenant_ends_what_is_kept_of_its_pages(cache: BoardAns
 def test_what_many_ask_for_at_once_is_computed_once(cache: BoardAnswerCache) -> None:
     gate, computed = threading.Barrier(8), []
 
-    def compute() -> Answer:
+    def compute(_: int) -> Answer:
         computed.append(1)
         waiting.wait(20)
         return Answer.of(b"x", version=1)
@@ -91,7 +91,7 @@ def test_what_many_ask_for_at_once_is_computed_once(cache: BoardAnswerCache) -> 
 
 
 def test_who_computes_may_fail_and_others_compute_themselves(cache: BoardAnswerCache) -> None:
-    def fail() -> Answer:
+    def fail(_: int) -> Answer:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -41,8 +41,8 @@ def test_a_second_read_needs_neither_postgresql_nor_summaries(reader: Reader, mo
     board = board_of(reader.tenant_id, "tenant", Window.WEEK, "views")
 
     def read() -> tuple[Any, Any]:
-        top = top_answer(reader, board, 10, None, explain=False, memory=memory)
-        rank = page_rank_answer(reader, board, "a", 5, memory=memory)
+        top = top_answer(reader, board, 10, None, 0, explain=False, memory=memory)
+        rank = page_rank_answer(reader, board, "a", 5, 0, memory=memory)
         return orjson.loads(top.body), orjson.loads(rank.body)
 
     first = read()
@@ -63,7 +63,7 @@ def test_an_unknown_page_has_neither_rank_nor_numbers(reader: Reader) -> None:
     memory.page_ids.keep((reader.tenant_id, "gone"), "999999")
     for name in ("nowhere", "gone", "not a name"):
         with pytest.raises(PageNotFound):
-            page_rank_answer(reader, board, name, 0, memory=memory)
+            page_rank_answer(reader, board, name, 0, 0, memory=memory)
     with pytest.raises(PageNotFound):
         stats_answer(reader, "nowhere")
     assert orjson.loads(stats_answer(reader, "a"))["views"]["7d"] == 1
