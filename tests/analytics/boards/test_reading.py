@@ -1,25 +1,30 @@
 """A board reads the same from Redis, a snapshot and PostgreSQL (P3)."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select, text
 
 from analytics import outbox
-from analytics.boards import reading, snapshots, summaries
+from analytics.boards import reading, snapshots, summaries, versions
 from analytics.boards.kept import BoardMemory
-from analytics.boards.names import Board, board_of
+from analytics.boards.names import Board, Version, board_of
 from analytics.boards.reading import Around, Top
-from analytics.boards.rows import Position
+from analytics.boards.rows import Position, Source
 from analytics.ingest.pages import Page
+from analytics.locks import Busy, lock_boards
 from analytics.outbox import Kind
 from analytics.windows import Window
-from tenants import redis as tenants_redis
+from app.settings import Settings
+from tenants import redis
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.boards.conftest import BOARD, MakeBoard, order, project, read
 from tests.analytics.conftest import make_page
 from tests.analytics.scores.conftest import pay
+from tests.conftest import redis_unavailable
 from tests.people import Caller, user_of
-from tests.service import eventually
+from tests.service import blocked_connections, eventually
 
 BIGGEST = 2**53 - 1
 
@@ -141,7 +146,7 @@ def test_a_page_that_became_private_leaves_no_gap_on_a_public_board(
     with tenant_tx(tenant) as tx:
         page_id = tx.scalar(select(Page.id).where(Page.external_id == "p1"))
     # As a projection does before it writes the board.
-    tenants_redis.boards().redis.hset(f"pgs:{tenant}:{page_id}", "public", "0")
+    redis.boards().redis.hset(f"pgs:{tenant}:{page_id}", "public", "0")
     public = board_of(tenant, "public", Window.WEEK, "views")
     shown = reading.read(public, Top(3), now=utcnow())
     assert [(row.rank, row.shown["external_id"]) for row in shown.rows if row.shown] == [
@@ -184,3 +189,78 @@ def test_boards_are_read_together_once_what_they_show_is_in_memory(
     assert [len(shown.rows) for shown in alone] == [2, 3, 0]
     with pytest.raises(ValueError, match="not read together"):
         reading.read_together([(week, Top(2, Position(1, "1")))], now=now, memory=memory)
+
+
+def current_version(week: Board) -> int:
+    with tenant_tx(week.tenant_id) as tx:
+        return versions.read(tx, [week], now=utcnow())[week].number
+
+
+def set_back_in_redis(week: Board) -> None:
+    """As a Redis has a board that hung while it changed."""
+    with redis.boards().client() as client:
+        client.set(week.marker, Version(1, utcnow()).dump())
+
+
+@pytest.mark.parametrize("part", [Top(5), Around("0", 1), reading.Only(["0"])])
+def test_a_source_that_is_older_than_what_the_asker_has_does_not_answer(
+    board: MakeBoard, tenant: str, part: reading.Part
+) -> None:
+    board(a=2)
+    week = board_of(tenant, "tenant", Window.WEEK, "views")
+    current = current_version(week)
+    set_back_in_redis(week)
+    assert reading.read(week, part, now=utcnow(), at_least=1).source is Source.REDIS
+    for at_least in (2, current):
+        shown = reading.read(week, part, now=utcnow(), at_least=at_least)
+        assert (shown.source, shown.version) == (Source.POSTGRES, current)
+
+
+def test_without_redis_a_snapshot_answers_only_who_has_nothing_newer(board: MakeBoard, tenant: str) -> None:
+    board(a=2)
+    week = board_of(tenant, "tenant", Window.WEEK, "views")
+    then = current_version(week)
+    snapshots.refresh(tenant, now=utcnow())
+    board(a=1)
+    current = current_version(week)
+    with redis_unavailable():
+        found = {
+            at_least: (shown.source, shown.version)
+            for at_least in (0, then, then + 1, current)
+            if (shown := reading.read(week, Top(5), now=utcnow(), at_least=at_least))
+        }
+    snapshot, newest = (Source.SNAPSHOT, then), (Source.POSTGRES, current)
+    assert found == {0: snapshot, then: snapshot, then + 1: newest, current: newest}
+
+
+def test_a_version_that_nobody_has_is_answered_by_the_newest_there_is(board: MakeBoard, tenant: str) -> None:
+    """It was lost with a server, or made up by the asker."""
+    board(a=2)
+    week = board_of(tenant, "tenant", Window.WEEK, "views")
+    current = current_version(week)
+    shown = reading.read(week, Top(5), now=utcnow(), at_least=current + 1)
+    assert (shown.source, shown.version) == (Source.REDIS, current)
+    with redis_unavailable():
+        shown = reading.read(week, Top(5), now=utcnow(), at_least=current + 1)
+    assert (shown.source, shown.version) == (Source.POSTGRES, current)
+
+
+def test_a_version_that_may_yet_be_committed_is_waited_for(
+    board: MakeBoard, tenant: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis shows a change some moments before its commit, and may then be emptied."""
+    board(a=2)
+    week = board_of(tenant, "tenant", Window.WEEK, "views")
+    current = current_version(week)
+    with ThreadPoolExecutor(1) as pool, redis_unavailable():
+        with tenant_tx(tenant, separate=True) as projecting:
+            lock_boards(projecting, tenant)
+            raised = versions.advance(projecting, [week], now=utcnow())[week].number
+            assert reading.read(week, Top(5), now=utcnow(), at_least=current).version == current
+            monkeypatch.setattr(reading, "MAX_COMMIT_WAIT_MS", 50)
+            with pytest.raises(Busy):
+                reading.read(week, Top(5), now=utcnow(), at_least=raised)
+            monkeypatch.setattr(reading, "MAX_COMMIT_WAIT_MS", 60_000)
+            waiting = pool.submit(reading.read, week, Top(5), now=utcnow(), at_least=raised)
+            eventually(lambda: blocked_connections(settings.database_url or "") == 1)
+        assert waiting.result(60).version == raised

@@ -60,6 +60,34 @@ def test_nothing_is_used_while_messages_may_be_lost(cache: BoardAnswerCache) -> 
     assert cache.find("a") is None
 
 
+def test_a_kept_answer_is_not_for_who_has_a_newer_one(cache: BoardAnswerCache) -> None:
+    cache.get(BOARD, "a", answer(1, b"first"))
+    assert cache.get(BOARD, "a", answer(2, b"second"), at_least=1).body == b"first"
+    assert cache.get(BOARD, "a", answer(2, b"second"), at_least=2).body == b"second"
+    assert cache.get(BOARD, "a", answer(3, b"third")).body == b"second"
+
+
+def test_no_answer_is_to_be_older_than_those_before_wherever_it_is_read(cache: BoardAnswerCache) -> None:
+    asked: list[int] = []
+
+    def compute(at_least: int) -> Answer:
+        asked.append(at_least)
+        return Answer.of(b"x", version=5)
+
+    cache.get(BOARD, "a", compute)
+    cache.get(BOARD, "b", compute)
+    cache._on_gap()
+    cache._listener.is_connected = False
+    cache.get(BOARD, "a", compute)
+    publish(cache, 6)
+    publish(cache, 4)
+    cache.get(BOARD, "a", compute)
+    assert not cache.keep(BOARD, "c", Answer.of(b"x", version=5))
+    assert asked == [0, 5, 5, 6]
+    cache._on_change({"tenant": "t", "versions": {}, "resync": True})
+    assert cache.newest(BOARD) == 0, "the version may have been lost with a server"
+
+
 def test_any_change_of_the_tenant_ends_what_is_kept_of_its_pages(cache: BoardAnswerCache) -> None:
     cache.get_of_tenant("t", "stats", lambda: b"1")
     assert cache.find("stats") is not None

@@ -4,7 +4,7 @@ import pytest
 from flask import Flask
 
 from app.http.answer_cache import Answer
-from app.http.conditional import expected_version, if_changed
+from app.http.conditional import expected_version, if_changed, is_older, version_in
 from tenants.errors import Stale
 
 ANSWER = Answer.of(b'{"items": []}', version=1)
@@ -47,3 +47,19 @@ def test_a_change_names_the_version_that_was_read(app: Flask, given: str | None,
 def test_a_tag_in_another_form_matches_no_version(app: Flask, given: str) -> None:
     with app.test_request_context(headers={"If-Match": given}), pytest.raises(Stale):
         expected_version()
+
+
+def test_the_tag_of_a_board_names_its_version() -> None:
+    older, newer = (Answer.of_board(b"{}", version=version) for version in (8, 1_795_059_355_799_743))
+    assert older.etag != newer.etag
+    assert [version_in(answer.etag) for answer in (older, newer)] == [older.version, newer.version]
+    assert version_in(f"W/{older.etag}, {newer.etag}, *") == newer.version
+    assert is_older(older, newer.etag)
+    assert not any(is_older(answer, tags) for answer in (older, newer) for tags in (None, "*", older.etag))
+
+
+@pytest.mark.parametrize(
+    "tags", [None, "", "*", '"8"', '"8-x"', f'"{"9" * 19}-{"0" * 24}"', ANSWER.etag, "8-" + "0" * 24]
+)
+def test_another_tag_names_none(tags: str | None) -> None:
+    assert version_in(tags) == 0

@@ -7,9 +7,12 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from analytics.boards import projection
+from analytics.boards import projection, versions
+from analytics.boards.names import board_of
+from analytics.windows import Window
+from app.http.answer_cache import Answer
 from app.http.fast_reads import plain_query
-from tenants.db import utcnow
+from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page
 from tests.app.http.lanes import answer_of, by_the_route, paths_at_the_routes
 from tests.conftest import make_tenant
@@ -101,6 +104,28 @@ def test_plain_reads_never_come_as_far_as_flask(app: Flask, admin: Caller, path:
         again = admin("GET", path, headers={"If-None-Match": first.headers["ETag"]})
     assert (first.status_code, again.status_code, again.data) == (200, 304, b"")
     assert seen == []
+
+
+@pytest.mark.parametrize(
+    "path", [f"{BOARD}?metric=views", f"{RANK}?member=a&metric=views", f"{BOARD}?members=a&metric=views"]
+)
+def test_who_has_a_newer_version_than_redis_is_answered_by_postgres(admin: Caller, tenant: str, path: str) -> None:
+    """As after a hang of Redis: another process has answered the newest version, which Redis has yet to get."""
+    board = board_of(tenant, "tenant", Window.WEEK, "views")
+    newest = admin("GET", path)
+    with tenant_tx(tenant) as tx:
+        raised = versions.advance(tx, [board], now=utcnow())[board].number
+    behind = admin("GET", path)
+    assert (behind.get_json()["source"], behind.get_json()["version"]) == ("redis", newest.get_json()["version"])
+    tag = Answer.of_board(b"what another process has answered", version=raised).etag
+    current = admin("GET", path, headers={"If-None-Match": tag})
+    assert (current.status_code, current.get_json()["source"], current.get_json()["version"]) == (
+        200,
+        "postgres",
+        raised,
+    )
+    again = admin("GET", path, headers={"If-None-Match": current.headers["ETag"]})
+    assert again.status_code == 304
 
 
 def test_a_kept_answer_is_not_given_to_who_may_not_see_it(client: FlaskClient, admin: Caller, tenant: str) -> None:

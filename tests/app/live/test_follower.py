@@ -125,3 +125,41 @@ def test_what_changes_during_a_check_needs_another_one(hub: Hub) -> None:
     follower.require_check()
     assert follower.check()
     assert follower.is_unchecked
+
+
+def test_no_frame_is_older_than_one_before(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows may be, where the newest cannot be read: then they are read again later."""
+    tops = [Top(version, [{"rank": version}], orjson.Fragment(b"[]")) for version in (5, 4, 6)]
+    delays: list[float] = []
+    monkeypatch.setattr(hub.tops, "get", lambda *_args: tops.pop(0))
+    monkeypatch.setattr(hub, "retry_later", lambda *_args, in_s: delays.append(in_s))
+    follower = follower_of(hub)
+    follower.follows[KEY] = Followed(BOARD, 3)
+    follower.mark_due(KEY, 5, "subscribed")
+    assert sent_frames(follower) == [("subscribed", 5), ("top", 5)]
+    follower.mark_due(KEY, 6, "invalidated")
+    assert (sent_frames(follower), len(delays)) == ([], 1)
+    follower.mark_due(KEY, 6, "invalidated")
+    assert sent_frames(follower) == [("top", 6)]
+
+
+def test_who_subscribes_again_is_sent_nothing_older(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = follower_of(hub)
+    follower.mark_due(KEY, 7, "invalidated")
+    assert sent_frames(follower) == [("invalidated", 7)]
+    monkeypatch.setattr(hub, "version_of", lambda _: 6)
+    follower.follow(BOARD)
+    assert sent_frames(follower) == [("subscribed", 7)]
+
+
+def test_what_was_lost_with_a_server_is_replaced_by_what_there_is(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board that only the lost server knew is empty, and its version is never reached again."""
+    tops = [Top(5, [{"rank": 1}], orjson.Fragment(b"[{}]")), Top(0, [], orjson.Fragment(b"[]"))]
+    monkeypatch.setattr(hub.tops, "get", lambda *_args: tops.pop(0))
+    follower = follower_of(hub)
+    follower.follows[KEY] = Followed(BOARD, 3)
+    hub.notify_followers(KEY, 5)
+    assert sent_frames(follower) == [("top", 5)]
+    hub.on_invalidation({"tenant": BOARD.tenant_id, "versions": {}, "resync": True})
+    resync, top = map(orjson.loads, follower.frames())
+    assert (resync["type"], resync["version"], top["type"], top["version"], top["items"]) == ("resync", 5, "top", 5, [])
