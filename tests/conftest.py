@@ -91,6 +91,7 @@ SLOW = [
     # With all tests that share its service.
     "tests/browser/test_dashboard.py",
     "tests/faults/test_live.py",
+    "tests/faults/test_cut_connections.py",
     "tests/analytics/boards/test_model.py",
     "tests/faults/test_neighbours.py",
     "tests/faults/test_up.py",
