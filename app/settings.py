@@ -13,6 +13,8 @@ from tenants.redis_addresses import ClusterAddress, is_cluster
 LogFormat = Literal["json", "console"]
 DEFAULT_DATA_DIR = Path(".plaudit")
 DEFAULT_JOB_CONNECTIONS = 4
+# Longer than the proxy of docs/operating.md keeps an idle connection, or leaves out a node that was away.
+DEFAULT_DRAIN_S = 8
 MAX_DIGITS = 18
 # Ours, and those without our prefix.
 NAMES = re.compile("PLAUDIT_.*|DATABASE_URL|REDIS_URL|SENTRY_DSN|LOG_FORMAT|PROMETHEUS_MULTIPROC_DIR")
@@ -56,6 +58,8 @@ class Settings:
     web_processes: int
     # Requests that a process handles at once.
     web_threads: int
+    # How long `web` and `live` go on after SIGTERM, and say that they are not ready.
+    drain_s: int
 
     @property
     def request_connections(self) -> int:
@@ -84,6 +88,9 @@ class Settings:
         port = _integer(env, "PLAUDIT_PORT", 8000, minimum=1, maximum=65535)
         live_port = _integer(env, "PLAUDIT_LIVE_PORT", port + 1, minimum=1, maximum=65535)
         public_url = _url(env, "PLAUDIT_PUBLIC_URL", {"http", "https"}) or f"http://127.0.0.1:{port}"
+        proxy_hops = _integer(env, "PLAUDIT_PROXY_HOPS", 0, minimum=0, maximum=10)
+        # Without a proxy nobody would send new connections elsewhere.
+        drain_s = DEFAULT_DRAIN_S if proxy_hops or env.get("PLAUDIT_PUBLIC_URL") else 0
         redis_url = _redis_url(env)
         metrics_dir = env.get("PROMETHEUS_MULTIPROC_DIR")
         return cls(
@@ -100,7 +107,7 @@ class Settings:
             public_url=public_url.rstrip("/"),
             has_public_url=bool(env.get("PLAUDIT_PUBLIC_URL")),
             live_url=_live_url(env, public_url, live_port),
-            proxy_hops=_integer(env, "PLAUDIT_PROXY_HOPS", 0, minimum=0, maximum=10),
+            proxy_hops=proxy_hops,
             data_dir=Path(env.get("PLAUDIT_DATA_DIR") or DEFAULT_DATA_DIR),
             secret_key=_secret(env),
             metrics_token=env.get("PLAUDIT_METRICS_TOKEN") or None,
@@ -112,6 +119,7 @@ class Settings:
             allows_colours="NO_COLOR" not in env,
             web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, minimum=1, maximum=64),
             web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 32, minimum=1, maximum=512),
+            drain_s=_integer(env, "PLAUDIT_DRAIN_S", drain_s, minimum=0, maximum=300),
         )
 
 

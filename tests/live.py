@@ -107,7 +107,7 @@ class Socket:
             return True
         raise AssertionError(message)
 
-    def close_code(self, within_s: float = 5) -> int:
+    def close_code(self, within_s: float | None = 5) -> int:
         """The code with which the server closes the socket."""
         self.raw.settimeout(within_s)
         while True:

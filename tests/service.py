@@ -68,12 +68,13 @@ def copy_prepared(data_dir: Path) -> Path:
 def own_servers_env() -> dict[str, str]:
     """Our environment without the addresses of servers, so that local ones are started.
 
-    With a port for sockets: the one after the API's, which `plaudit up` would choose, may be taken meanwhile.
+    With a port for sockets: the one after the API's, which `plaudit up` would choose, may be taken meanwhile. And
+    without a drain at the end, for which nobody waits here.
     """
     databases = ("DATABASE_URL", "PLAUDIT_SERVICE_DATABASE_URL", "PLAUDIT_DIRECT_DATABASE_URL")
     named = (*databases, "REDIS_URL", "PLAUDIT_QUEUE_REDIS_URL")
     env = {name: value for name, value in os.environ.items() if name not in named}
-    return env | {"PLAUDIT_LIVE_PORT": str(reserve_port())}
+    return env | {"PLAUDIT_LIVE_PORT": str(reserve_port()), "PLAUDIT_DRAIN_S": "0"}
 
 
 class Service:

@@ -7,6 +7,7 @@ from sqlalchemy import text
 from app.api.blueprint import Blueprint, Schema
 from app.http.edge import quiet
 from app.http.rights import public
+from app.http.services import essentials
 from migrations.head import head_revision
 from tenants import liveness
 from tenants.db import platform_tx
@@ -40,8 +41,11 @@ def live() -> ResponseReturnValue:
 def ready() -> ResponseReturnValue:
     """PostgreSQL answers, accepts writes and is migrated; no process that was started before has other settings.
 
-    These are the secret and the public address. Without Redis the service is degraded, but ready.
+    These are the secret and the public address. Without Redis the service is degraded, but ready. A process that was
+    told to stop is not ready, and still answers for a while (`PLAUDIT_DRAIN_S`).
     """
+    if essentials().draining.is_set():
+        return {"status": "unavailable", "checks": {"process": "is stopping"}}, 503
     database, migrations = check_database()
     settings = check_settings() if database == "ok" else "unknown"
     checks = {

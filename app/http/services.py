@@ -1,6 +1,7 @@
 """What a process creates once and its routes share: created by `create_app`, read by `services()`."""
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from flask import Flask, current_app
@@ -25,6 +26,8 @@ class Essentials:
 
     settings: Settings
     signer: Signer
+    # Set once the process was told to stop: it is not ready then, and answers what comes nevertheless.
+    draining: threading.Event = field(default_factory=threading.Event, kw_only=True)
 
 
 @dataclass(frozen=True)

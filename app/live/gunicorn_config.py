@@ -4,8 +4,6 @@ import gc
 import logging
 import signal
 import sys
-import threading
-import time
 from http import HTTPStatus
 from typing import Any
 
@@ -22,27 +20,18 @@ def when_ready(server: Any) -> None:
 
 
 def post_worker_init(worker: Any) -> None:
-    """Start the hub; and when the worker is stopped, close every connection cleanly while there is time."""
+    """Start the hub."""
     from gunicorn import util
 
-    from app.live.hub import RESTARTING
     from app.live.services import live_services_of
 
     gc.enable()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the master logs it
     util.write_error = write_problem  # instead of a page of HTML
-    hub = live_services_of(worker.wsgi).hub
-    hub.start()
+    live_services_of(worker.wsgi).hub.start()
     settings = Settings.from_env()
     where = socket_address(settings.host, settings.live_port)
     structlog.get_logger().info("serves the sockets", action="live.started", data={"address": where})
-
-    def watch() -> None:
-        while worker.alive:
-            time.sleep(0.1)
-        hub.end_all(RESTARTING)
-
-    threading.Thread(target=watch, name="close-connections", daemon=True).start()
 
 
 def write_problem(sock: Any, status: int, _reason: str, _message: str) -> None:

@@ -29,7 +29,7 @@ from tenants import settings as tenant_settings
 from tenants.ceilings import Ceiling, CeilingReached
 from tenants.credential_feed import Change
 from tenants.db import utcnow
-from tenants.errors import Limited, Unavailable
+from tenants.errors import Limited
 from tenants.metrics import Counter, Gauge
 from tenants.open_counts import OpenCounts
 from tenants.redis import RedisUnavailable
@@ -65,11 +65,6 @@ ALL = "all"
 class TooManyConnections(Limited):
     code = "too_many_connections"
     title = "This tenant has reached its number of open connections"
-
-
-class Restarting(Unavailable):
-    code = "restarting"
-    title = "This process is restarting: connect again in a moment"
 
 
 class Hub:
@@ -120,11 +115,10 @@ class Hub:
         if full is not None:
             raise TooManyConnections(f"At most {limits[full]} at once", retry_after_s=5)
         with self._lock:
-            if self._ending is not None:
-                self._open_counts.close(limits)
-                raise Restarting
             self._connections.add(follower)
         CONNECTIONS.labels(follower.kind).inc()
+        if self._ending is not None:  # its client learns it as those do that were here before
+            follower.end(self._ending)
 
     def leave(self, follower: Follower) -> None:
         for key in list(follower.follows):
@@ -179,11 +173,16 @@ class Hub:
         """Mark it due again after this time."""
         self._retries.append((time.monotonic() + in_s, follower, key, version))
 
-    def end_all(self, code: int) -> None:
-        """Before the process stops: every connection is closed cleanly, and its client connects to another process."""
+    def end_all(self, code: int, *, over_s: float = 0.0) -> None:
+        """Before the process stops: every connection is closed cleanly, and its client connects to another process.
+
+        `over_s`: how long that takes, so that the other process does not get all of them at the same moment.
+        """
         self._ending = code
-        for follower in list(self._connections):
+        connections = list(self._connections)
+        for follower in connections:
             follower.end(code)
+            time.sleep(over_s / len(connections))
 
     # --- Messages of Redis, and what is polled -------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAX_LIVE_CONNECTIONS = 10_000
 # Where gunicorn's worker shows its master, by the time of an empty file, that it is alive.
 IN_MEMORY = "/dev/shm"  # noqa: S108  a folder, and no name of a file
+# After it was drained.
+STOP_LIVE_WITHIN_S = 5
 
 
 def serve_web(settings: Settings) -> None:
@@ -33,7 +35,13 @@ def serve_web(settings: Settings) -> None:
     logs.configure(service="web", log_format=settings.log_format)
     load = partial(_load, settings, os.getpid())
     try:
-        processes.serve(load, host=settings.host, port=settings.port, processes=settings.web_processes)
+        processes.serve(
+            load,
+            host=settings.host,
+            port=settings.port,
+            processes=settings.web_processes,
+            drain_s=settings.drain_s,
+        )
     except CannotStart as error:
         raise SystemExit(str(error)) from None
 
@@ -60,8 +68,10 @@ def serve_live(settings: Settings) -> NoReturn:
         raise SystemExit(str(error)) from None
     command = [
         *(sys.executable, "-m", "gunicorn", "app.live.server:create_live_app()"),
-        *("--worker-class", "gevent", "--workers", "1", "--worker-connections", str(MAX_LIVE_CONNECTIONS)),
-        *("--bind", socket_address(settings.host, settings.live_port), "--graceful-timeout", "4", "--keep-alive", "75"),
+        *("--worker-class", "app.live.worker.LiveWorker", "--workers", "1"),
+        *("--worker-connections", str(MAX_LIVE_CONNECTIONS), "--keep-alive", "75"),
+        *("--bind", socket_address(settings.host, settings.live_port)),
+        *("--graceful-timeout", str(settings.drain_s + STOP_LIVE_WITHIN_S)),
         *("--log-level", "warning", "--no-control-socket", "--config", "python:app.live.gunicorn_config"),
     ]
     if os.access(IN_MEMORY, os.W_OK):  # else it looks for a folder by writing a file, and a full disk has none

@@ -57,6 +57,9 @@ class Child:
     start: Start
     server: Server | None = None
     noise: "re.Pattern[str]" = re.compile(r"(?!)")
+    # How long it goes on after SIGTERM. SIGINT ends it at once.
+    drain_s: float = 0.0
+    first_signal: signal.Signals = signal.SIGTERM
     process: Process | None = None
     started_at: float = 0.0
     restart_at: float | None = None
@@ -70,7 +73,11 @@ class Child:
 
     @property
     def stop_signals(self) -> tuple[signal.Signals, ...]:
-        return (signal.SIGTERM, signal.SIGKILL) if self.server is None else self.server.stop_signals
+        return (self.first_signal, signal.SIGKILL) if self.server is None else self.server.stop_signals
+
+    def skip_drain(self) -> None:
+        if self.drain_s:
+            self.first_signal, self.drain_s = signal.SIGINT, 0.0
 
     def stopping(self, within_s: float, is_urgent: Callable[[], bool] = lambda: False) -> Iterator[signal.Signals]:
         if self.process is None:
@@ -117,11 +124,14 @@ class Supervisor:
             self._probes.add(server.name, server.question)
         return self._add(Child(server.name, start, server, re.compile(server.noise)))
 
-    def add_fork(self, name: str, module: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
+    def add_fork(
+        self, name: str, module: str, *arguments: str, env: dict[str, str] | None = None, drain_s: float = 0.0
+    ) -> Child:
         """One of our own processes, with the libraries that are loaded here."""
-        return self._add(Child(name, partial(ForkedProcess, module, arguments, {**self.env, **(env or {})})))
+        start = partial(ForkedProcess, module, arguments, {**self.env, **(env or {})})
+        return self._add(Child(name, start, drain_s=drain_s))
 
-    def add_command(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> Child:
+    def add_command(self, name: str, *arguments: str, env: dict[str, str] | None = None, drain_s: float = 0.0) -> Child:
         """One of our own processes that loads its libraries itself."""
         command = [sys.executable, "-m", "app.cli", *arguments]
         child_env = environment.for_child(self.env, **(env or {}))
@@ -136,7 +146,7 @@ class Supervisor:
                 env=child_env,
             )
 
-        return self._add(Child(name, start))
+        return self._add(Child(name, start, drain_s=drain_s))
 
     def wait_for(
         self,
@@ -180,10 +190,15 @@ class Supervisor:
             self._restart_if_dead(child)
 
     def stop_all(self) -> None:
-        """Stop our own processes first, then the servers they use."""
-        deadline = time.monotonic() + STOP_WITHIN_S
-        self._stop([child for child in self.children if child.server is None], within_s=APP_STOP_WITHIN_S)
+        """Stop our own processes first, then the servers they use. Only SIGTERM drains: at Ctrl-C nobody waits."""
+        ours = [child for child in self.children if child.server is None]
         servers = [child for child in self.children if child.server is not None]
+        if self._stop_signals[:1] != [signal.SIGTERM]:
+            for child in ours:
+                child.skip_drain()
+        drain_s = max((child.drain_s for child in ours), default=0.0)
+        deadline = time.monotonic() + drain_s + STOP_WITHIN_S
+        self._stop(ours, within_s=drain_s + APP_STOP_WITHIN_S)
         self._stop(servers, within_s=deadline - time.monotonic())
 
     def _add(self, child: Child) -> Child:
@@ -256,7 +271,7 @@ class Supervisor:
         *lines, rest = (self._partial.pop(fd, b"") + data).split(b"\n")
         for line in lines if data else [*lines, rest]:
             text = line.decode(errors="replace").rstrip()
-            if text and not (child.server and re.search(child.server.noise, text)):
+            if text and not child.noise.search(text):
                 self.out.line(child.name, text)
         if data:
             self._partial[fd] = rest

@@ -43,7 +43,7 @@ def run(data_dir: Path, *, demo: bool, traffic: bool, port: int, workers: int, a
                     settings, addresses, data_dir=data_dir, live_port=live_port, is_terminal=sys.stdout.isatty()
                 )
                 if not is_new:  # else it would find no database yet, and say so
-                    _start_live(processes, addresses)
+                    _start_live(processes, settings, addresses)
                 forked.load_libraries()
                 if processes.wait_for(are_up):
                     if settings.database_url is None or settings.redis_url is None:  # commands use our servers
@@ -106,13 +106,14 @@ def _start_service(
     as_json: bool,
 ) -> None:
     demo_credentials = _prepare_database(settings, addresses, data_dir if demo else None)
-    _start_live(processes, addresses)
+    _start_live(processes, settings, addresses)
     own_secret = secrets.token_urlsafe(32)
     demo_secret = {"PLAUDIT_DEMO_SECRET": own_secret}
+    web_env = _without_owner_login(addresses) | demo_secret
     if settings.database_url is None:
-        processes.add_fork("web", "app.cli", "web", env=_without_owner_login(addresses) | demo_secret)
+        processes.add_fork("web", "app.cli", "web", env=web_env, drain_s=settings.drain_s)
     else:  # a fork would have this process's environment in /proc, and so the owner's login
-        processes.add_command("web", "web", env=_without_owner_login(addresses) | demo_secret)
+        processes.add_command("web", "web", env=web_env, drain_s=settings.drain_s)
     host = HEALTH_HOST if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104
     readiness = Readiness(
         f"http://{host}:{settings.port}/health/ready",
@@ -142,10 +143,10 @@ def _start_service(
         processes.run()
 
 
-def _start_live(processes: Supervisor, addresses: Addresses) -> None:
+def _start_live(processes: Supervisor, settings: Settings, addresses: Addresses) -> None:
     """Unless it runs. As early as it can: it loads its libraries itself, while the servers start and we load others."""
     if not any(child.name == "live" for child in processes.children):
-        processes.add_command("live", "live", env=_without_owner_login(addresses))
+        processes.add_command("live", "live", env=_without_owner_login(addresses), drain_s=settings.drain_s)
 
 
 def _without_owner_login(addresses: Addresses) -> dict[str, str]:

@@ -282,8 +282,8 @@ class Connection(asyncio.Protocol):
             self._finish(request)
 
     def _keeps_alive(self, request: Request) -> bool:
-        is_end = self._is_last and not self._next
-        return request.keeps_alive and request.body.is_complete and not is_end and not self.site.is_stopping
+        is_end = (self._is_last or self.site.is_draining) and not self._next
+        return request.keeps_alive and request.body.is_complete and not is_end
 
     def _finish(self, request: Request) -> None:
         keeps_alive = self._keeps_alive(request)
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
                 self.deadline = time.monotonic() + (MAX_IDLE_S if self._incoming is None else MAX_RECEIVE_S)
             self._go_on()
         else:
-            self._close(has_more_to_read=self._is_cut or not request.body.is_complete)
+            self._close(has_more_to_read=self._is_cut or self.site.is_draining or not request.body.is_complete)
 
     def _go_on(self) -> None:
         """With the next request, unless the client does not read its answers."""

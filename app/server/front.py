@@ -57,6 +57,7 @@ class Front:
         self._app = app
         self._lane: FastLane = app.wsgi_app
         self._waker = services.waker
+        self._draining = services.draining
         # Started with the first requests, so after a fork.
         self._max_threads = services.settings.all_web_threads
         self._threads = ThreadPoolExecutor(self._max_threads, thread_name_prefix="web")
@@ -76,12 +77,18 @@ class Front:
         pay = partial(commit_claims_on_loop, connection=LoopConnection(loop), read_ranks=self._read_ranks)
         self._claims = LoopCommit(loop, pay, max_requests=MAX_CLAIMS, after=self._waker)
         waiting.forbid_in_this_thread()
-        return Site(
+        self._site = Site(
             loop,
             self.handle,
             max_slow_bodies=max(1, self._max_threads // SHARE_OF_SLOW_BODIES),
             max_connections=open_files.allow(MAX_CONNECTIONS, reserved=RESERVED_FILES),
         )
+        return self._site
+
+    def drain(self) -> None:
+        """Say that this process is not ready, and close each connection after its next answer."""
+        self._draining.set()
+        self._site.is_draining = True
 
     def handle(self, request: Request) -> None:
         """On the loop."""

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -14,7 +15,7 @@ import uvloop
 
 from app.server import listening as ports
 from app.server.connection import MAX_STALLED_S, Connection
-from app.server.listening import BACKLOG, CannotStart, PortInUse
+from app.server.listening import BACKLOG, HANDSHAKE_S, CannotStart, PortInUse
 from app.settings import socket_address
 from tenants import hangups
 from tenants.quick_exit import run_and_exit
@@ -34,26 +35,32 @@ AWAITED = {*STOPS, signal.SIGCHLD, signal.SIGHUP}
 log = structlog.get_logger()
 
 
-def serve(load: Callable[[], "Front"], *, host: str, port: int, processes: int) -> None:
-    """Run so many processes until a stop signal. `load` is called in each of them. `CannotStart` if none can start."""
+def serve(load: Callable[[], "Front"], *, host: str, port: int, processes: int, drain_s: float = 0.0) -> None:
+    """Run so many processes until a stop signal. `load` is called in each of them. `CannotStart` if none can start.
+
+    SIGTERM lets them go on for `drain_s`; SIGINT does not, before or meanwhile.
+    """
     ports.require_free(host, port)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may ignore it
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
-    started_at = {_fork(load, host, port): time.monotonic() for _ in range(processes)}
+    fork = partial(_fork, load, host, port, drain_s)
+    started_at = {fork(): time.monotonic() for _ in range(processes)}
     where = socket_address(host, port)
     log.info("serves the API", action="web.started", data={"address": where, "processes": processes})
-    failures = 0
+    failures, is_drained = 0, False
     try:
-        while _next_signal() == signal.SIGCHLD:
+        while (number := _next_signal()) == signal.SIGCHLD:
             for pid, status in _ended(started_at):
                 failures = failures + 1 if time.monotonic() - started_at.pop(pid) < STEADY_AFTER_S else 0
                 log.error("a web process ended", action="web.ended", data={"pid": pid, "status": status})
                 if failures >= MAX_FAILURES:
                     raise CannotStart(f"The web processes end as soon as they start (the last one with {status})")
                 time.sleep(RESPAWN_AFTER_S)
-                started_at[_fork(load, host, port)] = time.monotonic()
+                started_at[fork()] = time.monotonic()
+        is_drained = number == signal.SIGTERM
     finally:
-        _stop(started_at)
+        how = signal.SIGTERM if is_drained else signal.SIGINT
+        _stop(started_at, how, within_s=STOP_WITHIN_S + 1 + (drain_s if is_drained else 0))
 
 
 def _next_signal() -> int:
@@ -62,17 +69,22 @@ def _next_signal() -> int:
     return number
 
 
-def _stop(running: Collection[int]) -> None:
+def _stop(running: Collection[int], how: signal.Signals, *, within_s: float) -> None:
     """Each ends by itself in time, or is killed."""
-    for number, within_s in ((signal.SIGTERM, STOP_WITHIN_S + 1), (signal.SIGKILL, 1.0)):
-        for pid in running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        deadline = time.monotonic() + within_s
+    for number, until_s in ((how, within_s), (signal.SIGKILL, 1.0)):
+        _tell(running, number)
+        deadline = time.monotonic() + until_s
         while running and time.monotonic() < deadline:
             ended = {pid for pid, _ in _ended(running)}
             running = [pid for pid in running if pid not in ended]
-            time.sleep(0.01)
+            if signal.sigtimedwait({signal.SIGINT}, 0.01):
+                _tell(running, signal.SIGINT)
+
+
+def _tell(running: Iterable[int], number: signal.Signals) -> None:
+    for pid in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
@@ -89,19 +101,29 @@ async def serve_here(front: "Front", listening: socket.socket, stop: asyncio.Eve
     site = front.start(loop)
     server = await loop.create_server(lambda: Connection(site), sock=listening, backlog=BACKLOG)
     await stop.wait()
+    if site.is_draining:
+        await _accept_the_last(listening)
     server.close()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(site.stop(), STOP_WITHIN_S)
 
 
-def _fork(load: Callable[[], "Front"], host: str, port: int) -> int:
+async def _accept_the_last(listening: socket.socket) -> None:
+    """Return once everybody who has connected was accepted, and had the time to send a request."""
+    ports.ignore_new(listening)
+    await asyncio.sleep(HANDSHAKE_S)
+    while ports.has_waiting(listening):  # noqa: ASYNC110  the kernel tells nobody
+        await asyncio.sleep(HANDSHAKE_S)
+
+
+def _fork(load: Callable[[], "Front"], host: str, port: int, drain_s: float) -> int:
     pid = os.fork()
     if pid == 0:
-        run_and_exit(lambda: _run(load, host, port))
+        run_and_exit(lambda: _run(load, host, port, drain_s))
     return pid
 
 
-def _run(load: Callable[[], "Front"], host: str, port: int) -> None:
+def _run(load: Callable[[], "Front"], host: str, port: int, drain_s: float) -> None:
     """In a process of its own."""
     front = load()
     try:
@@ -110,8 +132,13 @@ def _run(load: Callable[[], "Front"], host: str, port: int) -> None:
         raise SystemExit(str(error)) from None
     loop, stop = uvloop.new_event_loop(), asyncio.Event()
     asyncio.set_event_loop(loop)
-    for number in STOPS:
-        loop.add_signal_handler(number, stop.set)
+
+    def drain() -> None:
+        front.drain()
+        loop.call_later(drain_s, stop.set)
+
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, drain if drain_s else stop.set)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent logs it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
     loop.run_until_complete(serve_here(front, listening, stop))

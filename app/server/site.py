@@ -40,6 +40,8 @@ class Site:
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
         self._full_at = -NOTE_FULL_EVERY_S
+        # Each connection is closed after its next answer.
+        self.is_draining = False
         self._stopped: asyncio.Future[None] | None = None
         self.date = b""
         self._sweep()
@@ -73,6 +75,7 @@ class Site:
 
     async def stop(self) -> None:
         """Close what is idle at once, and everything else after its answer; return when all are closed."""
+        self.is_draining = True
         self._stopped = self.loop.create_future()
         for connection in [one for one in self.connections if one.is_idle]:
             connection.abort()

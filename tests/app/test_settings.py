@@ -15,6 +15,7 @@ from tenants.engines import make_engine
         ("PLAUDIT_PORT", "²"),
         ("PLAUDIT_METRICS_PORT", "0"),
         ("PLAUDIT_PROXY_HOPS", "-1"),
+        ("PLAUDIT_DRAIN_S", "301"),
         ("DATABASE_URL", "mysql://me:hunter2@host/db"),
         ("DATABASE_URL", "postgresql://host"),
         ("DATABASE_URL", "postgresql://h:port/db"),
@@ -52,6 +53,20 @@ def test_a_wrong_value_is_named_in_one_line(name: str, value: str) -> None:
     assert name in str(refused.value)
     assert "\n" not in str(refused.value)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "drain_s"),
+    [
+        ({}, 0),
+        ({"PLAUDIT_DRAIN_S": "30"}, 30),
+        ({"PLAUDIT_PUBLIC_URL": "https://plaudit.example"}, 8),
+        ({"PLAUDIT_PROXY_HOPS": "1"}, 8),
+        ({"PLAUDIT_PROXY_HOPS": "1", "PLAUDIT_DRAIN_S": "0"}, 0),
+    ],
+)
+def test_only_behind_a_proxy_a_process_drains_before_it_stops(env: dict[str, str], drain_s: int) -> None:
+    assert Settings.from_env(env).drain_s == drain_s
 
 
 def test_the_defaults_need_nothing() -> None:

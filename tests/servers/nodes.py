@@ -38,8 +38,12 @@ class Node(Service):
 
     def __init__(self, data_dir: Path, env: dict[str, str], *options: str) -> None:
         self.port, self.live_port = reserve_port(), reserve_port()
-        self.env = env | {"PLAUDIT_LIVE_PORT": str(self.live_port), "PLAUDIT_WEB_PROCESSES": "1"}
-        super().__init__(data_dir, "--port", str(self.port), *options, env=self.env, prepared=False)
+        self.env = {"PLAUDIT_LIVE_PORT": str(self.live_port), "PLAUDIT_WEB_PROCESSES": "1"} | env
+        self._options = options
+        self._start(data_dir)
+
+    def _start(self, data_dir: Path) -> None:
+        super().__init__(data_dir, "--port", str(self.port), *self._options, env=self.env, prepared=False)
         self.url = f"http://127.0.0.1:{self.port}"  # not the proxy's
 
     def __enter__(self) -> Self:
@@ -49,6 +53,11 @@ class Node(Service):
         if self.process.poll() is None:
             self.stop()
         self.close()
+
+    def restart(self) -> None:
+        """As a service manager does; returns when the node is ready again."""
+        assert self.stop() == 0, self.log_text()[-2000:]
+        self._start(self.data_dir)
 
     def kill(self) -> None:
         """All of its processes end at once, as if the machine had: they are tied to the first."""
@@ -131,7 +140,7 @@ class Client:
         ticket = self("POST", "/api/v1/live/tickets").json()["ticket"]
         address = (url or self.url).replace("http", "ws") + f"/ws/leaderboards?ticket={ticket}"
         socket = Socket(websocket.create_connection(address, timeout=5, suppress_origin=True))
-        socket.send(op="subscribe", **BOARD, **board)
+        socket.send(op="subscribe", **(BOARD | board))
         socket.read_until("subscribed")
         return socket
 

@@ -9,7 +9,7 @@ from tests.secrets_seen import LOG_FOLDER
 from tests.servers.programs import Server, find
 from tests.service import ROOT
 
-FAILURES = "max_fails=1 fail_timeout=10s;"
+WEB_FAILURES, LIVE_FAILURES = "max_fails=1 fail_timeout=5s;", "max_fails=0;"
 
 
 class Proxy(Server):
@@ -37,7 +37,10 @@ class Proxy(Server):
         )
         root = "user root;" if os.geteuid() == 0 else ""
         pid = f"{self.folder}/nginx.pid"
-        config.write_text(f"daemon off; {root} pid {pid}; events {{}} http {{ {places}\n{self._documented()} }}")
+        events = "worker_connections 4096;"
+        config.write_text(
+            f"daemon off; {root} pid {pid}; events {{ {events} }} http {{ {places}\n{self._documented()} }}"
+        )
         return [self.program, "-c", str(config), "-e", f"{LOG_FOLDER}/nginx-start.log"]
 
     def _documented(self) -> str:
@@ -46,11 +49,11 @@ class Proxy(Server):
         sample, others = re.subn(r"\n +server 10\.0\.0\.12:.*", "", sample)
         assert others == 2
         for said, meant in {
-            f"server 10.0.0.11:8000 {FAILURES}": " ".join(
-                f"server 127.0.0.1:{web} {FAILURES}" for web, _ in self.nodes
+            f"server 10.0.0.11:8000 {WEB_FAILURES}": " ".join(
+                f"server 127.0.0.1:{web} {WEB_FAILURES}" for web, _ in self.nodes
             ),
-            f"server 10.0.0.11:8001 {FAILURES}": " ".join(
-                f"server 127.0.0.1:{live} {FAILURES}" for _, live in self.nodes
+            f"server 10.0.0.11:8001 {LIVE_FAILURES}": " ".join(
+                f"server 127.0.0.1:{live} {LIVE_FAILURES}" for _, live in self.nodes
             ),
             "proxy_read_timeout 30s;": f"proxy_read_timeout {self.read_timeout_s}s;",
             "listen 80;": f"listen 127.0.0.1:{self.port};",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -51,6 +52,26 @@ def test_the_api_is_served_logs_json_and_ends_when_it_is_asked_to(env: dict[str,
     (started,) = [line["data"] for line in lines if line["action"] == "web.started"]
     assert started == {"address": f"127.0.0.1:{port}", "processes": 1}
     assert [line["message"] for line in lines if line.get("action") == "request"] == ["GET '/nothing-here' 404"]
+
+
+def test_a_draining_process_says_at_once_that_it_is_not_ready_and_answers(env: dict[str, str], tmp_path: Path) -> None:
+    port = reserve_port()
+    url = f"http://127.0.0.1:{port}"
+    with (tmp_path / "log").open("wb") as log:
+        command = [*PLAUDIT, "web", "--port", str(port)]
+        process = psutil.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=env | {"PLAUDIT_DRAIN_S": "300"}
+        )
+    try:
+        eventually(lambda: requests.get(f"{url}/health/ready", timeout=5).ok)
+        process.terminate()
+        eventually(lambda: requests.get(f"{url}/health/ready", timeout=10).status_code == 503)
+        ready = requests.get(f"{url}/health/ready", timeout=10)
+        assert ready.json()["checks"] == {"process": "is stopping"}
+        assert requests.get(f"{url}/health/live", timeout=60).headers["Connection"] == "close"
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize("command", ["web", "live"])

@@ -91,6 +91,19 @@ def test_our_own_processes_stop_before_the_servers_that_they_use(tmp_path: Path)
     assert [child.is_alive for child in processes.children] == [False, False]
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_only_sigterm_drains_those_that_can(how: signal.Signals, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    trap = f"trap 'echo drains >> {said}; exit 0' TERM; trap 'echo ends >> {said}; exit 0' INT"
+    with supervised(tmp_path / "out") as processes, processes.signals():
+        child = processes.add_server(shell(f"{trap}; touch {tmp_path}/up; {FOREVER}"))
+        child.is_server, child.drain_s = False, 60.0
+        assert processes.wait_for((tmp_path / "up").exists)
+        os.kill(os.getpid(), how)
+        processes.run()
+    assert said.read_text().split() == ["drains" if how == signal.SIGTERM else "ends"]
+
+
 def test_a_child_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "STOP_WITHIN_S", 0.1)
     with supervised(tmp_path / "out") as processes:

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +38,11 @@ class Pid:
 
     def start(self, loop):
         handle = lambda request: threading.Thread(target=answer, args=(request,)).start()
-        return Site(loop, handle, max_slow_bodies=1, max_connections=100)
+        self.site = Site(loop, handle, max_slow_bodies=1, max_connections=100)
+        return self.site
+
+    def drain(self):
+        self.site.is_draining = True
 
 def fail():
     raise ZeroDivisionError
@@ -46,7 +51,8 @@ if "ignoring" in sys.argv:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 try:
     load = fail if "failing" in sys.argv else Pid
-    processes.serve(load, host="127.0.0.1", port=int(sys.argv[1]), processes=2)
+    drain_s = float(sys.argv[2]) if sys.argv[2:] and sys.argv[2].isdigit() else 0
+    processes.serve(load, host="127.0.0.1", port=int(sys.argv[1]), processes=2, drain_s=drain_s)
 except processes.CannotStart as error:
     sys.exit(str(error))
 """
@@ -111,6 +117,58 @@ def test_a_stop_answers_what_is_under_way_and_ends_all_processes(server: Any) ->
         assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
     assert process.wait(60) == 0
     assert not any(child.is_running() for child in children)
+
+
+@pytest.mark.parametrize("server", ["300"], indirect=True)
+def test_a_draining_process_answers_and_closes_and_sigint_ends_the_drain(server: Any) -> None:
+    process, url = server
+    with requests.Session() as kept:
+        assert "Connection" not in kept.get(url, timeout=10).headers
+        process.send_signal(signal.SIGTERM)
+        eventually(lambda: requests.get(url, timeout=10).headers.get("Connection") == "close")
+        eventually(lambda: kept.get(url, timeout=10).headers.get("Connection") == "close")
+    assert len(eventually(lambda: found if len(found := pids(url)) == 2 else None)) == 2, "both still accept"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+
+
+class Visitor:
+    """Connects, asks once and closes, again and again until it is refused."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.answered = 0
+        self.broken: list[str] = []
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                client = socket.create_connection(("127.0.0.1", self._port), timeout=30)
+            except ConnectionRefusedError:
+                return
+            with client:
+                try:
+                    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                    self.broken += [] if client.recv(1000).startswith(b"HTTP/1.1 200 OK") else ["closed"]
+                    self.answered += 1
+                except OSError as error:
+                    self.broken.append(type(error).__name__)
+
+
+@pytest.mark.parametrize("server", ["1"], indirect=True)
+def test_whoever_can_connect_until_the_end_of_a_drain_is_answered(server: Any) -> None:
+    """Nothing is reset: neither in the queue of the listening socket nor soon after it was accepted."""
+    process, url = server
+    visitors = [Visitor(int(url.rpartition(":")[2])) for _ in range(8)]
+    eventually(lambda: sum(visitor.answered for visitor in visitors) > 100)
+    process.send_signal(signal.SIGTERM)
+    for visitor in visitors:
+        visitor.thread.join(60)
+        assert not visitor.thread.is_alive()
+    assert process.wait(60) == 0
+    assert [broken for visitor in visitors for broken in visitor.broken] == []
 
 
 @pytest.mark.parametrize("server", [""], indirect=True)
