@@ -97,7 +97,7 @@ def test_only_sigterm_drains_those_that_can(how: signal.Signals, tmp_path: Path)
     trap = f"trap 'echo drains >> {said}; exit 0' TERM; trap 'echo ends >> {said}; exit 0' INT"
     with supervised(tmp_path / "out") as processes, processes.signals():
         child = processes.add_server(shell(f"{trap}; touch {tmp_path}/up; {FOREVER}"))
-        child.is_server, child.drain_s = False, 60.0
+        child.server, child.drain_s = None, 60.0
         assert processes.wait_for((tmp_path / "up").exists)
         os.kill(os.getpid(), how)
         processes.run()
