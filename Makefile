@@ -19,7 +19,7 @@ JS_FORMAT := --no-config --quiet --line-width 120
 JS_RULES := --no-config --quiet --rules-exclude=no-window,no-window-prefix --rules-include=eqeqeq,guard-for-in,no-eval,no-throw-literal
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-servers quick lint format bench loadtest lock clean
+.PHONY: help install up test test-servers chaos quick lint format bench loadtest lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ test-servers: $(DEV) ## Test several nodes, failover, PgBouncer and Redis Cluste
 	@$(ON_SERVERS) -n 4 --servers=pgbouncer $(SUITES)
 	@$(ON_SERVERS) -n 4 --servers=redis-cluster $(SUITES)
 	@$(ON_SERVERS) -n 3 tests/servers
+
+chaos: $(DEV) ## Break two nodes under load and compare what is left with a model; MINUTES=20 SEED=1
+	@$(BIN)/python -m tests.chaos.run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 quick: $(DEV) ## Lint, type-check and run the tests that start neither Plaudit's processes nor a browser
 	@$(MAKE) --no-print-directory --jobs=2 lint $(COMPILED)

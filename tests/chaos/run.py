@@ -1,0 +1,173 @@
+"""`make chaos MINUTES=n SEED=s`: one run, its findings and its table. Ends with 1 if anything was found."""
+
+import contextlib
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tests.chaos import checker, faults, final, history, report, world
+from tests.chaos.checker import Limits
+from tests.chaos.driver import Driver
+from tests.chaos.faults import Faults
+from tests.chaos.history import Recorder
+from tests.chaos.probes import Probes
+from tests.chaos.schedule import Fault, Kind, schedule
+from tests.chaos.seen import Finding
+from tests.chaos.site import NODES, Site
+from tests.conftest import reachable_folder
+from tests.secrets_seen import LOG_FOLDER
+from tests.service import plaudit
+
+BOARDS_WITHIN_S = 30.0
+SETTLED_WITHIN_S = 60.0
+OUTPUT = Path(__file__).parents[2] / ".build" / "chaos"
+
+
+@dataclass(frozen=True)
+class Result:
+    seed: int
+    findings: list[Finding]
+    lines: list[str]
+
+    @property
+    def status(self) -> int:
+        return 1 if self.findings else 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def possible_kinds(wanted: Sequence[Kind] = tuple(Kind)) -> list[Kind]:
+    """Those that this machine allows. The others are named."""
+    kinds = []
+    for kind in wanted:
+        if reason := faults.why_not(kind):
+            say(f"skipped: {kind} ({reason})")
+        else:
+            kinds.append(kind)
+    return kinds
+
+
+def run(seed: int, minutes: float, kinds: Sequence[Kind] = tuple(Kind), *, keep_in: Path = OUTPUT) -> Result:
+    """One run on a site of its own. The history and the final rows stay in the folder `keep_in`."""
+    random.seed(seed)
+    planned = schedule(seed, minutes, possible_kinds(kinds))
+    keep_in.mkdir(parents=True, exist_ok=True)
+    LOG_FOLDER.mkdir(parents=True, exist_ok=True)
+    recorder = Recorder(keep_in / f"history-{seed}.jsonl")
+    with reachable_folder() as folder, faults.small_disk(folder) as disk, _site(folder, disk) as site:
+        say(f"seed {seed}: {len(planned)} faults in {minutes:g} minutes, the site runs in {folder}")
+        tenant = world.create(site)
+        live_ports = {node: site.client_port(node, "live") for node in NODES}
+        driver = Driver(tenant, recorder, live_ports, seed)
+        probes = Probes(tenant, recorder, live_ports, seed)
+        carried_out = Faults(site, driver.clients, recorder, disk)
+        driver.start()
+        probes.start()
+        try:
+            _carry_out(planned, carried_out, recorder, minutes)
+        finally:
+            probes.stop()
+            driver.stop()
+        found, settled_s = _settle(site, tenant)
+        driver.stop_reading()
+        (keep_in / f"final-{seed}.json").write_text(json.dumps(found))
+        for finding in _site_findings(site, settled_s):
+            recorder.note("finding", rule=finding.rule, what=finding.what)
+        recorder.note("settled", after_s=settled_s, skew_s=carried_out.jumped_s)
+    recorder.close()
+    return judge(seed, keep_in)
+
+
+@contextlib.contextmanager
+def _site(folder: Path, disk: Path) -> Iterator[Site]:
+    with Site(folder, disk / "data") as site:
+        yield site
+
+
+def _carry_out(planned: Sequence[Fault], faults_: Faults, recorder: Recorder, minutes: float) -> None:
+    began = time.monotonic()
+    for number, fault in enumerate(planned, start=1):
+        time.sleep(max(0.0, began + fault.at_s - time.monotonic()))
+        elapsed_s = time.monotonic() - began
+        say(f"{elapsed_s:6.0f} s  {recorder.calls:7} calls  fault {number}/{len(planned)}: {fault}")
+        faults_.carry_out(fault)
+    time.sleep(max(0.0, began + minutes * 60 - time.monotonic()))
+
+
+def _settle(site: Site, tenant: world.World) -> tuple[dict[str, Any], float]:
+    """What the site has once its boards are equal to the model, and after how many seconds that was."""
+    began = time.monotonic()
+    while True:
+        try:
+            found = final.collect(site, tenant)
+            differences = list(checker.boards(found))
+            if not differences or time.monotonic() - began > SETTLED_WITHIN_S:
+                return found, time.monotonic() - began
+            say(f"not yet: {differences[0].what}")
+        except Exception as error:
+            if time.monotonic() - began > SETTLED_WITHIN_S:
+                raise
+            say(f"not yet: {type(error).__name__}")
+        time.sleep(1)
+
+
+def _site_findings(site: Site, settled_s: float) -> list[Finding]:
+    found = [Finding("site", problem) for problem in site.problems]
+    if settled_s > BOARDS_WITHIN_S:
+        found.append(Finding("boards", f"they were equal to the model after {settled_s:.0f} s"))
+    checked = plaudit("check", "--json", data_dir=site.data_dir)
+    if checked.returncode != 0:
+        found.append(Finding("check", f"`plaudit check` ends with {checked.returncode}: {checked.stdout[:500]}"))
+    return found
+
+
+def judge(seed: int, keep_in: Path = OUTPUT) -> Result:
+    """Check the history and the rows that a run has left."""
+    asked = history.read_file(keep_in / f"history-{seed}.jsonl")
+    found = json.loads((keep_in / f"final-{seed}.json").read_text())
+    (settled,) = asked.noted("settled")
+    findings = [Finding(note["rule"], note["what"]) for note in asked.noted("finding")]
+    findings += checker.check(asked, found, Limits(skew_s=settled["skew_s"]))
+    noted = asked.noted("fault")
+    longest_s, by = report.longest_answer(asked)
+    if longest_s > report.LONGEST_ANSWER_S:
+        findings.append(Finding("answer", f"it took {longest_s:.1f} s: {by}"))
+    lines = [
+        *report.table(report.recoveries(asked)),
+        f"{len(noted)} faults, {len(asked.calls)} calls; boards equal to the model after {settled['after_s']:.1f} s",
+        *(f"not carried out: {note['kind']} ({note['error']})" for note in noted if note["error"]),
+        f"longest answer {longest_s:.1f} s (target {report.LONGEST_ANSWER_S:g}): {by}",
+        *report.findings(findings),
+    ]
+    return Result(seed, findings, lines)
+
+
+@click.command()
+@click.option("--minutes", type=float, default=5.0)
+@click.option("--seed", type=int, default=1)
+@click.option("--kinds", default="", help="Only these kinds, comma-separated.")
+@click.option("--again", is_flag=True, help="Only check again what the last run with this seed has left.")
+def main(minutes: float, seed: int, kinds: str, again: bool) -> None:
+    """Run traffic and faults from a seed, and check what is left."""
+    os.environ["PYTHONUNBUFFERED"] = "1"
+    wanted = [Kind(kind.strip()) for kind in kinds.split(",")] if kinds else list(Kind)
+    result = judge(seed) if again else run(seed, minutes, wanted)
+    for line in result.lines:
+        say(line)
+    say("failed" if result.findings else "nothing was lost, nothing counted twice")
+    sys.exit(result.status)
+
+
+if __name__ == "__main__":
+    main()
