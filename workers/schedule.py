@@ -36,7 +36,8 @@ class Every:
 
 SCHEDULE = [
     Every(seconds=5, job="workers.jobs.sweep", also_without_redis=True),
-    Every(seconds=60, job="workers.jobs.refresh_snapshots", also_without_redis=True),
+    # Often enough that a snapshot is no older than a minute, though a run takes some seconds and waits for a worker.
+    Every(seconds=40, job="workers.jobs.refresh_snapshots", also_without_redis=True),
     Every(seconds=60, job="workers.jobs.end_due_quests", also_without_redis=True),
     Every(seconds=30, job="workers.jobs.retry_rewards", also_without_redis=True),
     Every(seconds=15, job="workers.jobs.end_suspensions", also_without_redis=True),

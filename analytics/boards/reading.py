@@ -252,7 +252,7 @@ def _newer_than(
             tx.set_statement_timeout(STATEMENT_TIMEOUT_MS)
         match part:
             case Top(limit, after):
-                snapshot = snapshots.live(tx, board)
+                snapshot = snapshots.live(tx, board, now=now)
                 if snapshot is not None and snapshot.version.number >= min(at_least, current):
                     listing = snapshot.part(limit=limit, after=after)
                     if listing is not None:

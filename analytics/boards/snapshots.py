@@ -1,8 +1,9 @@
 """Snapshots: the top of each board, kept in PostgreSQL.
 
-The *live* snapshot of a board is refreshed within a minute of a change, and answers when Redis cannot. As a day ends it
-is sealed under that day, and is from then on what the board was: for `as_of`, and for who moved since. A board that did
-not change is not sealed again; the last one before a day is valid for it.
+The *live* snapshot of a board is refreshed within a minute of a change, and answers when Redis cannot; where it is
+late, PostgreSQL answers. As a day ends it is sealed under that day, and is from then on what the board was: for
+`as_of`, and for who moved since. A board that did not change is not sealed again; the last one before a day is valid
+for it.
 """
 
 import math
@@ -18,7 +19,7 @@ import structlog
 from sqlalchemy import ARRAY, BigInteger, Date, Double, Index, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics.boards import postgres_reads, redis_reads
+from analytics.boards import postgres_reads, redis_reads, versions
 from analytics.boards.board_sql import transaction_for
 from analytics.boards.names import ALL_TENANTS, Board, Version
 from analytics.boards.rows import Listing, Position, Row, Source, row_of
@@ -34,9 +35,11 @@ log = structlog.get_logger()
 
 MAX_ROWS = 1_000
 MAX_BOARDS_PER_STEP = 100
-# How long one run may take, of the minute until the next.
+# How long one run may take, of the time until the next (`workers.schedule`).
 MAX_RUN_S = 30.0
 MAX_TENANT_S = 10.0
+# How old the live snapshot of a board that has changed may be: less than a minute, since answers are kept for a moment.
+MAX_AGE = timedelta(seconds=55)
 GLOBAL_KEPT_DAYS = 400
 # Not sealed yet.
 LIVE = date.max
@@ -102,9 +105,13 @@ class RanksOfADay:
     is_whole: bool
 
 
-def live(tx: Tx, board: Board) -> Snapshot | None:
-    """The newest snapshot."""
-    return _find(tx, board, "sealed_on = :day", LIVE)
+def live(tx: Tx, board: Board, *, now: datetime) -> Snapshot | None:
+    """The newest snapshot; None if it is older than a minute, and the board has changed since."""
+    snapshot = _find(tx, board, "sealed_on = :day", LIVE)
+    if snapshot is None or now - snapshot.taken_at <= MAX_AGE:
+        return snapshot
+    current = versions.read(tx, [board], now=now)[board]
+    return snapshot if snapshot.version.number >= current.number else None
 
 
 def sealed(tx: Tx, board: Board, day: date) -> Snapshot | None:
@@ -229,12 +236,12 @@ def _purge(tx: Tx, tenant_id: str, *, now: datetime) -> None:
 
 def _changed(tx: Tx, tenant_id: str) -> list[Board]:
     """The boards that changed since their snapshot, or have none."""
-    versions = "SELECT scope, time_window, metric, version FROM boards WHERE tenant_id = :tenant"
+    current = "SELECT scope, time_window, metric, version FROM boards WHERE tenant_id = :tenant"
     if tenant_id == ALL_TENANTS:
-        versions = "SELECT 'global' AS scope, time_window, metric, version FROM global_boards WHERE version > 0"
+        current = "SELECT 'global' AS scope, time_window, metric, version FROM global_boards WHERE version > 0"
     rows = tx.run(
         text(f"""
-            SELECT b.scope, b.time_window, b.metric FROM ({versions}) b
+            SELECT b.scope, b.time_window, b.metric FROM ({current}) b
             LEFT JOIN leaderboard_snapshots s
               ON s.tenant_id = :tenant AND s.scope = b.scope AND s.time_window = b.time_window
              AND s.metric = b.metric AND s.sealed_on = :live

@@ -241,7 +241,7 @@ class Boards(RuleBasedStateMachine):
         snapshots.refresh(self.tenant, now=self.now)
         with tenant_tx(self.tenant) as tx:
             for board in self.own_boards():
-                kept = snapshots.live(tx, board)
+                kept = snapshots.live(tx, board, now=self.now)
                 rows = [(row.member, row.value) for row in kept.rows] if kept is not None else []
                 assert rows == self.expected(board), f"{board} in its snapshot"
 

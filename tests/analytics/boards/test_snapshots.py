@@ -53,6 +53,32 @@ def test_of_a_page_that_is_private_now_an_earlier_public_board_shows_nothing(
     assert [row["page"]["title"] for row in own["items"]] == ["Layoffs", "Page b"], "the tenant's own board shows it"
 
 
+def test_a_snapshot_answers_for_a_minute_after_a_change_and_as_long_as_there_is_none(
+    board: MakeBoard, app_client: Caller, tenant: str, request: pytest.FixtureRequest
+) -> None:
+    board(a=3, b=2)
+
+    def taken(ago: timedelta) -> None:
+        with owner_tx() as tx:
+            statement = "UPDATE leaderboard_snapshots SET taken_at = :at WHERE tenant_id = :t AND sealed_on = :live"
+            tx.execute(text(statement), {"t": tenant, "at": utcnow() - ago, "live": snapshots.LIVE})
+
+    snapshots.refresh(tenant, now=utcnow())
+    request.getfixturevalue("no_redis")
+    taken(timedelta(hours=1))
+    assert read(app_client)["source"] == "snapshot", "nothing has changed since"
+    board(b=2)
+    taken(timedelta(seconds=30))
+    answer = read(app_client)
+    assert (answer["source"], order(answer)) == ("snapshot", [(1, "a", 3), (2, "b", 2)])
+    taken(timedelta(seconds=60))
+    answer = read(app_client)
+    assert (answer["source"], order(answer)) == ("postgres", [(1, "b", 4), (2, "a", 3)])
+    snapshots.refresh(tenant, now=utcnow())
+    answer = read(app_client)
+    assert (answer["source"], order(answer)) == ("snapshot", [(1, "b", 4), (2, "a", 3)])
+
+
 def test_snapshots_stop_when_their_time_is_over_and_go_on_with_the_oldest(board: MakeBoard, tenant: str) -> None:
     board(a=1)
     assert snapshots.refresh(tenant, now=utcnow(), until=0.0) == 0
