@@ -61,6 +61,8 @@ class Probes:
                 is_good = probe(node, call)
             except (OSError, HTTPException, ValueError, websocket.WebSocketException):
                 is_good = False
+            if self._stopping.is_set():  # it may have been interrupted
+                return
             self.recorder.note("sample", column=column, node=node, began=began, ended=time.time(), ok=is_good)
             call.drop(node)  # a caller who comes anew
             self._stopping.wait(EVERY_S[column] if is_good else AGAIN_AFTER_S)

@@ -74,12 +74,19 @@ def subscription(topic: tuple[str, str, str], top: int | None = None) -> str:
     )
 
 
-class SocketReader:
-    """Follows boards by a socket, and opens another one when it is closed."""
+class _Follower:
+    """A reader that follows boards on one connection after the other."""
+
+    kind = ""
 
     def __init__(self, world: World, recorder: Recorder, node: str, port: int, stopping: threading.Event) -> None:
         self.world, self.recorder, self.node, self.port, self.stopping = world, recorder, node, port, stopping
         self._opened = 0
+
+    @property
+    def name(self) -> str:
+        """The name of its newest connection."""
+        return f"{self.kind} {self.node} {self._opened}"
 
     def run(self) -> None:
         while not self.stopping.is_set():
@@ -87,6 +94,18 @@ class SocketReader:
                 self._follow()
             except Exception:  # noqa: BLE001  a library for clients raises many kinds when its server is killed
                 self.stopping.wait(0.3)
+            finally:
+                if not self.stopping.is_set():
+                    self.recorder.note("closed", reader=self.name)
+
+    def _follow(self) -> None:
+        raise NotImplementedError
+
+
+class SocketReader(_Follower):
+    """Follows boards by a socket, and opens another one when it is closed."""
+
+    kind = "socket"
 
     def _follow(self) -> None:
         ticket_ = ticket(self.world, self.node)
@@ -95,7 +114,6 @@ class SocketReader:
         address = f"ws://127.0.0.1:{self.port}/ws/leaderboards?ticket={ticket_}"
         raw = websocket.create_connection(address, timeout=TIMEOUT_S, suppress_origin=True)
         self._opened += 1
-        name = f"socket {self.node} {self._opened}"
         with contextlib.closing(raw):
             for number, topic in enumerate(FOLLOWED):
                 raw.send(subscription(topic, 10 if number % 2 else None))
@@ -110,24 +128,15 @@ class SocketReader:
                     raw.send('{"op": "ping"}')
                     continue
                 heard_at = time.monotonic()
-                record_frame(self.recorder, name, self.node, message)
+                record_frame(self.recorder, self.name, self.node, message)
 
 
-class StreamReader:
+class StreamReader(_Follower):
     """Follows boards by a stream that it resumes with `Last-Event-ID`, as browsers do."""
 
-    def __init__(self, world: World, recorder: Recorder, node: str, port: int, stopping: threading.Event) -> None:
-        self.world, self.recorder, self.node, self.port, self.stopping = world, recorder, node, port, stopping
-        self._opened = 0
-        self._path = ""
-        self._last_id = ""
-
-    def run(self) -> None:
-        while not self.stopping.is_set():
-            try:
-                self._follow()
-            except Exception:  # noqa: BLE001  as above
-                self.stopping.wait(0.3)
+    kind = "stream"
+    _path = ""
+    _last_id = ""
 
     def _follow(self) -> None:
         if not self._last_id:
@@ -146,13 +155,12 @@ class StreamReader:
                     self._last_id = ""
                 raise ConnectionError
             self._opened += 1
-            name = f"stream {self.node} {self._opened}"
             while not self.stopping.is_set():
                 line = answer.readline().decode().rstrip("\n")
                 if line.startswith("id: "):
                     self._last_id = line.removeprefix("id: ")
                 elif line.startswith("data: "):
-                    record_frame(self.recorder, name, self.node, json.loads(line.removeprefix("data: ")))
+                    record_frame(self.recorder, self.name, self.node, json.loads(line.removeprefix("data: ")))
                 elif not line and answer.isclosed():
                     raise ConnectionError
 

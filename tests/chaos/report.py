@@ -45,19 +45,23 @@ def recoveries(history: History) -> list[tuple[Record, dict[str, float]]]:
 
 
 def recovery(fault: Record, samples: Sequence[Record], column: str, until: float) -> float:
-    """The seconds until the last bad sample was over, and a good one had come. 0: none was bad."""
+    """The seconds until the last bad sample was over, and a good one had come. 0: none was bad.
+
+    Of a sample that goes on when the next fault begins, only the part before it counts.
+    """
     within = [one for one in samples if one["ended"] > fault["began"] and one["began"] < until]
-    bad = [one for one in within if not _is_good(one, column)]
+    bad = [one for one in within if _is_bad(one, column, until)]
     if not bad:
         return 0.0
     last = bad[-1]
-    good = (one["ended"] for one in within if one["began"] >= last["began"] and _is_good(one, column))
+    good = (one["ended"] for one in within if one["began"] >= last["began"] and not _is_bad(one, column, until))
     recovered = last["ended"] if last["ok"] else next(good, until)  # late, but there: it is good from then on
-    return max(0.0, float(recovered) - float(fault["healed"]))
+    return max(0.0, min(float(recovered), until) - float(fault["healed"]))
 
 
-def _is_good(sample: Record, column: str) -> bool:
-    return bool(sample["ok"]) and sample["ended"] - sample["began"] <= GOOD_WITHIN_S[column]
+def _is_bad(sample: Record, column: str, until: float) -> bool:
+    has_failed = not sample["ok"] and sample["ended"] <= until
+    return has_failed or min(sample["ended"], until) - sample["began"] > GOOD_WITHIN_S[column]
 
 
 def longest_answer(history: History) -> tuple[float, str]:

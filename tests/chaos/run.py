@@ -28,6 +28,8 @@ from tests.service import plaudit
 
 BOARDS_WITHIN_S = 30.0
 SETTLED_WITHIN_S = 60.0
+# Until the last frames of sockets and streams have arrived.
+FRAMES_WITHIN_S = 3.0
 OUTPUT = Path(__file__).parents[2] / ".build" / "chaos"
 
 
@@ -80,6 +82,7 @@ def run(seed: int, minutes: float, kinds: Sequence[Kind] = tuple(Kind), *, keep_
             probes.stop()
             driver.stop()
         found, settled_s = _settle(site, tenant)
+        time.sleep(FRAMES_WITHIN_S)
         driver.stop_reading()
         (keep_in / f"final-{seed}.json").write_text(json.dumps(found))
         for finding in _site_findings(site, settled_s):

@@ -73,6 +73,20 @@ def versions(history: History) -> Iterator[Finding]:
         read[key] = (version, call)
 
 
+def newest(history: History, final: dict[str, Any]) -> Iterator[Finding]:
+    """Who still follows a board at the end was sent its newest version."""
+    closed = {note["reader"] for note in history.noted("closed")}
+    last = {
+        (frame["reader"], frame["node"], frame["topic"]): frame["version"]
+        for frame in history.noted("frame")
+        if frame.get("version") is not None and frame["reader"] not in closed
+    }
+    for (reader, node, topic), version in last.items():
+        board = final["boards"][node].get(topic, {})
+        if version < board.get("version", 0):
+            yield Finding("newest", f"{reader} was sent version {version} of {topic}, which has {board['version']}")
+
+
 def staleness(history: History, within_s: float) -> Iterator[Finding]:
     """A board that is read has every view that was acknowledged so long ago, not counting the time of faults; and none
     that was not yet sent.

@@ -44,6 +44,7 @@ class Managed:
     is_wanted: bool = True
 
     def start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)  # another run of tests deletes the logs of the one before
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*PLAUDIT, *self.command], stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT, env=self.env
@@ -132,10 +133,10 @@ class Site:
         secrets = read_secrets(self.data_dir)
         names = ("superuser_password", "owner_password", "service_password")
         logins = Logins(self._server_port("database_url") or 0, **{name: secrets[name] for name in names})
-        return psycopg.connect(logins.superuser_url, autocommit=True, connect_timeout=10)
+        return _connect(logins.superuser_url)
 
     def owner(self) -> "psycopg.Connection[Any]":
-        return psycopg.connect(self.addresses["database_url"], autocommit=True, connect_timeout=10)
+        return _connect(self.addresses["database_url"])
 
     def redis(self) -> "Redis":
         return Redis.from_url(self.addresses["redis_url"], socket_timeout=10)
@@ -213,3 +214,9 @@ class Site:
                 except subprocess.TimeoutExpired:
                     managed.process.kill()
                     managed.process.wait()
+
+
+def _connect(url: str) -> "psycopg.Connection[Any]":
+    """A connection, as soon as PostgreSQL accepts one."""
+    connection: psycopg.Connection[Any] = eventually(lambda: psycopg.connect(url, autocommit=True, connect_timeout=5))
+    return connection

@@ -79,7 +79,7 @@ def right_history() -> list[Record]:
         answer = {"version": version, "source": "redis", "items": rows}
         run.call("read", topic="tenant:all:views", tagged=True, answer=answer)
     for seq, version in enumerate((4, 4, 6), start=1):
-        run.note("frame", reader="socket a 1", type="top", topic="users:all:points", version=version, seq=seq)
+        run.note("frame", reader="socket a 1", node="a", type="top", topic="users:all:points", version=version, seq=seq)
     return run.records
 
 
@@ -123,7 +123,7 @@ def right_end() -> dict[str, Any]:
         ],
         "quests": [{"id": QUEST, "status": "COMPLETE", "version": 4, "xp": 10, "reputation": 2}],
     }
-    board = {"version": 9, "total": 2, "source": "redis", "as_of": moment(120)}
+    board = {"version": 6, "total": 2, "source": "redis", "as_of": moment(120)}
     end["boards"] = {
         node: {
             "tenant:7d:views": {**board, "rows": [["p0", 2], ["p1", 1]]},
@@ -273,6 +273,10 @@ def skip_a_frame(records: list[Record], _end: dict[str, Any]) -> None:
     records[-1]["seq"] = 7
 
 
+def leave_a_reader_behind(_records: list[Record], end: dict[str, Any]) -> None:
+    end["boards"]["a"]["users:all:points"]["version"] = 7
+
+
 def read_what_nobody_sent(records: list[Record], _end: dict[str, Any]) -> None:
     answer = [record for record in records if (record.get("answer") or {}).get("items")][-1]["answer"]
     answer["items"] = [{"page": {"external_id": "p0"}, "value": 4}]
@@ -314,6 +318,7 @@ SPOILED: list[tuple[Spoil, str, str]] = [
     (read_an_older_version, "version", "version 2 of tenant:all:views from redis, after 3"),
     (send_an_older_frame, "version", "socket a 1 got a top of users:all:points with version 3 after 4"),
     (skip_a_frame, "seq", "socket a 1 got seq 7 after 2"),
+    (leave_a_reader_behind, "newest", "socket a 1 was sent version 6 of users:all:points, which has 7"),
     (read_what_nobody_sent, "staleness", "p0 has 4 views (redis), expected 0 to 2"),
     (alter_a_count_on_a_board, "boards", "tenant:7d:views at b (redis): p1 has 3, expected 1"),
     (swap_two_rows, "boards", "tenant:all:likes at a (redis): place 1 is p0 with 1, expected p1 with 1"),

@@ -25,6 +25,8 @@ def test_recovery_counts_from_the_end_of_the_fault_to_the_first_good_answer() ->
     assert recovered(sample(9, 9.5, ok=False), sample(10.5, 10.6)) == 0, "what was before is another fault's"
     assert recovered(sample(10.1, 10.2, ok=False), sample(10.3, 10.4)) == 0, "it was good before the end"
     assert recovered(*failed) == 9, "not before the next fault"
+    assert recovered(sample(19.5, 25, ok=False)) == 0, "that is the next fault's"
+    assert recovered(sample(15, 25)) == 9
 
 
 def test_a_late_answer_is_no_recovery_until_it_is_there() -> None:
