@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from analytics import checks
 from analytics.boards import projection
+from app.cli import boards
 from app.cli.boards import CHECKS
 from app.run.data_folder import Addresses
 from app.run.ports import reserve_port
@@ -71,6 +72,16 @@ def test_check_compares_the_parts_that_are_named(tenant: str, on_ours: Run) -> N
     refused = on_ours("check", tenant, "--only", "global")
     assert (refused.returncode, "is without TENANT" in refused.stderr) == (2, True)
     assert on_ours("check", "--only", "nothing").returncode == 2
+
+
+def test_progress_is_told_with_names_and_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(boards, "SAY_EVERY_S", 0.0)
+    for quiet, said in ((False, "acme: pages, 5,000 of 300,000\n"), (True, "")):
+        with boards._watching(quiet=quiet) as watching:
+            watching("acme")("pages", 5_000, 300_000)
+        assert capsys.readouterr().err == said
 
 
 def test_a_check_that_waits_too_long_does_not_blame_the_address(tenant: str, on_ours: Run) -> None:
