@@ -1,5 +1,9 @@
 """Passwords: argon2id, never more at once than the process can bear."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from argon2 import PasswordHasher
 from flask.testing import FlaskClient
@@ -8,6 +12,8 @@ from tenants import passwords, users
 from tenants.db import tenant_tx
 from tenants.errors import Invalid
 from tests.people import PASSWORD, open_signup
+
+ROOT = Path(__file__).parents[2]
 
 PRODUCTION_HASHER = passwords._hasher  # before the tests put a quick one in its place
 
@@ -20,6 +26,21 @@ def test_a_flood_of_logins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         for _ in taken:
             passwords._waiting.release()
+
+
+def test_a_fork_hashes_in_threads_of_its_own() -> None:
+    code = """
+import os
+from tenants import passwords
+stored = passwords.hash_password("correct horse battery")
+if os.fork() == 0:
+    os._exit(0 if passwords.verify_password(stored, "correct horse battery") else 1)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "0\n"
 
 
 def test_passwords_are_argon2id(client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
