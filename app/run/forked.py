@@ -88,7 +88,7 @@ def _detach_from_parent(parent: int, output: int, mask: set[signal.Signals | int
     """End with the parent, and share nothing else with it: no terminal, no open file, no signal handler."""
     die_with_parent(parent)
     signal.set_wakeup_fd(-1)
-    for number in HANDLED:
+    for number in {*HANDLED, signal.SIGCHLD}:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.setsid()

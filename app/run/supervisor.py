@@ -13,7 +13,6 @@ import queue
 import re
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +28,8 @@ from app.run.forked import ForkedProcess
 from app.run.local_servers import LocalServers, Server
 from app.run.probes import Probes
 from app.run.stopping import stopping
+from app.server import listening
+from app.server.listening import PortInUse
 
 STOP_WITHIN_S = 9.0
 APP_STOP_WITHIN_S = 5.0
@@ -38,7 +39,7 @@ READY_WITHIN_S = 90.0
 # How often a condition is looked at that is waited for.
 POLL_S = 0.02
 STOPPING_POLL_S = 0.05
-FIRST_RESTART_DELAY_S = 0.2
+FIRST_RESTART_DELAY_S = 0.05
 MAX_RESTART_DELAY_S = 5.0
 # The restart delay of a child that ran this long is reset.
 STEADY_AFTER_S = 10.0
@@ -105,6 +106,8 @@ class Supervisor:
         previous_fd = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         previous = {number: signal.signal(number, self._on_signal) for number in handled}
+        # A child that has ended need not have closed its output: its own children may have it open still.
+        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(awake, selectors.EVENT_READ, None)
         try:
             yield
@@ -366,15 +369,17 @@ def start_servers(
 
 
 def check_port(host: str, port: int, how_to_change: str) -> None:
-    if not port_is_free(host, port):
-        raise UpError(f"Port {port} is taken: choose another with {how_to_change}")
+    try:
+        listening.require_free(host, port)
+    except PortInUse as error:
+        raise UpError(
+            f"Port {port} is taken: choose another with {how_to_change}" if error.is_taken else str(error)
+        ) from None
 
 
 def port_is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True
+    try:
+        listening.listen(host, port, shares_port=False).close()
+    except PortInUse:
+        return False
+    return True

@@ -2,9 +2,11 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import socket
 import struct
+import time
 
 from app.settings import socket_address
 
@@ -13,6 +15,8 @@ BACKLOG = 2048
 HANDSHAKE_S = 0.05
 # Of Linux, for all processors: without names in Python's library.
 SO_ATTACH_FILTER = 26
+# Longer than a killed process needs on a busy machine.
+PREDECESSORS_END_WITHIN_S = 2.0
 
 
 class CannotStart(Exception):
@@ -20,7 +24,11 @@ class CannotStart(Exception):
 
 
 class PortInUse(CannotStart):
-    """The message says which."""
+    """The message says which. `is_taken`: another process has it; else nobody could listen there."""
+
+    def __init__(self, message: str, *, is_taken: bool) -> None:
+        super().__init__(message)
+        self.is_taken = is_taken
 
 
 def listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
@@ -31,12 +39,23 @@ def listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
         )
     except OSError as error:
         why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise PortInUse(f"Cannot listen on {socket_address(host, port)}: {why}") from None
+        message = f"Cannot listen on {socket_address(host, port)}: {why}"
+        raise PortInUse(message, is_taken=error.errno == errno.EADDRINUSE) from None
 
 
 def require_free(host: str, port: int) -> None:
-    """Processes that share a port would share it with those of another service too."""
-    listen(host, port, shares_port=False).close()
+    """Processes that share a port would share it with those of another service too.
+
+    It may be of processes that have just been killed with their parent, whose place this one takes.
+    """
+    deadline = time.monotonic() + PREDECESSORS_END_WITHIN_S
+    while True:
+        try:
+            return listen(host, port, shares_port=False).close()
+        except PortInUse as error:
+            if not error.is_taken or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def ignore_new(listening: socket.socket) -> None:

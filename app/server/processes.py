@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from app.server.front import Front
 
 STOP_WITHIN_S = 4.0
+# Of one that ended soon after its start: it may do so again.
 RESPAWN_AFTER_S = 0.5
 # Processes one after the other that ended before they were steady: then it is no accident.
 MAX_FAILURES = 6
@@ -51,11 +52,12 @@ def serve(load: Callable[[], "Front"], *, host: str, port: int, processes: int, 
     try:
         while (number := _next_signal()) == signal.SIGCHLD:
             for pid, status in _ended(started_at):
-                failures = failures + 1 if time.monotonic() - started_at.pop(pid) < STEADY_AFTER_S else 0
+                is_steady = time.monotonic() - started_at.pop(pid) >= STEADY_AFTER_S
+                failures = 0 if is_steady else failures + 1
                 log.error("a web process ended", action="web.ended", data={"pid": pid, "status": status})
                 if failures >= MAX_FAILURES:
                     raise CannotStart(f"The web processes end as soon as they start (the last one with {status})")
-                time.sleep(RESPAWN_AFTER_S)
+                time.sleep(0 if is_steady else RESPAWN_AFTER_S)
                 started_at[fork()] = time.monotonic()
         is_drained = number == signal.SIGTERM
     finally:

@@ -4,6 +4,8 @@ import contextlib
 import os
 import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +45,7 @@ def test_lines_are_shown_with_their_childs_name_and_without_noise(tmp_path: Path
     assert (tmp_path / "out").read_text().splitlines() == [
         "child    | one",
         "child    | no newline",
-        "child    | ended with status 0; restarting it in 0.2 s",
+        "child    | ended with status 0; restarting it in 0.05 s",
     ]
 
 
@@ -53,13 +55,13 @@ def test_lines_are_shown_with_their_childs_name_and_without_noise(tmp_path: Path
 def test_a_child_that_dies_is_started_again_after_a_growing_delay(death: str, said: str, tmp_path: Path) -> None:
     with supervised(tmp_path / "out") as processes:
         child = processes.add_server(shell(f"echo started; {death}"))
-        assert processes.wait_for(lambda: child.restart_in_s > 0.4)
+        assert processes.wait_for(lambda: child.restart_in_s > 0.1)
         assert not child.is_alive
     assert (tmp_path / "out").read_text().splitlines() == [
         "child    | started",
-        f"child    | {said}; restarting it in 0.2 s",
+        f"child    | {said}; restarting it in 0.05 s",
         "child    | started",
-        f"child    | {said}; restarting it in 0.4 s",
+        f"child    | {said}; restarting it in 0.1 s",
     ]
 
 
@@ -73,7 +75,7 @@ def test_a_server_that_does_not_answer_is_ended_and_started_again(
         question = probes.Question(silent.getsockname()[1], b"PING")
         hanging = replace(shell(f"trap '' TERM; touch {tmp_path}/up; {FOREVER}"), question=question)
         child = processes.add_server(hanging)
-        assert processes.wait_for(lambda: child.restart_in_s > 0.2)
+        assert processes.wait_for(lambda: child.restart_in_s > 0.05)
     said = (tmp_path / "out").read_text()
     assert "child    | does not answer; ending it, to start it again\nchild    | was killed by signal 9" in said
 
@@ -151,6 +153,29 @@ def test_lines_are_lost_while_their_disk_is_full_and_no_later_ones() -> None:
             printer.line("child", "printed")
             printer.close()
         assert (disk.folder / "log").read_text().endswith("child    | printed\n")
+
+
+def test_a_port_that_is_given_back_in_a_moment_is_waited_for() -> None:
+    """As by the processes of a Plaudit that was just killed."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        threading.Timer(0.3, lambda: taken.shutdown(socket.SHUT_RDWR)).start()
+        supervisor.check_port("127.0.0.1", port, "--port N")
+
+
+def test_a_childs_end_is_noticed_although_its_own_children_have_its_output(tmp_path: Path) -> None:
+    with supervised(tmp_path / "out") as processes, processes.signals():
+        script = f"sleep 600 & echo $! > {tmp_path}/its; touch {tmp_path}/up; exec sleep 600"
+        child = processes.add_server(shell(script))
+        assert processes.wait_for((tmp_path / "up").exists)
+        assert child.process is not None
+        killed = threading.Timer(0.2, child.process.send_signal, [signal.SIGKILL])
+        killed.start()
+        began = time.monotonic()
+        processes.run_once(60)
+        assert time.monotonic() - began < 30
+        killed.join()
+        os.kill(int((tmp_path / "its").read_text()), signal.SIGKILL)
 
 
 def test_a_taken_port_is_said_with_how_to_choose_another() -> None:
