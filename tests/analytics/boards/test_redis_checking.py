@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text
 
 from analytics import checks, outbox
-from analytics.boards import checking, projection, rebuilding, redis_checking
+from analytics.boards import checking, projection, rebuilding, redis_checking, redis_store
 from analytics.outbox import Kind
 from tenants import across
 from tenants import redis as tenants_redis
@@ -54,7 +54,7 @@ def test_boards_that_are_all_lost_are_one_line(key: str, tenant: str) -> None:
     redis.unlink(f"lbv:{{{key}}}")
     found = checking.check(tenant, now=utcnow()).differences
     assert [(one.where, one.found) for one in found] == [(key, "not complete")]
-    redis.unlink(*redis.scan_iter(f"lbv:{{lb:{tenant}:*"))
+    redis_store.unlink(redis, list(redis.scan_iter(f"lbv:{{lb:{tenant}:*")))
     found = checking.check(tenant, now=utcnow()).differences
     assert [(one.where, one.member) for one in found] == [("Redis", "the boards")]
 
