@@ -21,8 +21,13 @@ FAILURES_KEPT_S = 86_400
 # When cron last enqueued something: RQ has a registry of workers, and none of what enqueues.
 CRON_SEEN = "plaudit:cron-seen"
 CRON_SEEN_KEPT_S = 3600
+# Of a longer queue the rest is not counted: any alert has gone off long before.
+MAX_COUNTED = 50_000
+# Whether so many jobs are there is one command, during which Redis answers nobody else.
+IDS_AT_ONCE = 1_000
 # The name of its leader's open transaction in pg_stat_activity.
 CRON_LEADER = "plaudit cron"
+_QUEUE_KEY = Queue.redis_queue_namespace_prefix + QUEUE
 
 
 def enqueue(job: str, *args: str, ttl_s: int | None = None) -> None:
@@ -41,7 +46,7 @@ def enqueue_unless(flag: str, job: str, *args: str, flag_s: int, ttl_s: int) -> 
     """
     job_id, fields = str(uuid4()), _fields(job, args, ttl_s)
     at = utcformat(now())
-    keys = (flag, Job.key_for(job_id), Queue.redis_queue_namespace_prefix + QUEUE, Queue.redis_queues_keys)
+    keys = (flag, Job.key_for(job_id), _QUEUE_KEY, Queue.redis_queues_keys)
     with redis.queue().client() as client:
         added = client.eval(_ENQUEUE_UNLESS, len(keys), *keys, flag_s, ttl_s, job_id, at, *fields)
     return bool(added)
@@ -90,11 +95,14 @@ def cron_seen_at(client: "Redis") -> float | None:
 
 
 def has_waiting() -> bool:
-    """Whether a job waits for a worker."""
-    return depth() > 0
+    """Whether a job may wait for a worker: also one whose time is over, which the next worker only drops."""
+    with redis.queue().client() as client:
+        return bool(client.llen(_QUEUE_KEY))
 
 
 def depth() -> int:
-    """How many jobs wait for a worker."""
+    """How many jobs wait for a worker. A job whose time is over does not: a worker only drops what is left, its id."""
     with redis.queue().client() as client:
-        return int(Queue(QUEUE, connection=client, serializer=JSONSerializer).count)
+        ids: Any = client.lrange(_QUEUE_KEY, 0, MAX_COUNTED - 1)
+        keys = [Job.key_for(job_id.decode()) for job_id in ids]
+        return sum(int(client.exists(*keys[start : start + IDS_AT_ONCE])) for start in range(0, len(keys), IDS_AT_ONCE))

@@ -57,6 +57,26 @@ def test_a_job_that_is_enqueued_once_is_as_rq_enqueues_it(connected: None) -> No
     assert 0 < int(tenants_redis.queue().redis.ttl(flag)) <= 5
 
 
+def test_only_jobs_whose_time_is_not_over_are_counted(connected: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "IDS_AT_ONCE", 2)
+    jobs = Queue(queue.QUEUE, connection=tenants_redis.queue().redis, serializer=JSONSerializer)
+    before = set(jobs.job_ids)
+    depth_before = queue.depth()
+    for _ in range(5):
+        queue.enqueue("workers.jobs.project", "a-tenant", ttl_s=60)
+    *dead, first, second = [job_id for job_id in jobs.job_ids if job_id not in before]
+    try:
+        assert queue.depth() == depth_before + 5
+        for job_id in dead:  # as when its time is over, and no worker has come by
+            tenants_redis.queue().redis.delete(Job.key_for(job_id))
+        assert queue.depth() == depth_before + 2
+        assert queue.has_waiting()
+    finally:
+        for job_id in (*dead, first, second):
+            tenants_redis.queue().redis.delete(Job.key_for(job_id))
+            tenants_redis.queue().redis.lrem(jobs.key, 0, job_id)
+
+
 def hash_of(job_id: str) -> dict[Any, Any]:
     return dict(tenants_redis.queue().redis.hgetall(Job.key_for(job_id)))
 
