@@ -66,6 +66,11 @@ class Proxy:
         changed = asyncio.run_coroutine_threadsafe(self._set(mode, delay_s, cut_after_bytes), self._loop)
         changed.result(10)
 
+    def close(self) -> None:
+        """Listen no more. Only for the thread of the loop."""
+        if self._server is not None:
+            self._server.close()
+
     async def _set(self, mode: Mode, delay_s: float, cut_after_bytes: int) -> None:
         self.mode, self.delay_s, self.cut_after_bytes = mode, delay_s, cut_after_bytes
         if mode is Mode.BLACKHOLE:
@@ -133,7 +138,7 @@ class Proxies:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="proxies", daemon=True)
         self._thread.start()
         self.by_name: dict[str, Proxy] = {}
 
@@ -145,6 +150,21 @@ class Proxies:
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+
+    def _serve(self) -> None:
+        """Until it is closed. Nothing is left unfinished then: a destructor would run at some later moment."""
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for proxy in self.by_name.values():
+            proxy.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # connections close in the next round
 
     def _run(self, work: Awaitable[None]) -> None:
         async def wait() -> None:

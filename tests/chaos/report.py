@@ -60,8 +60,8 @@ def recovery(fault: Record, samples: Sequence[Record], column: str, until: float
 
 
 def _is_bad(sample: Record, column: str, until: float) -> bool:
-    has_failed = not sample["ok"] and sample["ended"] <= until
-    return has_failed or min(sample["ended"], until) - sample["began"] > GOOD_WITHIN_S[column]
+    took_s = min(float(sample["ended"]), until) - float(sample["began"])
+    return (not sample["ok"] and float(sample["ended"]) <= until) or took_s > GOOD_WITHIN_S[column]
 
 
 def longest_answer(history: History) -> tuple[float, str]:

@@ -45,6 +45,12 @@ def connect(proxy: Proxy) -> socket.socket:
     return socket.create_connection(("127.0.0.1", proxy.port), timeout=60)
 
 
+def open_and_ask(proxy: Proxy) -> bytes:
+    with connect(proxy) as caller:
+        caller.sendall(b"?")
+        return caller.recv(100)
+
+
 def test_it_passes_on_and_delays(proxy: Proxy) -> None:
     with connect(proxy) as caller:
         caller.sendall(b"?")
@@ -75,12 +81,10 @@ def test_it_resets_open_connections_and_new_ones_until_it_passes_again(proxy: Pr
         proxy.set(Mode.RESET)
         with pytest.raises(ConnectionResetError):
             caller.recv(100)
-    with connect(proxy) as caller, pytest.raises(ConnectionResetError):
-        caller.recv(100)
+    with pytest.raises(ConnectionResetError):
+        open_and_ask(proxy)
     proxy.set(Mode.PASS)
-    with connect(proxy) as caller:
-        caller.sendall(b"?")
-        assert caller.recv(100) == ANSWER
+    assert open_and_ask(proxy) == ANSWER
 
 
 def test_it_cuts_an_answer_in_the_middle(proxy: Proxy) -> None:
