@@ -26,10 +26,11 @@ ACCOUNTS = ("points", "xp", "reputation")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run allows: how far the clock of a node jumped, and how long boards may lag."""
+    """How far the clock of a node has jumped, how long boards may lag, and how long an answer may take."""
 
     skew_s: float = 0.0
     boards_within_s: float = 30.0
+    answers_within_s: float = 15.0
 
 
 def check(history: History, final: Final, limits: Limits = Limits()) -> list[Finding]:  # noqa: B008  it is frozen

@@ -72,11 +72,11 @@ class Driver:
         for thread in self._readers:
             thread.join(1)  # a stream waits for its next line
 
-    @property
-    def alive(self) -> int:
-        return sum(thread.is_alive() for thread in self._threads)
-
     def _repeat(self, step: Callable[[], None], pause_s: float) -> None:
         while not self._stopping.is_set():
-            step()
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001  an answer of another form than it must have
+                what = f"{threading.current_thread().name} stumbled over {type(error).__name__}: {error}"
+                self.recorder.note("finding", rule="driver", what=what)
             self._stopping.wait(pause_s)

@@ -10,7 +10,6 @@ from tests.chaos.seen import Finding
 
 # What a good answer takes at most, by probe: a slower one is no recovery yet.
 GOOD_WITHIN_S = {"write": 1.0, "read": 1.0, "board": 2.0, "socket": 1.5}
-LONGEST_ANSWER_S = 15.0
 # By kind: the columns that the target is for, p50 and max in seconds.
 TARGETS = {
     "kill web worker": (("write", "read"), 0.5, 2.0),
