@@ -123,7 +123,7 @@ def connect(settings: Settings) -> None:
         service_url=settings.service_database_url,
         owner_url=settings.database_url,
         pool_size=settings.request_connections,
-        share_connections=True,
+        answers_requests=True,
     )
     redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"
     tenants_redis.configure(boards_url=redis_url, queue_url=settings.queue_redis_url or redis_url)

@@ -39,7 +39,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, TenantOwned, Tx, array
 from tenants.fingerprints import Difference, Fingerprints
-from tenants.platform_calls import CallFailed, ConnectionLost, PlatformCalls
+from tenants.platform_calls import CallFailed, ConnectionLost, PlatformCalls, Probe
 
 POLL_EVERY_S = 0.1
 # When asked to read at once, not more often than this.
@@ -137,11 +137,11 @@ class Feed:
         self.difference: Difference | None = None
         self.has_compared = threading.Event()
         self._apply, self._drop_all, self._clock = apply, drop_all, clock
-        self._calls = PlatformCalls(max_connections=2)  # one to read changes, one to wait for acknowledgements
+        self._calls = Probe()
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._stop = threading.Event()
-        self._acknowledgements = _Acknowledgements(self._calls, clock)
+        self._acknowledgements = _Acknowledgements(clock)
         self._pid = 0
         self._reset()
 
@@ -212,7 +212,7 @@ class Feed:
             return True
         finally:
             if self._pid != os.getpid():  # a command or job: it keeps no connection for the next time
-                self._calls.close()
+                self._acknowledgements.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -221,6 +221,8 @@ class Feed:
             except ConnectionLost as error:
                 self._failed(error)
                 self._begin_again()
+                if self._calls.failures == 1:
+                    self._wanted.set()  # at once: it may be this connection alone
             except Exception as error:  # noqa: BLE001  whatever it is, the next read may succeed
                 self._failed(error)
             else:
@@ -233,7 +235,7 @@ class Feed:
     def poll(self) -> None:
         """Read and apply what is new, acknowledge it, and trust the memory for another moment."""
         began = self._clock()
-        rows = self._calls.run(_READ, [array(self._applied_ids(began)), MAX_READ_ROWS])
+        rows = self._calls.probe(_READ, [array(self._applied_ids(began)), MAX_READ_ROWS])
         if began - self._read_at > MAX_PAUSE_S or len(rows) >= MAX_READ_ROWS:
             self._drop_all()
         changes = [Change(*row) for row in rows]
@@ -309,13 +311,14 @@ class Feed:
         except Exception as error:  # noqa: BLE001  others wait for it a few seconds longer
             self._failed(error)
         self._calls.close()
+        self._acknowledgements.close()
 
 
 class _Acknowledgements:
     """Which processes have applied which changes. However many callers wait, one reads it for all."""
 
-    def __init__(self, calls: PlatformCalls, clock: Callable[[], float]) -> None:
-        self._calls, self._clock = calls, clock
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._calls, self._clock = PlatformCalls(max_connections=1), clock
         self._lock = threading.Lock()
         self._read_at = -inf
         self._seen: dict[UUID, frozenset[int]] = {}
@@ -327,13 +330,17 @@ class _Acknowledgements:
         try:
             now = self._clock()
             if self._read_at < max(since, now - CHECK_EVERY_S):
-                self._seen = {row[0]: frozenset(row[1]) for row in self._calls.run(_REGISTERED, [LISTED_S])}
+                rows = self._calls.run(_REGISTERED, [LISTED_S], within_s=max(POLL_EVERY_S, until - now))
+                self._seen = {row[0]: frozenset(row[1]) for row in rows}
                 self._read_at = now
             return all(seen.issuperset(ids) for process, seen in self._seen.items() if process != by_all_but)
         except CallFailed:
             return False
         finally:
             self._lock.release()
+
+    def close(self) -> None:
+        self._calls.close()
 
 
 _READ = f"""

@@ -34,7 +34,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, ORMExecuteState, Session, mapped_column, with_loader_criteria
 
 from tenants import pipelines
-from tenants.engines import make_engine
+from tenants.engines import Breaker, make_engine
 from tenants.errors import NotFound, Unavailable
 from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, NoAnswer, Statement
 from tenants.shares import TenantShare, share_of
@@ -182,11 +182,12 @@ _current: ContextVar[Tx | None] = ContextVar("plaudit_tx", default=None)
 
 
 def configure(
-    *, service_url: str | None, owner_url: str | None, pool_size: int = 10, share_connections: bool = False
+    *, service_url: str | None, owner_url: str | None, pool_size: int = 10, answers_requests: bool = False
 ) -> None:
     """Set the database's addresses, once per process. Opens no connection yet.
 
-    `share_connections`: no tenant uses more than its share of the pool at once. For processes that answer requests.
+    In a process that answers requests no tenant uses more than its share of the pool at once, and nobody waits while
+    PostgreSQL is away.
     """
     global _engines  # noqa: PLW0603  one process has one database; a container object would only be passed around
     if service_url is None and owner_url is None:
@@ -194,8 +195,10 @@ def configure(
     dispose()
     # We send BEGIN and COMMIT ourselves: BEGIN then shares a round trip with what follows it.
     owner = make_engine(owner_url, pool_size=2, isolation_level="AUTOCOMMIT") if owner_url else None
-    service = make_engine(service_url or owner_url or "", pool_size=pool_size, isolation_level="AUTOCOMMIT")
-    share = TenantShare(share_of(pool_size), max_waiting=10_000) if share_connections else None
+    breaker = Breaker() if answers_requests else None
+    address = service_url or owner_url or ""
+    service = make_engine(address, pool_size=pool_size, isolation_level="AUTOCOMMIT", breaker=breaker)
+    share = TenantShare(share_of(pool_size), max_waiting=10_000) if answers_requests else None
     _engines = _Engines(service=service, owner=owner, share=share)
 
 

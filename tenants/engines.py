@@ -2,13 +2,19 @@
 
 A connection that does not answer in time, or leads to a server that accepts no writes, is closed; its caller gets an
 error of SQLAlchemy's that says so (`connection_invalidated`).
+
+In a process that answers requests nobody waits for a server that is away: the engine has a `Breaker`, which the reader
+of the credential feed opens and closes (`tenants.credential_feed`), since it asks ten times a second anyway.
 """
 
+import threading
 import time
 from math import inf
 from typing import Any, Literal
+from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
+import structlog
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import ExceptionContext, make_url
 
@@ -24,11 +30,69 @@ CONNECT_AGAIN_AFTER_S = 1.0
 LOST_AFTER_MS = 15_000
 PROBES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 POOL_TIMEOUT_S = 1.5
+# A server that answered within this time is there, whatever a probe has found: its connection may be stuck alone, wait
+# for its turn at a pooler, or be one too many. A little less than a probe waits.
+ALIVE_S = 0.3
+
+log = structlog.get_logger()
+
+
+class Away(NoAnswer):
+    """PostgreSQL does not answer this process at the moment. Nothing was sent."""
+
+
+class Breaker:
+    """Whether connections may be opened and waited for. While it is open, both end at once with an error.
+
+    The pool's idle connections end too, so none of them costs anybody a timeout later.
+    """
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._lock = threading.Lock()
+        self._drivers: WeakSet[Driver] = WeakSet()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def admit(self, driver: Driver) -> None:
+        """Count this new connection among those that end when it opens."""
+        with self._lock:
+            if not self._is_open:
+                self._drivers.add(driver)
+                return
+        driver.close()
+        raise Away("the database is away")
+
+    def open(self) -> None:
+        """PostgreSQL is away: let nobody wait for it. Unless it has answered somebody just now."""
+        with self._lock:
+            drivers = [*self._drivers]
+            if any(time.monotonic() - driver.answered_at < ALIVE_S for driver in drivers):
+                return
+            was_open, self._is_open = self._is_open, True
+        for driver in drivers:
+            driver.interrupt()
+        if not was_open:
+            log.critical("PostgreSQL is away: no request waits for it", action="database.away")
+
+    def close(self) -> None:
+        """PostgreSQL answers."""
+        if self._is_open:
+            self._is_open = False
+            log.info("PostgreSQL is back", action="database.back")
 
 
 def make_engine(
-    url: str, *, pool_size: int, isolation_level: Literal["READ COMMITTED", "AUTOCOMMIT"] = "READ COMMITTED"
+    url: str,
+    *,
+    pool_size: int,
+    isolation_level: Literal["READ COMMITTED", "AUTOCOMMIT"] = "READ COMMITTED",
+    breaker: Breaker | None = None,
+    connect_within_s: float | None = None,
 ) -> Engine:
+    """`connect_within_s`: for a caller that tries again and again, and so is never told to wait before it does."""
     address = make_url(url).set(drivername="postgresql+psycopg")
     engine = create_engine(
         address,
@@ -49,9 +113,19 @@ def make_engine(
             "client_encoding": "utf-8",
         },
     )
-    event.listen(engine, "do_connect", _Connects())
+    if breaker is not None:
+        _breakers[engine] = breaker
+    event.listen(engine, "do_connect", _Connects(breaker, connect_within_s))
     event.listen(engine, "handle_error", _drop_if_read_only)
     return engine
+
+
+def breaker_of(engine: Engine) -> Breaker | None:
+    """The breaker that this engine was made with."""
+    return _breakers.get(engine)
+
+
+_breakers: WeakKeyDictionary[Engine, Breaker] = WeakKeyDictionary()
 
 
 class _Connects:
@@ -59,18 +133,37 @@ class _Connects:
 
     _CHECK = (Statement(b"SELECT 1"),)
 
-    def __init__(self) -> None:
+    def __init__(self, breaker: Breaker | None, within_s: float | None) -> None:
+        self._breaker = breaker
+        self._within_s = within_s or CONNECT_TIMEOUT_S
+        self._pause_s = CONNECT_AGAIN_AFTER_S if within_s is None else 0.0
         self._not_before = -inf
 
     def __call__(self, _dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> Driver:
         if time.monotonic() < self._not_before:
             raise NoAnswer("no answer a moment ago")
         try:
-            driver = Driver.connect(**options)
-            pipelines.run(driver, self._CHECK, within_s=CONNECT_TIMEOUT_S)
-        except (NoAnswer, psycopg.errors.ConnectionTimeout):
-            self._not_before = time.monotonic() + CONNECT_AGAIN_AFTER_S
+            return self._open(options)
+        except Away:
             raise
+        except (NoAnswer, psycopg.errors.ConnectionTimeout):
+            self._not_before = time.monotonic() + self._pause_s
+            raise
+
+    def _open(self, options: dict[str, Any]) -> Driver:
+        until = time.monotonic() + self._within_s
+
+        def look() -> None:
+            if self._breaker is not None and self._breaker.is_open:
+                raise Away("the database is away")
+            if time.monotonic() > until:
+                raise NoAnswer(f"no answer within {self._within_s:g} s")
+
+        look()
+        driver = Driver.connect_while(look, **options)
+        if self._breaker is not None:
+            self._breaker.admit(driver)
+        pipelines.run(driver, self._CHECK, within_s=self._within_s)
         return driver
 
 

@@ -5,6 +5,7 @@ only user. A round trip that is not answered in time closes it: whether it was e
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -116,6 +117,7 @@ class _Exchange:
                 wanted = self._waits.send(Ready.R)
             raise psycopg.OperationalError("the connection is lost")  # noqa: TRY301  as the driver would
         except StopIteration as end:
+            self._driver.answered_at = time.monotonic()
             self._end()
             if not self.done.done():
                 self.done.set_result(end.value)

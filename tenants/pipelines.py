@@ -8,19 +8,24 @@ threads and under gevent.
 Values are bound as text; the server derives the type of a string or an array from the statement, as for a literal.
 """
 
+import os
 import re
 import select
+import socket
+import time
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from contextvars import ContextVar
 from datetime import date, datetime
 from functools import lru_cache
+from math import inf
 from threading import BoundedSemaphore, Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 import psycopg
-from psycopg.abc import PQGen
+from psycopg.abc import PQGen, PQGenConn
 from psycopg.adapt import Transformer
 from psycopg.errors import _WaitTimeout, error_from_result
 from psycopg.generators import fetch_many, send
@@ -47,12 +52,17 @@ _cancels = BoundedSemaphore(64)
 
 
 Answer = TypeVar("Answer")
+# What is called while a connection is opened.
+_look: ContextVar[Callable[[], None]] = ContextVar("plaudit_look", default=lambda: None)
 
 
 class Driver(psycopg.Connection[Any]):
     """A connection, which can be given up while the server still works for it."""
 
     _is_given_up = False
+    # Identifies its socket.
+    inode = 0
+    answered_at = -inf
     # How long an answer is waited for where nobody says so; None: for ever.
     answer_within_s: float | None = None
 
@@ -60,14 +70,49 @@ class Driver(psycopg.Connection[Any]):
     def closed(self) -> bool:
         return self._is_given_up or super().closed
 
+    @classmethod
+    def connect_while(cls, look: Callable[[], None], **options: Any) -> Self:
+        """Connect. `look` is called ten times a second meanwhile, and may raise an error of psycopg's."""
+        token = _look.set(look)
+        try:
+            driver = cls.connect(**options)
+        finally:
+            _look.reset(token)
+        driver.inode = os.fstat(driver.fileno()).st_ino
+        return driver
+
+    @classmethod
+    def _connect_gen(cls, conninfo: str = "") -> PQGenConn[Self]:
+        with closing(super()._connect_gen(conninfo)) as waits:
+            look, wanted = _look.get(), next(waits)
+            try:
+                while True:
+                    ready = yield wanted
+                    look()
+                    wanted = waits.send(ready)
+            except StopIteration as end:
+                driver: Self = end.value
+                return driver
+
+    def interrupt(self) -> None:
+        """Have whoever waits for an answer find that the connection is lost. Another thread may call this.
+
+        Another socket may have the number of this one, which that thread has closed: so ask which one it is.
+        """
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.fileno())) as own:
+            if os.fstat(own.fileno()).st_ino == self.inode:
+                own.shutdown(socket.SHUT_RDWR)
+
     def wait(self, gen: PQGen[Answer], interval: float = WAIT_INTERVAL_S, timeout: float | None = None) -> Answer:
         """As psycopg's, for everything that is sent. Raises `NoAnswer`."""
         within_s = self.answer_within_s if timeout is None else timeout
         try:
-            return super().wait(gen, interval, within_s)
+            answer = super().wait(gen, interval, within_s)
         except _WaitTimeout:
             self.give_up()
             raise NoAnswer(f"no answer within {within_s:g} s") from None
+        self.answered_at = time.monotonic()
+        return answer
 
     def give_up(self) -> None:
         """Cancel what the server is doing, and close: in a thread, since both may wait. For the caller it is closed.

@@ -10,19 +10,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Engine
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tenants import pipelines
 from tenants.across import NODE_LOST
 from tenants.db import PLATFORM_ROLE, service_engine
-from tenants.engines import make_engine
-from tenants.pipelines import BEGIN, COMMIT, Driver, Statement
+from tenants.engines import Breaker, breaker_of, make_engine
+from tenants.pipelines import BEGIN, COMMIT, Driver, NoAnswer, Statement
 from tenants.waiting import require_may_wait
 
 STATEMENT_TIMEOUT_MS = 300
 # A connection that hangs, or a pooler that has no server for it, is given up.
 ANSWER_WITHIN_S = 1.0
+# The same for a probe, while others wait for what it finds. A server that is only slow has ended its statement by then.
+PROBE_WITHIN_S = 0.4
 _OPENING = (
     Statement(f"SET LOCAL ROLE {PLATFORM_ROLE}".encode()),
     Statement(f"SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}".encode()),
@@ -38,30 +40,42 @@ class ConnectionLost(CallFailed):
     """There is no connection, or there was one until now: the next may lead to another server, or a restored one."""
 
 
+class NotAnswered(ConnectionLost):
+    """The server, or a pooler before it, did not answer in time."""
+
+
 class NodeLost(CallFailed):
     """On a Citus: the server answers, and cannot reach another node that has rows of the statement."""
 
 
 class PlatformCalls:
-    """Up to `max_connections` connections of this process, opened when they are needed."""
+    """Up to `max_connections` connections of this process, opened when they are needed.
+
+    They end when PostgreSQL is away, as those of requests do.
+    """
+
+    _connect_within_s: float | None = None
 
     def __init__(self, *, max_connections: int) -> None:
         self._max_connections = max_connections
         self._engine: Engine | None = None
-        self._of: tuple[int, URL] | None = None
+        self._of: tuple[int, Engine] | None = None
 
-    def run(self, statement: str, values: Sequence[Any] = (), *, durable: bool = True) -> list[tuple[Any, ...]]:
+    def run(
+        self, statement: str, values: Sequence[Any] = (), *, durable: bool = True, within_s: float = ANSWER_WITHIN_S
+    ) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows. What is not `durable` may be lost if the server crashes."""
         require_may_wait()
         opening = _OPENING if durable else (*_OPENING, _NOT_DURABLE)
         try:
             pooled = self._connected_engine().raw_connection()
         except (psycopg.Error, SQLAlchemyError) as error:
-            raise ConnectionLost(type(error).__name__) from None
+            is_late = isinstance(getattr(error, "orig", error), NoAnswer)
+            raise (NotAnswered if is_late else ConnectionLost)(type(error).__name__) from None
         driver: Driver = pooled.driver_connection  # type: ignore[assignment]
         try:
             statements = (BEGIN, *opening, pipelines.bound(statement, values), COMMIT)
-            answers = pipelines.run(driver, statements, within_s=ANSWER_WITHIN_S)
+            answers = pipelines.run(driver, statements, within_s=within_s)
             return pipelines.rows(driver, answers[-2])
         except psycopg.Error as error:
             message = f"{type(error).__name__} {error.sqlstate or ''}".strip()
@@ -78,19 +92,57 @@ class PlatformCalls:
 
     def _connected_engine(self) -> Engine:
         """The engine for the service's address; never that of the process which this one was forked from."""
-        wanted = (os.getpid(), service_engine().url)
-        if self._engine is None or self._of != wanted:
+        service = service_engine()
+        if self._engine is None or self._of != (os.getpid(), service):
             self.close()
             self._engine = make_engine(
-                wanted[1].render_as_string(hide_password=False),
+                service.url.render_as_string(hide_password=False),
                 pool_size=self._max_connections,
                 isolation_level="AUTOCOMMIT",
+                breaker=self._breaker_for(service),
+                connect_within_s=self._connect_within_s,
             )
-            self._of = wanted
+            self._of = os.getpid(), service
         return self._engine
+
+    def _breaker_for(self, service: Engine) -> Breaker | None:
+        return breaker_of(service)
+
+
+class Probe(PlatformCalls):
+    """A connection whose calls show whether PostgreSQL is away: they open and close the breaker of requests.
+
+    A connection may also be lost alone, with its backend or its pooler. So PostgreSQL is away if it does not answer in
+    time, or if the next connection is lost too.
+    """
+
+    _connect_within_s = PROBE_WITHIN_S
+
+    def __init__(self) -> None:
+        super().__init__(max_connections=1)
+        # Calls that failed since the last one that was answered.
+        self.failures = 0
+
+    def probe(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run a statement, which is answered at once by a server that works. Raises as `run` does."""
+        breaker, is_lost = breaker_of(service_engine()), False
+        try:
+            return self.run(statement, values, within_s=PROBE_WITHIN_S)
+        except ConnectionLost as error:
+            is_lost = True
+            if breaker is not None and (self.failures or isinstance(error, NotAnswered)):
+                breaker.open()
+            raise
+        finally:
+            self.failures = self.failures + 1 if is_lost else 0
+            if breaker is not None and not is_lost:  # also if it refuses the statement
+                breaker.close()
+
+    def _breaker_for(self, service: Engine) -> None:
+        """It is never told to wait."""
 
 
 def _kind_of(error: psycopg.Error, *, is_lost: bool) -> type[CallFailed]:
     if is_lost:
-        return ConnectionLost
+        return NotAnswered if isinstance(error, NoAnswer) else ConnectionLost
     return NodeLost if error.sqlstate == NODE_LOST else CallFailed

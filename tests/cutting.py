@@ -75,6 +75,8 @@ class CuttingProxy:
         self._server = (host, port)
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._passes = asyncio.Event()
+        self._passes.set()
         self.port = 0
         self.cut: Cut | None = None
         # Cut each new connection, at the trip that checks whether it works.
@@ -86,6 +88,17 @@ class CuttingProxy:
     def set(self, cut: Cut | None) -> None:
         self.trips, self.cut_trip, self.cut = [], None, cut
 
+    def fall_silent(self) -> None:
+        """Pass nothing on, as a network that loses everything, until `speak`."""
+        self._loop.call_soon_threadsafe(self._passes.clear)
+
+    def speak(self) -> None:
+        self._loop.call_soon_threadsafe(self._passes.set)
+
+    async def pass_(self) -> None:
+        """Wait until something may be passed on."""
+        await self._passes.wait()
+
     async def start(self) -> None:
         self._listening = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._listening.sockets[0].getsockname()[1]
@@ -96,11 +109,13 @@ class CuttingProxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            from_server, to_server = await asyncio.open_connection(*self._server)
             try:
-                await _Session(self, (reader, writer), (from_server, to_server)).run()
+                from_server, to_server = await asyncio.open_connection(*self._server)
+                try:
+                    await _Session(self, (reader, writer), (from_server, to_server)).run()
+                finally:
+                    to_server.close()
             finally:
-                to_server.close()
                 writer.close()
 
     async def stop(self) -> None:
@@ -124,6 +139,7 @@ class _Session:
     async def run(self) -> None:
         """One trip after the other: the client is not read while the server answers."""
         head = await self._from_client.readexactly(4)
+        await self._proxy.pass_()
         self._to_server.write(head + await self._from_client.readexactly(struct.unpack("!i", head)[0] - 4))
         while True:
             answer = await self._answer()
@@ -148,6 +164,7 @@ class _Session:
     async def _pass_on(self, trip: Trip, sent: list[tuple[bytes, bytes]]) -> bool:
         """Returns whether the connection is still open."""
         cut = self._due(trip)
+        await self._proxy.pass_()
         if sent[-1][0] == b"X":
             self._to_server.write(sent[-1][1])
             return False

@@ -14,6 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from werkzeug.exceptions import HTTPException
 
 from tenants import errors as domain
+from tenants.engines import Away
 from tenants.pipelines import READ_ONLY
 
 log = structlog.get_logger()
@@ -179,11 +180,12 @@ def answer_database_error(error: DBAPIError) -> Response:
     is_read_only = sqlstate == READ_ONLY
     is_outage = error.connection_invalidated or is_timeout or isinstance(error, OperationalError | InterfaceError)
     if is_outage and not is_too_large:
-        log.error(
-            "the database is not available",
-            action="database.error",
-            data={"error": type(error.orig).__name__},
-        )
+        if not isinstance(error.orig, Away):  # one line of the process says so
+            log.error(
+                "the database is not available",
+                action="database.error",
+                data={"error": type(error.orig).__name__},
+            )
         return answer_domain_error(DatabaseUnavailable("The database is read-only" if is_read_only else None))
     if is_too_large or sqlstate.startswith("22"):
         log.warning("PostgreSQL refused a value", action="database.value", data={"error": type(error.orig).__name__})

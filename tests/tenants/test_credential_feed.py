@@ -288,14 +288,14 @@ def test_nobody_waits_for_a_process_that_is_gone(tenant: str, reader: Reader) ->
 
 
 def read_registered(reader: Reader) -> set[object]:
-    acknowledgements = credential_feed._Acknowledgements(reader.feed._calls, boottime)
+    acknowledgements = credential_feed._Acknowledgements(boottime)
     acknowledgements.cover([], by_all_but=reader.feed.id, since=boottime(), until=boottime() + 10)
     return set(acknowledgements._seen)
 
 
 def test_a_list_of_processes_read_before_the_commit_is_read_again(tenant: str, reader: Reader) -> None:
     """A process may have registered between the two, and have read before the commit."""
-    acknowledgements = credential_feed._Acknowledgements(reader.feed._calls, boottime)
+    acknowledgements = credential_feed._Acknowledgements(boottime)
     nobody, until = uuid4(), boottime() + 60
     acknowledgements.cover([], by_all_but=nobody, since=boottime(), until=until)
     reader.poll()

@@ -1,5 +1,7 @@
 """Several statements in one round trip: all or none, with the values that were given; the connection stays usable."""
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.pq import ConnStatus, TransactionStatus
+from sqlalchemy.engine import make_url
 
 from app.settings import Settings
 from tenants import pipelines
@@ -201,3 +204,21 @@ def test_others_run_under_gevent_while_one_waits(settings: Settings) -> None:
     command = [sys.executable, "-c", COOPERATING, settings.database_url or ""]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "3 True\n", done.stderr
+
+
+def test_only_its_own_socket_is_interrupted(settings: Settings) -> None:
+    """Another one may have got its number, since the thread that uses the connection has closed it."""
+    address = make_url(settings.database_url or "").render_as_string(hide_password=False)
+    driver = Driver.connect_while(lambda: None, conninfo=address)
+    number, (one, other) = driver.fileno(), socket.socketpair()
+    with one, other, socket.socket(fileno=os.dup(number)) as own:
+        os.dup2(one.fileno(), number)
+        driver.interrupt()
+        other.sendall(b"x")
+        assert one.recv(1) == b"x"
+        os.dup2(own.fileno(), number)
+        driver.interrupt()
+        with pytest.raises(psycopg.OperationalError):
+            driver.execute("SELECT 1")
+    driver.close()
+    driver.interrupt()

@@ -2,11 +2,26 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from tenants.db import PLATFORM_ROLE, owner_tx
-from tenants.platform_calls import STATEMENT_TIMEOUT_MS, CallFailed, ConnectionLost, NodeLost, PlatformCalls
+from app.run.ports import reserve_port
+from app.settings import Settings
+from app.web import connect
+from tenants.db import PLATFORM_ROLE, owner_tx, service_engine
+from tenants.engines import breaker_of
+from tenants.platform_calls import (
+    STATEMENT_TIMEOUT_MS,
+    CallFailed,
+    ConnectionLost,
+    NodeLost,
+    NotAnswered,
+    PlatformCalls,
+    Probe,
+)
+from tests.outages import silent_pooler
 
 
 @pytest.fixture
@@ -54,3 +69,53 @@ def test_a_lost_connection_fails_one_call_and_is_replaced(calls: PlatformCalls) 
     with pytest.raises(ConnectionLost):
         run_for_a_minute(calls)
     assert calls.run("SELECT 1") == [(1,)]
+
+
+def test_a_probe_that_loses_its_connection_tries_another_before_requests_are_refused(connected: None) -> None:
+    probe = Probe()
+    ((backend,),) = probe.probe("SELECT pg_backend_pid()", [])
+    with owner_tx() as tx:
+        tx.raw.exec_driver_sql(f"SELECT pg_terminate_backend({backend}, 60000)")
+    with pytest.raises(ConnectionLost):
+        probe.probe("SELECT 1", [])
+    assert not is_away()
+    assert probe.probe("SELECT 1", []) == [(1,)]
+    probe.close()
+
+
+def test_requests_are_refused_while_a_probe_cannot_connect(settings: Settings) -> None:
+    connect(replace(settings, service_database_url=f"postgresql://x@127.0.0.1:{reserve_port()}/x"))
+    probe = Probe()
+    for _ in range(2):
+        with pytest.raises(ConnectionLost):
+            probe.probe("SELECT 1", [])
+    assert is_away()
+    with pytest.raises(OperationalError, match="the database is away"):
+        service_engine().connect()
+    connect(settings)
+    assert not is_away(), "it is another database"
+    assert probe.probe("SELECT 1", []) == [(1,)]
+    probe.close()
+
+
+def test_requests_are_refused_while_a_probe_is_not_answered(settings: Settings) -> None:
+    with silent_pooler() as address:
+        connect(replace(settings, service_database_url=address))
+        with pytest.raises(NotAnswered):
+            Probe().probe("SELECT 1", [])
+        assert is_away()
+    connect(settings)
+
+
+def test_requests_go_on_while_a_server_refuses_what_is_probed(connected: None) -> None:
+    probe = Probe()
+    with pytest.raises(CallFailed, match="QueryCanceled"):
+        probe.probe("SELECT pg_sleep(%s)", [STATEMENT_TIMEOUT_MS])
+    assert not is_away()
+    probe.close()
+
+
+def is_away() -> bool:
+    breaker = breaker_of(service_engine())
+    assert breaker is not None
+    return breaker.is_open
