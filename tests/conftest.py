@@ -150,7 +150,7 @@ SHARED_BY = [
     ),
 ]
 # Their tests share no service, so they may run in several pytest processes.
-INDEPENDENT_TESTS = {"tests/faults/test_up.py"}
+INDEPENDENT_TESTS = {"tests/faults/test_up.py", "tests/faults/test_killed_up.py"}
 # Names that a module imports to start Plaudit's processes or a browser.
 STARTERS = {"Browser", "PLAUDIT", "Live", "Service", "copy_prepared", "plaudit", "running_service", "servers_of"}
 # Fixtures that do so.

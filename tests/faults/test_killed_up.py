@@ -2,6 +2,7 @@
 
 import random
 import secrets
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from app.run.data_folder import read_state
 from app.run.ports import reserve_port
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
-from tests.service import PLAUDIT, ROOT, Service, copy_prepared, own_servers_env
+from tests.service import PLAUDIT, ROOT, Service, copy_prepared, eventually, own_servers_env, running_service
 
 # A start takes some four seconds. Most of the moments are in it.
 MAX_MOMENT_S = 6.0
@@ -35,24 +36,23 @@ def kill_after(folder: Path, seconds: float, *, recovering: bool) -> None:
     with (LOG_FOLDER / "killed.log").open("ab") as log:
         command = [*PLAUDIT, "up", "--data-dir", str(folder), "--port", str(reserve_port()), "--workers", "1"]
         up = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=own_servers_env())
-    if recovering:
-        kill_backend(folder, up)
+    while recovering and up.poll() is None and not kill_backend(folder):
+        time.sleep(0.05)
     time.sleep(seconds)
     up.kill()
     up.wait()
 
 
-def kill_backend(folder: Path, up: "subprocess.Popen[bytes]") -> None:
-    """Of a PostgreSQL that has much to recover."""
-    while up.poll() is None:
-        with suppress(psycopg.OperationalError, TypeError, KeyError):
-            url = (read_state(folder) or {})["addresses"]["database_url"]
-            with psycopg.connect(url, autocommit=True) as owner:
-                name = f"filling_{secrets.token_hex(4)}"
-                owner.execute(f"CREATE TABLE {name} AS SELECT repeat('x', 1000) FROM generate_series(1, 100000)")
-                psutil.Process(owner.info.backend_pid).kill()
-                return
-        time.sleep(0.05)
+def kill_backend(folder: Path) -> bool:
+    """Of a PostgreSQL that has much to recover then. Whether it was up, and is recovering now."""
+    with suppress(psycopg.OperationalError, TypeError, KeyError):
+        url = (read_state(folder) or {})["addresses"]["database_url"]
+        with psycopg.connect(url, autocommit=True) as owner:
+            name = f"filling_{secrets.token_hex(4)}"
+            owner.execute(f"CREATE TABLE {name} AS SELECT repeat('x', 1000) FROM generate_series(1, 100000)")
+            psutil.Process(owner.info.backend_pid).kill()
+            return True
+    return False
 
 
 def start_and_kill(folder: Path) -> float:
@@ -82,3 +82,27 @@ def times_of_starts(folder: Path, *, rounds: int) -> list[float]:
         kill_after(folder, random.uniform(0, 1 if is_recovering else MAX_MOMENT_S), recovering=is_recovering)
         took.append(start_and_kill(folder))
     return took
+
+
+def test_a_postgresql_that_would_shut_down_for_ever_is_started_again(folder: Path) -> None:
+    """It was told to stop when it had just begun to recover: see `app.run.stopping`."""
+    with running_service(folder) as service:
+        before = eventually(lambda: service.processes()["postgres"])
+        assert kill_backend(folder)
+        eventually(lambda: not before.children(), every_s=0.001)
+        before.send_signal(signal.SIGINT)
+        eventually(lambda: is_ready_without(service, before))
+
+
+def test_a_postgresql_that_stands_still_is_started_again(folder: Path) -> None:
+    with running_service(folder) as service:
+        before = service.processes()["postgres"]
+        before.suspend()
+        eventually(lambda: is_ready_without(service, before))
+        assert service.log_text().count("does not answer; ending it") == 1
+
+
+def is_ready_without(service: Service, process: psutil.Process) -> bool:
+    running = service.processes()
+    is_replaced = {"postgres", "valkey"} <= running.keys() and process not in running.values()
+    return is_replaced and service.get("/health/ready").json()["status"] == "ok"
