@@ -156,7 +156,7 @@ class Load:
                     if conditional:
                         tag = {"If-None-Match": answer.headers["ETag"]}
 
-    def wait_for_changes(self, count: int = 5) -> None:
+    def wait_for_changes(self, count: int = 3) -> None:
         """Until every reader over HTTP has seen some changes more."""
         before = {reader: len(set(versions)) for reader, versions in self.seen.items()}
         eventually(
