@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tenants import pipelines
 from tenants.across import NODE_LOST
 from tenants.db import PLATFORM_ROLE, service_engine
-from tenants.engines import Breaker, breaker_of, make_engine
+from tenants.engines import breaker_of, make_engine
 from tenants.pipelines import BEGIN, COMMIT, Driver, NoAnswer, Statement
 from tenants.waiting import require_may_wait
 
@@ -54,7 +54,7 @@ class PlatformCalls:
     They end when PostgreSQL is away, as those of requests do.
     """
 
-    _connect_within_s: float | None = None
+    _is_probe = False
 
     def __init__(self, *, max_connections: int) -> None:
         self._max_connections = max_connections
@@ -99,14 +99,11 @@ class PlatformCalls:
                 service.url.render_as_string(hide_password=False),
                 pool_size=self._max_connections,
                 isolation_level="AUTOCOMMIT",
-                breaker=self._breaker_for(service),
-                connect_within_s=self._connect_within_s,
+                breaker=None if self._is_probe else breaker_of(service),  # a probe is never told to wait
+                connect_within_s=PROBE_WITHIN_S if self._is_probe else None,
             )
             self._of = os.getpid(), service
         return self._engine
-
-    def _breaker_for(self, service: Engine) -> Breaker | None:
-        return breaker_of(service)
 
 
 class Probe(PlatformCalls):
@@ -116,7 +113,7 @@ class Probe(PlatformCalls):
     time, or if the next connection is lost too.
     """
 
-    _connect_within_s = PROBE_WITHIN_S
+    _is_probe = True
 
     def __init__(self) -> None:
         super().__init__(max_connections=1)
@@ -137,9 +134,6 @@ class Probe(PlatformCalls):
             self.failures = self.failures + 1 if is_lost else 0
             if breaker is not None and not is_lost:  # also if it refuses the statement
                 breaker.close()
-
-    def _breaker_for(self, service: Engine) -> None:
-        """It is never told to wait."""
 
 
 def _kind_of(error: psycopg.Error, *, is_lost: bool) -> type[CallFailed]:

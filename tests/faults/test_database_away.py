@@ -23,9 +23,10 @@ from app.http.services import services_of
 from app.run.local_servers import LocalServers
 from app.settings import Settings
 from app.web import connect, install_services
-from tenants import liveness
+from tenants import liveness, platform_calls
 from tenants.db import service_engine
 from tenants.engines import breaker_of
+from tenants.platform_calls import PROBE_WITHIN_S
 from tests.app.run.conftest import servers_of
 from tests.app.server.served import served
 from tests.conftest import make_tenant, reachable_folder, reconnect
@@ -140,8 +141,9 @@ class Clients:
 
 
 @pytest.fixture
-def clients(built_app: Flask, settings: Settings, own: Own) -> Iterator[Clients]:
+def clients(built_app: Flask, settings: Settings, own: Own, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clients]:
     """Of the API on the PostgreSQL of this test, by the event loop and threads."""
+    monkeypatch.setattr(platform_calls, "PROBE_WITHIN_S", PROBE_WITHIN_S)
     connect(replace(settings, database_url=own.servers.addresses.database_url, service_database_url=own.url))
     install_services(built_app, settings)
     sender = client_of(built_app.test_client(), make_tenant())

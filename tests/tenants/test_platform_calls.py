@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 from app.run.ports import reserve_port
 from app.settings import Settings
 from app.web import connect
+from tenants import platform_calls
 from tenants.db import PLATFORM_ROLE, owner_tx, service_engine
 from tenants.engines import breaker_of
 from tenants.platform_calls import (
@@ -98,7 +99,10 @@ def test_requests_are_refused_while_a_probe_cannot_connect(settings: Settings) -
     probe.close()
 
 
-def test_requests_are_refused_while_a_probe_is_not_answered(settings: Settings) -> None:
+def test_requests_are_refused_while_a_probe_is_not_answered(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform_calls, "PROBE_WITHIN_S", 0.1)
     with silent_pooler() as address:
         connect(replace(settings, service_database_url=address))
         with pytest.raises(NotAnswered):
