@@ -17,6 +17,7 @@ from loadtests import (
     bench_live,
     bench_neighbours,
     bench_nodes,
+    bench_overload,
     bench_projection,
     bench_servers,
     bench_sizing,
@@ -60,6 +61,7 @@ OTHERS: dict[str, tuple[str, Callable[[float], None]]] = {
     ),
     "sizing": ("bytes and processor time at three sizes, against the model", bench_sizing.sizing_costs),
     "nodes": ("what a request costs with 1, 2 and 4 nodes, and lock waits between them", bench_nodes.nodes),
+    "overload": ("2 and 5 times what the API can do: refusals, and who is answered", bench_overload.overload),
     "projection": ("what projecting 1,000 stale pages costs", bench_projection.projection_costs),
 }
 DEFAULT, QUICK_DEFAULT = ("operations", "latency", "connections", "pages", "tenants"), ("operations", "latency")

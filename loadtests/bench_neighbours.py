@@ -81,7 +81,7 @@ def neighbours(seconds: float) -> None:
     with demo() as service:
         state = read_state(service.data_dir)
         assert state is not None
-        quiet, *others = [_make_tenant(service, state["addresses"], number) for number in range(TENANTS + 1)]
+        quiet, *others = [make_tenant(service, state["addresses"], number) for number in range(TENANTS + 1)]
         Bench(service, state["addresses"]["database_url"], quiet, others, seconds).measure()
 
 
@@ -89,7 +89,7 @@ def _print(what: str, result: Result, more: str = "") -> None:
     print(f"  {what:<50}{result}{more}")
 
 
-def _make_tenant(service: Service, addresses: dict[str, str], number: int) -> str:
+def make_tenant(service: Service, addresses: dict[str, str], number: int) -> str:
     """Create a tenant with a page and an action; returns its access token."""
     tenant_id = f"bench-{number}"
     db.configure(service_url=addresses["service_database_url"], owner_url=addresses["database_url"], pool_size=1)

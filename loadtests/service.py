@@ -30,12 +30,12 @@ class NotInTime(Exception):
 class Service:
     """`plaudit up --json`, started and ready. Its log is in `up.log` beside the data folder."""
 
-    def __init__(self, data_dir: Path, *options: str) -> None:
+    def __init__(self, data_dir: Path, *options: str, **more_env: str) -> None:
         self.data_dir = data_dir
         command = [sys.executable, "-m", "app.cli", "up", "--json", "--data-dir", str(data_dir)]
         command += ["--port", str(reserve_port()), *options]
         env = {name: value for name, value in os.environ.items() if name not in NAMED_SERVERS}
-        env["PLAUDIT_LIVE_PORT"] = str(reserve_port())
+        env |= {"PLAUDIT_LIVE_PORT": str(reserve_port()), **more_env}
         log = data_dir.parent / "up.log"
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -70,8 +70,8 @@ class Service:
 
 
 @contextmanager
-def running_service(data_dir: Path, *options: str) -> Iterator[Service]:
-    service = Service(data_dir, *options)
+def running_service(data_dir: Path, *options: str, **more_env: str) -> Iterator[Service]:
+    service = Service(data_dir, *options, **more_env)
     try:
         yield service
     finally:
@@ -79,11 +79,11 @@ def running_service(data_dir: Path, *options: str) -> Iterator[Service]:
 
 
 @contextmanager
-def demo() -> Iterator[Service]:
+def demo(**more_env: str) -> Iterator[Service]:
     """A service with the demo tenant and without its traffic, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="plaudit-bench-") as folder:
         Path(folder).chmod(0o711)
-        with running_service(Path(folder) / "data", "--demo", "--no-traffic") as service:
+        with running_service(Path(folder) / "data", "--demo", "--no-traffic", **more_env) as service:
             yield service
 
 

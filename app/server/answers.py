@@ -22,9 +22,15 @@ def head_of(status: str, headers: Iterable[Header]) -> bytes:
     return head.encode("latin-1")
 
 
-def refusal(status: HTTPStatus, detail: str) -> tuple[bytes, bytes]:
+def overloaded() -> tuple[bytes, bytes]:
+    """The refusal of a request for which there is no thread."""
+    detail = "More requests come than can be answered: send it again in a moment"
+    return refusal(HTTPStatus.SERVICE_UNAVAILABLE, detail, code="overloaded")
+
+
+def refusal(status: HTTPStatus, detail: str, *, code: str | None = None) -> tuple[bytes, bytes]:
     """Head and body of an answer that no route gave, as `application/problem+json`."""
-    code, request_id = CODE_OF_STATUS.get(status, "internal_error"), f"{getrandbits(128):032x}"
+    code, request_id = code or CODE_OF_STATUS.get(status, "internal_error"), f"{getrandbits(128):032x}"
     body = orjson.dumps(
         {
             "type": f"urn:plaudit:problem:{code}",
@@ -41,4 +47,6 @@ def refusal(status: HTTPStatus, detail: str) -> tuple[bytes, bytes]:
         ("Cache-Control", "no-store"),
         ("X-Request-Id", request_id),
     ]
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append(("Retry-After", "1"))
     return head_of(f"{status.value} {status.phrase}", headers), body

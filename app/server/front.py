@@ -21,15 +21,17 @@ from analytics.boards import redis_reads
 from analytics.boards.ranks import RankQuestion
 from analytics.ingest.loop_commit import LoopCommit
 from analytics.ingest.loop_writes import commit_claims_on_loop, commit_on_loop
-from app.http import edge
+from app.http import edge, request_counts
 from app.http.answer_cache import Answer
+from app.http.auth import WRITTEN
 from app.http.fast_answer import FastAnswer
 from app.http.fast_calls import BoardQuestion, FastCall, FastRead, FastWrite, Unknown, UnknownCaller, UnknownPage
 from app.http.fast_lane import FastLane, PendingWrite
 from app.http.gathered import Gathered
 from app.http.services import Services
 from app.server import open_files, wsgi_calls
-from app.server.answers import head_of, refusal
+from app.server.answers import head_of, overloaded
+from app.server.door import Door, Ticket
 from app.server.requests import Request
 from app.server.site import Site
 from tenants import liveness, waiting
@@ -61,6 +63,7 @@ class Front:
         # Started with the first requests, so after a fork.
         self._max_threads = services.settings.all_web_threads
         self._threads = ThreadPoolExecutor(self._max_threads, thread_name_prefix="web")
+        self._door = Door(working=services.settings.web_threads, threads=self._max_threads)
         self._ranks = ThreadPoolExecutor(1, thread_name_prefix="ranks")
         self._reads = Gathered("gathered-reads", self._lane.reads.answer_together, max_waiting=MAX_CONNECTIONS)
         self._lookups = Gathered("lookups", self._lane.learn, max_waiting=MAX_LOOKUPS)
@@ -187,10 +190,30 @@ class Front:
                 log.exception("a read could not be answered", action="request.failed")
 
     def _answer_in_thread(self, request: Request) -> None:
+        """Unless there are too many: but probes are always answered, and so is what was decided already."""
+        environ = request.environ
+        is_due = WRITTEN in environ or environ["PATH_INFO"].startswith(edge.FOR_OPERATORS)
+        ticket = self._door.enter(self._lane.tenant_of(environ), always=is_due)
+        if ticket is None:
+            self._refuse(request)
+            return
         try:
-            self._threads.submit(wsgi_calls.answer, self._app, request, time.monotonic())
+            self._threads.submit(self._work, request, ticket)
         except RuntimeError:  # no thread can be started
-            request.answer(*refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Try again in a moment"))
+            self._door.leave(ticket)
+            self._refuse(request)
+
+    def _work(self, request: Request, ticket: Ticket) -> None:
+        """In a thread."""
+        self._door.begin(ticket)
+        try:
+            wsgi_calls.answer(self._app, request, ticket.at)
+        finally:
+            self._door.leave(ticket)
+
+    def _refuse(self, request: Request) -> None:
+        request.answer(*overloaded())
+        request_counts.add("(any)", "(none)", HTTPStatus.SERVICE_UNAVAILABLE, 0.0)
 
 
 def head_bytes(answer: FastAnswer) -> bytes:

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -146,7 +146,9 @@ def _run(load: Callable[[], "Front"], host: str, port: int, drain_s: float) -> N
     loop.run_until_complete(serve_here(front, listening, stop))
 
 
-def _ended(running: Iterable[int]) -> list[tuple[int, int]]:
-    """The processes that ended, and with which status."""
-    ended = [os.waitpid(pid, os.WNOHANG) for pid in running]
-    return [(pid, os.waitstatus_to_exitcode(status)) for pid, status in ended if pid]
+def _ended(running: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """The processes that ended, and with which status: each is asked for only once the one before was dealt with."""
+    for pid in list(running):
+        has_ended, status = os.waitpid(pid, os.WNOHANG)
+        if has_ended:
+            yield pid, os.waitstatus_to_exitcode(status)

@@ -5,12 +5,11 @@ import threading
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import structlog
 
-from app.server.answers import refusal
+from app.server.answers import overloaded
 from app.server.requests import Request
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Site:
                 self._handle(request)
             except Exception:  # the others must be handled
                 log.exception("a request could not be handled", action="request.failed")
-                request.answer(*refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Try again in a moment"))
+                request.answer(*overloaded())
 
     def _sweep(self) -> None:
         """Once a second: close connections that wait too long, and set the time that answers have."""

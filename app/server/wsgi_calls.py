@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from app.server.answers import NEVER_A_BODY, Header, head_of, refusal
+from app.server.answers import NEVER_A_BODY, Header, head_of, overloaded, refusal
 from app.server.connection import MAX_STALLED_S
 from app.server.requests import Request
 
@@ -28,7 +28,7 @@ def answer(app: Any, request: Request, submitted_at: float) -> None:
     if request.connection.is_lost:
         return
     if time.monotonic() - submitted_at > MAX_WAIT_S:
-        request.answer_soon(*refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests wait for a thread"))
+        request.answer_soon(*overloaded())
         return
     try:
         _call(app, request)

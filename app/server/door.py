@@ -1,0 +1,101 @@
+"""Which requests get a thread: all of them, or, while threads start late, as many as a process works on at once.
+
+Threads that wait for a commit or a lock cost nothing, so a process may have many. But once threads that were started
+wait for the interpreter, or requests for a thread, more comes than is answered, and each request that is let in makes
+the others slower. Then it is better to refuse at once what is too much, on the event loop, where that costs next to
+nothing, and not in a thread after it has waited.
+
+Where one tenant has most of what is under way, the limit is that tenant's: others do not notice its flood.
+"""
+
+import time
+from collections import Counter, OrderedDict, deque
+
+import structlog
+
+# A thread begins within this time in a process that keeps up.
+LATE_AFTER_S = 0.02
+# A process is overloaded until no thread has begun late for this time.
+CALM_AFTER_S = 0.5
+NOTE_EVERY_S = 60.0
+# Fewer requests under way are never refused: callers with many connections are usual.
+MIN_LIMIT = 32
+
+log = structlog.get_logger()
+
+
+class Ticket:
+    """A request that was let in."""
+
+    __slots__ = ("at", "tenant_id")
+
+    def __init__(self, tenant_id: str, at: float) -> None:
+        self.tenant_id = tenant_id
+        self.at = at
+
+
+class Door:
+    """`enter` is called on the loop. The other methods are called by threads, and only append to a deque.
+
+    So the loop never waits for a lock, whose owner may itself be waiting for the interpreter.
+    """
+
+    def __init__(self, *, working: int, threads: int) -> None:
+        """`working`: how many are let in while threads begin late; otherwise as many as there are threads, twice."""
+        self._working = max(working, MIN_LIMIT)
+        self._most = 2 * threads
+        self._waiting: OrderedDict[Ticket, None] = OrderedDict()
+        self._inside: Counter[str] = Counter()
+        self._count = 0
+        self._begun: deque[Ticket] = deque()
+        self._left: deque[Ticket] = deque()
+        self._late_at = self._noted_at = -NOTE_EVERY_S
+        self._refused = 0
+
+    def enter(self, tenant_id: str, *, always: bool = False) -> Ticket | None:
+        """None: it must be refused. `tenant_id`: empty if nobody knows yet."""
+        now = time.monotonic()
+        self._catch_up()
+        oldest = next(iter(self._waiting), None)
+        if oldest is not None and now - oldest.at > LATE_AFTER_S:
+            self._late_at = now
+        if self._count >= self._limit(tenant_id, now) and not always:
+            self._note(now)
+            return None
+        ticket = Ticket(tenant_id, now)
+        self._waiting[ticket] = None
+        self._inside[tenant_id] += 1
+        self._count += 1
+        return ticket
+
+    def begin(self, ticket: Ticket) -> None:
+        """A thread works on it."""
+        self._begun.append(ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        """It was answered."""
+        self._left.append(ticket)
+
+    def _limit(self, tenant_id: str, now: float) -> int:
+        if now - self._late_at > CALM_AFTER_S:
+            return self._most
+        others = max((count for tenant, count in self._inside.items() if tenant != tenant_id), default=0)
+        return self._most if 2 * others > self._count else self._working
+
+    def _catch_up(self) -> None:
+        while self._begun:
+            self._waiting.pop(self._begun.popleft(), None)
+        while self._left:
+            ticket = self._left.popleft()
+            self._count -= 1
+            self._inside[ticket.tenant_id] -= 1
+            if not self._inside[ticket.tenant_id]:
+                del self._inside[ticket.tenant_id]
+
+    def _note(self, now: float) -> None:
+        """In the log, once a minute at most."""
+        self._refused += 1
+        if now - self._noted_at > NOTE_EVERY_S:
+            data = {"underWay": self._count, "refused": self._refused}
+            log.warning("more requests than can be answered", action="requests.refused", data=data)
+            self._noted_at, self._refused = now, 0

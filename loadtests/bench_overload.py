@@ -1,0 +1,75 @@
+"""More than the API can do: what is refused, how soon, and how long the others wait, at fixed rates.
+
+One web process, so that the generator has the other processor. Batches of views of several tenants: a thread works on
+each, and no tenant reaches its share. What a process can do is measured first, by a closed loop.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import orjson
+
+from app.run.data_folder import read_state
+from loadtests.bench_neighbours import make_tenant
+from loadtests.blast import blast, request
+from loadtests.open_loop import Outcome, offer, percentile
+from loadtests.service import Service, demo
+
+TENANTS = 8
+EVENTS = 50
+# In flight, to find out what it can do.
+CONNECTIONS = 32
+# Of what it can do; the last one shows the recovery.
+LOADS = (0.8, 2.0, 5.0, 0.8)
+MAX_REFUSAL_MS = 100.0
+MAX_P99_RATIO = 2.0
+
+
+def overload(seconds: float) -> None:
+    with demo(PLAUDIT_WEB_PROCESSES="1") as service:
+        state = read_state(service.data_dir)
+        assert state is not None
+        tokens = [make_tenant(service, state["addresses"], number) for number in range(TENANTS)]
+        port = int(service.url.rsplit(":", 1)[1])
+        send = partial(_batch, tokens)
+        for _ in range(2):  # the first warms up
+            capacity = blast(port, partial(_from_connection, send), connections=CONNECTIONS, seconds=seconds)
+        print(f"Batches of {EVENTS} views, {TENANTS} tenants, one web process: {capacity.per_second:,.0f}/s at most")
+        usual_p99 = 0.0
+        for load in LOADS:
+            outcome = offer(port, send, per_second=load * capacity.per_second, seconds=seconds)
+            usual_p99 = usual_p99 or percentile(outcome.accepted, 0.99)
+            _print(load, outcome, usual_p99, memory_mb=_memory_mb(service))
+        print(
+            f"  expected: refusals within {MAX_REFUSAL_MS:g} ms, p99 at most {MAX_P99_RATIO:g} x that of the first row"
+        )
+
+
+def _print(load: float, outcome: Outcome, usual_p99: float, *, memory_mb: float) -> None:
+    accepted, refused = outcome.accepted, outcome.refused
+    p50, p99 = percentile(accepted, 0.5), percentile(accepted, 0.99)
+    print(
+        f"  {load:>3g} x   accepted {len(accepted) / outcome.seconds:>6,.0f}/s   p50 {p50:6.0f} ms"
+        f"   p99 {p99:6.0f} ms ({p99 / usual_p99:.1f} x)   refused {len(refused) / outcome.seconds:>6,.0f}/s"
+        f"   p99 {percentile(refused, 0.99):6.0f} ms   {memory_mb:.0f} MB   {outcome.statuses}"
+        f"{f'   unanswered {outcome.unanswered}' if outcome.unanswered else ''}"
+        f"{f'   not sent {outcome.unsent}' if outcome.unsent else ''}"
+    )
+
+
+def _memory_mb(service: Service) -> float:
+    """Of the web process that answers: the largest child of the one that starts them."""
+    sizes = [child.memory_info().rss for web in service.processes() for child in web.children() if "web" in web.name()]
+    return max(sizes, default=0) / 1e6
+
+
+def _from_connection(send: Callable[[int], bytes], _process: int, connection: int, number: int) -> bytes:
+    return send(connection + number)
+
+
+def _batch(tokens: list[str], number: int) -> bytes:
+    name = f"{time.monotonic_ns()}-{number}"
+    events = [{"type": "view", "page": "home", "id": f"{name}-{n}"} for n in range(EVENTS)]
+    headers = {"Authorization": f"Bearer {tokens[number % len(tokens)]}", "Content-Type": "application/json"}
+    return request("POST", "/api/v1/events", headers=headers, body=orjson.dumps({"events": events}))
