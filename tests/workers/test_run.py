@@ -128,9 +128,10 @@ def test_a_restart_of_redis_is_survived(
         eventually(lambda: tenants_redis.make_client(redis_url).ping())
         delete(other_tenant)
         # The first may find the connection to the old server; in life the schedule asks again.
-        eventually(lambda: _enqueued() and not is_there(other_tenant), within_s=30, every_s=1)
+        purge, sweep = "workers.jobs.purge_deleted_tenants", "workers.jobs.sweep"
+        eventually(lambda: _enqueued(purge) and not is_there(other_tenant), within_s=30, every_s=1)
         assert processes[0].poll() is None, "the same worker did it"
-        eventually(lambda: "redis.recovered" in LOG.read_text()[began:])
+        eventually(lambda: _enqueued(sweep) and "redis.recovered" in LOG.read_text()[began:], every_s=1)
         lines = [json.loads(line) for line in LOG.read_text()[began:].splitlines()]
         told = [
             (line["level"], line["action"]) for line in lines if line["level"] != "info" or "redis" in line["action"]
@@ -149,9 +150,9 @@ def _started_jobs(redis_url: str) -> int:
     return int(registry.count)
 
 
-def _enqueued() -> bool:
+def _enqueued(job: str) -> bool:
     try:
-        tenants_queue.enqueue("workers.jobs.purge_deleted_tenants")
+        tenants_queue.enqueue(job)
     except tenants_redis.RedisUnavailable:
         return False
     return True
