@@ -41,6 +41,14 @@ def wake(tenant_ids: Iterable[str]) -> None:
             queue.enqueue_unless(_pending_key(tenant_id), JOB, tenant_id, flag_s=PENDING_S, ttl_s=60)
 
 
+def wake_again(tenant_ids: Iterable[str]) -> None:
+    """Wake them although somebody has just done so: a worker that was killed has lost the job."""
+    with contextlib.suppress(RedisUnavailable), redis.queue().client() as client:
+        for tenant_id in tenant_ids:
+            client.delete(_pending_key(tenant_id))
+            wake([tenant_id])
+
+
 class Waker:
     """Wakes for the group commit from a thread of its own: all commits of a tenant within some milliseconds, once."""
 

@@ -66,6 +66,11 @@ def sweep() -> None:
                 waiting.append(tenant_id)
 
 
+def resume() -> None:
+    """Do what a killed worker has left, sooner than the next sweep would. Each worker that starts asks for this."""
+    wake.wake_again(projection.stale_tenants(now=utcnow()))
+
+
 def refresh_snapshots() -> None:
     """Take a snapshot of every board that changed, and seal yesterday's."""
     snapshots.refresh_all(now=utcnow())

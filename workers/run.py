@@ -1,5 +1,6 @@
 """The worker process, and the cron process that enqueues scheduled jobs."""
 
+import contextlib
 import logging
 import signal
 import sys
@@ -18,7 +19,7 @@ from rq.serializers import JSONSerializer
 from app.settings import Settings
 from tenants import db, error_reports, logs
 from tenants import redis as tenants_redis
-from tenants.queue import QUEUE
+from tenants.queue import QUEUE, enqueue
 from workers import schedule, turns
 from workers.leader import Leadership
 
@@ -26,6 +27,8 @@ from workers.leader import Leadership
 WORKER_TTL_S = 30
 WORKER_TIMEOUT_S = 45.0
 RETRY_S = 0.5
+# Later the sweep has done it.
+RESUME_WITHIN_S = 10
 # A rebuild sends much data at once, and no request waits for it.
 BOARDS_TIMEOUT_S = 5.0
 
@@ -56,6 +59,8 @@ def work(settings: Settings) -> None:
     connection = tenants_redis.make_client(queue_url(settings), timeout_s=WORKER_TIMEOUT_S)
     queue = Queue(QUEUE, connection=connection, serializer=JSONSerializer)
     _quieten_rq()
+    with contextlib.suppress(tenants_redis.RedisUnavailable):  # a worker before this one may have been killed
+        enqueue("workers.jobs.resume", ttl_s=RESUME_WITHIN_S)
     while not turns.is_stop_requested():
         try:
             worker = Worker([queue], connection=connection, serializer=JSONSerializer, worker_ttl=WORKER_TTL_S)

@@ -94,6 +94,17 @@ def jobs_of(queue: Queue, tenant_id: str) -> list[str | None]:
     return [job.func_name for job in queue.jobs if [*job.args] == [tenant_id]]
 
 
+def test_the_successor_of_a_killed_worker_wakes_tenants_although_their_job_is_pending(
+    stale_tenant: str, queue: Queue
+) -> None:
+    jobs.sweep()
+    queue.empty()  # type: ignore[no-untyped-call]  # the killed one had the job
+    jobs.sweep()
+    assert jobs_of(queue, stale_tenant) == []
+    jobs.resume()
+    assert jobs_of(queue, stale_tenant) == ["workers.jobs.project"]
+
+
 def test_a_sweep_wakes_tenants_whose_boards_are_behind(stale_tenant: str, other_tenant: str, queue: Queue) -> None:
     projection.project_all(other_tenant, now=utcnow)
     jobs.sweep()

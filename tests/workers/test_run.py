@@ -11,15 +11,20 @@ from urllib.parse import urlsplit
 
 import pytest
 import requests
+from rq import Queue
 from rq.registry import StartedJobRegistry
 from rq.serializers import JSONSerializer
 
+from analytics import outbox
+from analytics.boards import projection
+from analytics.outbox import Kind
 from app.run import data_folder
 from app.run.local_servers import LocalServers
 from app.run.ports import reserve_port
 from app.settings import Settings
 from tenants import queue as tenants_queue
 from tenants import redis as tenants_redis
+from tenants.db import tenant_tx, utcnow
 from tenants.redis_addresses import shown
 from tests.conftest import reachable_folder
 from tests.secrets_seen import LOG_FOLDER
@@ -97,6 +102,19 @@ def test_cron_enqueues_and_a_worker_runs_and_both_serve_the_machines_metrics(
     processes[0].kill()
     processes[0].wait()
     assert "plaudit_queue_depth" in eventually(scrape), "the other process listens now"
+
+
+def test_a_worker_that_starts_does_what_a_killed_one_was_to_do(
+    tenant: str, queue: Queue, workers_env: dict[str, str], processes: list["subprocess.Popen[bytes]"]
+) -> None:
+    """Without cron, and so without a sweep."""
+    with tenants_redis.queue().client() as client:
+        client.set(tenants_redis.key("wake", tenant), "1", ex=600)
+    with tenant_tx(tenant) as tx:
+        outbox.mark_stale(tx, Kind.PAGE, [1])
+    queue.empty()  # type: ignore[no-untyped-call]
+    processes += [start("worker", workers_env)]
+    eventually(lambda: tenant not in projection.stale_tenants(now=utcnow()))
 
 
 def test_a_restart_of_redis_is_survived(
