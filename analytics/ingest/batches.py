@@ -97,10 +97,10 @@ class Batch:
                 actions[index] = checked
             else:
                 items[index] = checked
-        # Of several actions with one id, the first is claimed.
-        claimed = _first_of_each_id(actions) if settings is not None else {}
+        # Of several actions with one id the first is claimed, and the others get its answer.
+        self._first_of = _first_of_each_id(actions)
+        claimed = {index: actions[index] for index in self._first_of.values()} if settings is not None else {}
         self._item_indexes, self._claim_indexes = list(items), list(claimed)
-        self._unclaimed = [index for index in actions if index not in claimed]
         codes = Counter(rejection.code.value for rejection in self.rejections)
         self.request = WriteRequest(
             tenant_id,
@@ -120,6 +120,7 @@ class Batch:
         counts: Counter[Result] = Counter()
         types: Counter[str] = Counter()
         waits_s: list[int] = []
+        refused: dict[int, Refused] = {}
         for index, item, outcome in zip(self._item_indexes, self.request.items, self.request.outcomes, strict=True):
             counts[outcome.result] += 1
             types[item.kind.value] += outcome.result is Result.ACCEPTED
@@ -131,13 +132,16 @@ class Batch:
                 counts[result] += 1
                 types["action"] += result is Result.ACCEPTED
             else:
-                rejected.append(Rejection(index, result.code, result.detail, result.retry_after_s))
+                refused[index] = result
                 if isinstance(paid, TooMany | TooBusy):
                     waits_s.append(result.retry_after_s or 1)
-        if unpaid is None:
-            counts[Result.DUPLICATE] += len(self._unclaimed)
-        else:
-            rejected += [Rejection(index, unpaid.code, unpaid.detail) for index in self._unclaimed]
+        claimed = set(self._claim_indexes)
+        for index, first in self._first_of.items():
+            why = refused.get(first, unpaid)
+            if why is not None:
+                rejected.append(Rejection(index, why.code, why.detail, why.retry_after_s))
+            elif index not in claimed:
+                counts[Result.DUPLICATE] += 1
         rejected.sort(key=lambda rejection: rejection.index)
         return Tally(
             counts[Result.ACCEPTED],
@@ -149,14 +153,13 @@ class Batch:
         )
 
 
-def _first_of_each_id(actions: Mapping[int, Action]) -> dict[int, Action]:
-    seen: set[object] = set()
-    first: dict[int, Action] = {}
-    for index, action in actions.items():
-        if action.event_key is None or action.event_key not in seen:
-            seen.add(action.event_key)
-            first[index] = action
-    return first
+def _first_of_each_id(actions: Mapping[int, Action]) -> dict[int, int]:
+    """The index of each action, with the index of the first action of its id: its own, if it has no id."""
+    first: dict[object, int] = {}
+    return {
+        index: index if action.event_key is None else first.setdefault(action.event_key, index)
+        for index, action in actions.items()
+    }
 
 
 def _profiles(checked: Mapping[int, Item | Action]) -> dict[int, Profile]:

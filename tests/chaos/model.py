@@ -56,16 +56,12 @@ class Thing:
 
 
 def events(history: History) -> Iterator[Sent]:
-    """Each event of each batch, with what its answer says of it. (A batch calls an event that it has twice a duplicate
-    of itself, also if it rejects the first.)
-    """
+    """Each event of each batch, with what its answer says of it."""
     for call in history.of("batch"):
         sent = call.asked["events"]
         rejected = {each["index"] for each in (call.answer or {}).get("rejected") or []}
-        refused = {sent[index]["id"] for index in rejected if "id" in sent[index]}
         for index, event in enumerate(sent):
-            is_refused = index in rejected or event.get("id") in refused
-            yield Sent(event, call, FAILED if is_refused else call.phase)
+            yield Sent(event, call, FAILED if index in rejected else call.phase)
 
 
 def _things(sent: Iterable[Sent], *types: str) -> dict[str, Thing]:

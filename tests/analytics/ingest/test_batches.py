@@ -39,6 +39,13 @@ def test_actions_in_a_batch_are_paid_once_each(admin: Caller, tenant: str) -> No
     assert admin("GET", "/api/v1/ingest/rejections").get_json()["reasons"]["unknown_action"] == 2
 
 
+def test_an_id_that_a_batch_has_twice_is_no_duplicate_of_what_was_rejected(admin: Caller) -> None:
+    twice = [{"type": "action", "action_type": "nonsense", "user": "ada", "id": "1"}] * 2
+    told = admin("POST", "/api/v1/events", json={"events": twice}).get_json()
+    assert (told["accepted"], told["duplicates"]) == (0, 0)
+    assert [(r["index"], r["code"]) for r in told["rejected"]] == [(0, "unknown_action"), (1, "unknown_action")]
+
+
 @pytest.mark.parametrize("redis", ["up", "away"])
 def test_an_apps_actions_are_under_the_tenants_limit_and_not_under_the_users(
     admin: Caller, player: Caller, redis: str, request: pytest.FixtureRequest
