@@ -9,6 +9,7 @@ of the credential feed opens and closes (`tenants.credential_feed`), since it as
 
 import threading
 import time
+from collections.abc import Callable
 from math import inf
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
@@ -21,7 +22,7 @@ from sqlalchemy.engine import ExceptionContext, make_url
 from tenants import pipelines
 from tenants.pipelines import READ_ONLY, Driver, NoAnswer, Statement
 
-CONNECT_TIMEOUT_S = 2
+CONNECT_TIMEOUT_S = 2.0
 # Then nobody else waits for a new connection, for a moment: one request may try several times.
 CONNECT_AGAIN_AFTER_S = 1.0
 # A machine that is gone, or a network that delivers nothing any more: nobody acknowledges what was sent, nor the
@@ -90,7 +91,7 @@ def make_engine(
     pool_size: int,
     isolation_level: Literal["READ COMMITTED", "AUTOCOMMIT"] = "READ COMMITTED",
     breaker: Breaker | None = None,
-    connect_within_s: float | None = None,
+    connect_within_s: Callable[[], float] | None = None,
 ) -> Engine:
     """`connect_within_s`: for a caller that tries again and again, and so is never told to wait before it does."""
     address = make_url(url).set(drivername="postgresql+psycopg")
@@ -133,9 +134,9 @@ class _Connects:
 
     _CHECK = (Statement(b"SELECT 1"),)
 
-    def __init__(self, breaker: Breaker | None, within_s: float | None) -> None:
+    def __init__(self, breaker: Breaker | None, within_s: Callable[[], float] | None) -> None:
         self._breaker = breaker
-        self._within_s = within_s or CONNECT_TIMEOUT_S
+        self._within_s = within_s or (lambda: CONNECT_TIMEOUT_S)
         self._pause_s = CONNECT_AGAIN_AFTER_S if within_s is None else 0.0
         self._not_before = -inf
 
@@ -151,19 +152,20 @@ class _Connects:
             raise
 
     def _open(self, options: dict[str, Any]) -> Driver:
-        until = time.monotonic() + self._within_s
+        within_s = self._within_s()
+        until = time.monotonic() + within_s
 
         def look() -> None:
             if self._breaker is not None and self._breaker.is_open:
                 raise Away("the database is away")
             if time.monotonic() > until:
-                raise NoAnswer(f"no answer within {self._within_s:g} s")
+                raise NoAnswer(f"no answer within {within_s:g} s")
 
         look()
         driver = Driver.connect_while(look, **options)
         if self._breaker is not None:
             self._breaker.admit(driver)
-        pipelines.run(driver, self._CHECK, within_s=self._within_s)
+        pipelines.run(driver, self._CHECK, within_s=within_s)
         return driver
 
 

@@ -1,4 +1,4 @@
-"""The counters of a process, which all processes of a machine share in a folder, for whoever is scraped.
+"""Counters of one process, in files that every process of the machine can scrape.
 
 The library maps its files into memory. Where the disk of such a file is full, the next count kills the process
 (SIGBUS), in the middle of a request. Here counts are in the process's own memory, and are written to the file of the
@@ -58,6 +58,10 @@ class MetricsFile:
         self._used = self._capacity = 0
         self._fd: int | None = None
         self._retry_at = 0.0
+        # What the process before has counted, where this process began to count before it could open the file.
+        self._before: dict[str, float] = {}
+        self._has_continued = False
+        self._is_full = False
         self._open()
 
     def read_value(self, key: str) -> tuple[float, float]:
@@ -92,14 +96,19 @@ class MetricsFile:
             self._used = max(_HEAD_BYTES, *_LENGTH.unpack(os.pread(self._fd, _LENGTH.size, 0)))
             found = _samples_in(path)
             self._places = {key: place for key, _, place in found}
-            self._samples = {key: sample for key, sample, _ in found} | self._samples
+            before = {key: sample for key, sample, _ in found}
+            if not self._has_continued and not self._kind.startswith("gauge_"):
+                self._before = {key: before[key][0] for key in self._samples if key in before}
+            self._samples = before | self._samples
+            self._has_continued = True
             for key in self._samples:
                 self._save(self._fd, key)
         except OSError as error:
             self._lose(error)
 
     def _save(self, fd: int, key: str) -> None:
-        sample = _SAMPLE.pack(*self._samples[key])
+        value, timestamp = self._samples[key]
+        sample = _SAMPLE.pack(value + self._before.get(key, 0.0), timestamp)
         if key in self._places:
             _write(fd, sample, self._places[key])
             return
@@ -108,6 +117,13 @@ class MetricsFile:
         entry = _LENGTH.pack(len(encoded)) + padded + sample
         end = self._used + len(entry)
         if end > MAX_FILE_BYTES:
+            if not self._is_full:
+                self._is_full = True
+                log.warning(
+                    "a metrics file is full: further samples of this process are not scraped",
+                    action="metrics.full",
+                    data={"folder": str(self._folder), "kind": self._kind},
+                )
             return
         while end > self._capacity:
             _write(fd, bytes(STEP_BYTES), self._capacity)
@@ -183,7 +199,7 @@ class _Slots:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """What all processes of the machine have counted, and what the living ones have open."""
+    """The files of all counters on this machine, and of the gauges of living processes."""
     slots = _Slots.of(folder)
     files = [(file, file.stem.rpartition("_")[2]) for file in sorted(folder.glob("*_*.db"))]
     return [

@@ -6,14 +6,14 @@ set until its end, so PgBouncer in transaction mode works.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from tenants import pipelines
+from tenants import engines, pipelines
 from tenants.across import NODE_LOST
 from tenants.db import PLATFORM_ROLE, service_engine
 from tenants.engines import breaker_of, make_engine
@@ -23,7 +23,8 @@ from tenants.waiting import require_may_wait
 STATEMENT_TIMEOUT_MS = 300
 # A connection that hangs, or a pooler that has no server for it, is given up.
 ANSWER_WITHIN_S = 1.0
-# The same for a probe, while others wait for what it finds. A server that is only slow has ended its statement by then.
+# A probe gives up sooner, since requests wait for what it finds. A server that is only slow has ended its statement by
+# then.
 PROBE_WITHIN_S = 0.4
 _OPENING = (
     Statement(f"SET LOCAL ROLE {PLATFORM_ROLE}".encode()),
@@ -41,7 +42,7 @@ class ConnectionLost(CallFailed):
 
 
 class NotAnswered(ConnectionLost):
-    """The server, or a pooler before it, did not answer in time."""
+    """The server, or a pooler before it, did not answer a statement in time."""
 
 
 class NodeLost(CallFailed):
@@ -55,6 +56,7 @@ class PlatformCalls:
     """
 
     _is_probe = False
+    _connect_within_s: Callable[[], float] | None = None
 
     def __init__(self, *, max_connections: int) -> None:
         self._max_connections = max_connections
@@ -70,8 +72,7 @@ class PlatformCalls:
         try:
             pooled = self._connected_engine().raw_connection()
         except (psycopg.Error, SQLAlchemyError) as error:
-            is_late = isinstance(getattr(error, "orig", error), NoAnswer)
-            raise (NotAnswered if is_late else ConnectionLost)(type(error).__name__) from None
+            raise ConnectionLost(type(error).__name__) from None
         driver: Driver = pooled.driver_connection  # type: ignore[assignment]
         try:
             statements = (BEGIN, *opening, pipelines.bound(statement, values), COMMIT)
@@ -100,7 +101,7 @@ class PlatformCalls:
                 pool_size=self._max_connections,
                 isolation_level="AUTOCOMMIT",
                 breaker=None if self._is_probe else breaker_of(service),  # a probe is never told to wait
-                connect_within_s=PROBE_WITHIN_S if self._is_probe else None,
+                connect_within_s=self._connect_within_s,
             )
             self._of = os.getpid(), service
         return self._engine
@@ -110,7 +111,8 @@ class Probe(PlatformCalls):
     """A connection whose calls show whether PostgreSQL is away: they open and close the breaker of requests.
 
     A connection may also be lost alone, with its backend or its pooler. So PostgreSQL is away if it does not answer in
-    time, or if the next connection is lost too.
+    time, or if the next connection is lost too. A login may take longer than an answer, so it gets more time after each
+    failure.
     """
 
     _is_probe = True
@@ -134,6 +136,9 @@ class Probe(PlatformCalls):
             self.failures = self.failures + 1 if is_lost else 0
             if breaker is not None and not is_lost:  # also if it refuses the statement
                 breaker.close()
+
+    def _connect_within_s(self) -> float:
+        return float(min(engines.CONNECT_TIMEOUT_S, PROBE_WITHIN_S * 2 ** min(self.failures, 10)))
 
 
 def _kind_of(error: psycopg.Error, *, is_lost: bool) -> type[CallFailed]:

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 
 import psycopg
@@ -46,3 +47,40 @@ def silent_pooler() -> Iterator[str]:
         serving.join(60)
     for client in clients:
         client.close()
+
+
+@contextlib.contextmanager
+def slow_logins(address: str, *, by_s: float) -> Iterator[str]:
+    """The address of a relay to this database: each login takes so much longer, and nothing else does."""
+    at = make_url(address)
+    sockets: list[socket.socket] = []
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+
+    def relay(client: socket.socket) -> None:
+        time.sleep(by_s)
+        server = socket.create_connection((at.host, at.port))
+        sockets.append(server)
+        threading.Thread(target=forward, args=(server, client), daemon=True).start()
+        forward(client, server)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # the test is over
+            while True:
+                client, _ = listening.accept()
+                sockets.append(client)
+                threading.Thread(target=relay, args=(client,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        yield at.set(host="127.0.0.1", port=listening.getsockname()[1]).render_as_string(hide_password=False)
+        listening.shutdown(socket.SHUT_RDWR)
+        serving.join(60)
+    for each in sockets:
+        each.close()

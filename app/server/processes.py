@@ -101,6 +101,7 @@ async def serve_here(front: "Front", listening: socket.socket, stop: asyncio.Eve
     """On the running loop, until `stop` is set and everything is answered, or was not in time."""
     loop = asyncio.get_running_loop()
     site = front.start(loop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)  # not before: a loop that does not run yet loses signals
     server = await loop.create_server(lambda: Connection(site), sock=listening, backlog=BACKLOG)
     await stop.wait()
     if site.is_draining:
@@ -142,7 +143,6 @@ def _run(load: Callable[[], "Front"], host: str, port: int, drain_s: float) -> N
     loop.add_signal_handler(signal.SIGINT, stop.set)
     loop.add_signal_handler(signal.SIGTERM, drain if drain_s else stop.set)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent logs it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, AWAITED)
     loop.run_until_complete(serve_here(front, listening, stop))
 
 

@@ -1,5 +1,6 @@
 """The counters of a process: in memory, and in files of bounded number and size, for which there may be no space."""
 
+import errno
 import json
 import os
 import re
@@ -108,6 +109,26 @@ def test_processes_one_after_the_other_share_a_file_and_lose_no_count(tmp_path: 
     assert lines_of(run("SEEN.labels('a').inc()", tmp_path)) == []
     assert merged(tmp_path) == {"seen_total": 8}
     assert sorted(file.name for file in tmp_path.iterdir()) == ["counter_0.db", "slots.lock"]
+
+
+def test_a_file_that_can_first_be_opened_later_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, key = str(tmp_path / "counter_1.db"), json.dumps(["seen", "seen_total", {}, ""])
+    before = MetricsFile(name)
+    before.write_value(key, 1000.0, 0.0)
+    before.close()
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "open", unopened)
+        late = MetricsFile(name)
+        late.write_value(key, 2.0, 0.0)
+    late._retry_at = 0.0
+    for value in (3.0, 4.0):
+        late.write_value(key, value, 0.0)
+    assert merged(tmp_path) == {"seen_total": 1004.0}
+    late.close()
+
+
+def unopened(*_arguments: Any) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_processes_at_once_and_forks_have_files_of_their_own(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Statements beside the pool of requests: as the platform role, one transaction each, again after a lost connection."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,11 +19,10 @@ from tenants.platform_calls import (
     CallFailed,
     ConnectionLost,
     NodeLost,
-    NotAnswered,
     PlatformCalls,
     Probe,
 )
-from tests.outages import silent_pooler
+from tests.outages import silent_pooler, slow_logins
 
 
 @pytest.fixture
@@ -105,9 +105,26 @@ def test_requests_are_refused_while_a_probe_is_not_answered(
     monkeypatch.setattr(platform_calls, "PROBE_WITHIN_S", 0.1)
     with silent_pooler() as address:
         connect(replace(settings, service_database_url=address))
-        with pytest.raises(NotAnswered):
-            Probe().probe("SELECT 1", [])
+        probe = Probe()
+        for _ in range(2):
+            assert not is_away()
+            with pytest.raises(ConnectionLost):
+                probe.probe("SELECT 1", [])
         assert is_away()
+    connect(settings)
+
+
+def test_a_login_may_take_longer_than_an_answer(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform_calls, "PROBE_WITHIN_S", 0.2)
+    with slow_logins(settings.service_database_url or settings.database_url or "", by_s=0.5) as address:
+        connect(replace(settings, service_database_url=address))
+        probe = Probe()
+        for _ in range(3):
+            with contextlib.suppress(ConnectionLost):
+                probe.probe("SELECT 1", [])
+        assert probe.probe("SELECT 1", []) == [(1,)]
+        assert not is_away()
+        probe.close()
     connect(settings)
 
 
