@@ -8,6 +8,7 @@ nothing, and not in a thread after it has waited.
 Where one tenant has most of what is under way, the limit is that tenant's: others do not notice its flood.
 """
 
+import threading
 import time
 from collections import Counter, OrderedDict, deque
 
@@ -27,15 +28,20 @@ log = structlog.get_logger()
 class Ticket:
     """A request that was let in."""
 
-    __slots__ = ("at", "tenant_id")
+    __slots__ = ("_taken", "at", "tenant_id")
 
     def __init__(self, tenant_id: str, at: float) -> None:
         self.tenant_id = tenant_id
         self.at = at
+        self._taken = threading.Lock()
+
+    def take(self) -> bool:
+        """Return True to the first caller only. Never waits."""
+        return self._taken.acquire(blocking=False)
 
 
 class Door:
-    """`enter` is called on the loop. The other methods are called by threads, and only append to a deque.
+    """`enter` and `withdraw` are called on the loop. Threads call `begin` and `leave`, which only append to a deque.
 
     So the loop never waits for a lock, whose owner may itself be waiting for the interpreter.
     """
@@ -68,13 +74,23 @@ class Door:
         self._count += 1
         return ticket
 
-    def begin(self, ticket: Ticket) -> None:
-        """A thread works on it."""
+    def begin(self, ticket: Ticket) -> bool:
+        """Record that this thread works on the request. False: it was withdrawn, and must not be executed."""
+        if not ticket.take():
+            return False
         self._begun.append(ticket)
+        return True
 
     def leave(self, ticket: Ticket) -> None:
-        """It was answered."""
+        """Record that the request was answered, once for each that was begun."""
         self._left.append(ticket)
+
+    def withdraw(self, ticket: Ticket) -> bool:
+        """Record that no thread will execute the request. False: a thread has begun, and answers it."""
+        if not ticket.take():
+            return False
+        self.leave(ticket)
+        return True
 
     def _limit(self, tenant_id: str, now: float) -> int:
         if now - self._late_at > CALM_AFTER_S:
@@ -87,6 +103,7 @@ class Door:
             self._waiting.pop(self._begun.popleft(), None)
         while self._left:
             ticket = self._left.popleft()
+            self._waiting.pop(ticket, None)
             self._count -= 1
             self._inside[ticket.tenant_id] -= 1
             if not self._inside[ticket.tenant_id]:

@@ -199,13 +199,14 @@ class Front:
             return
         try:
             self._threads.submit(self._work, request, ticket)
-        except RuntimeError:  # no thread can be started
-            self._door.leave(ticket)
-            self._refuse(request)
+        except RuntimeError:  # no thread can be started, but another may already have taken it from the queue
+            if self._door.withdraw(ticket):
+                self._refuse(request)
 
     def _work(self, request: Request, ticket: Ticket) -> None:
         """In a thread."""
-        self._door.begin(ticket)
+        if not self._door.begin(ticket):
+            return
         try:
             wsgi_calls.answer(self._app, request, ticket.at)
         finally:

@@ -7,7 +7,8 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from app.server import wsgi_calls
+from app.server import front, wsgi_calls
+from app.server.door import Door
 from app.server.requests import Request
 from tests.app.http.test_fast_reads import fill
 from tests.app.server.served import served
@@ -37,3 +38,16 @@ def in_threads(app: Flask, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(wsgi_calls, "answer", watched)
     return seen
+
+
+@pytest.fixture
+def doors(monkeypatch: pytest.MonkeyPatch) -> list[Door]:
+    """The door of each server that the test starts."""
+    made: list[Door] = []
+
+    def make(**options: int) -> Door:
+        made.append(Door(**options))
+        return made[-1]
+
+    monkeypatch.setattr(front, "Door", make)
+    return made

@@ -74,3 +74,15 @@ def test_nothing_is_remembered_of_requests_that_were_answered() -> None:
         a_door.leave(ticket)
     a_door._catch_up()
     assert (a_door._waiting, a_door._inside, a_door._count) == ({}, {}, 0)
+
+
+def test_a_request_is_either_withdrawn_or_begun() -> None:
+    a_door = Door(working=2, threads=2)
+    withdrawn, begun = entered(a_door, "a", 2)
+    assert a_door.withdraw(withdrawn)
+    assert not a_door.begin(withdrawn), "a thread that finds it later leaves it alone"
+    assert a_door.begin(begun)
+    assert not a_door.withdraw(begun), "the thread answers it"
+    a_door.leave(begun)
+    a_door._catch_up()
+    assert (a_door._waiting, a_door._inside, a_door._count) == ({}, {}, 0)

@@ -2,6 +2,7 @@
 
 import gzip
 import http.client
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
@@ -18,6 +19,9 @@ from analytics.boards import projection, reading
 from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.loop_commit import LoopCommit
 from app.http.fast_lane import FastLane
+from app.server import wsgi_calls
+from app.server.door import Door
+from app.server.requests import Request
 from tenants import users
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import likes_of, views_of
@@ -332,3 +336,38 @@ def test_who_stays_unknown_is_answered_by_the_route(
     assert remote("GET", BOARD, headers={"Authorization": "Bearer nonsense"}).status_code == 401
     assert remote("GET", f"{RANK}?member=nowhere").status_code == 404
     assert in_threads == ["/api/v1/pages/a/like", BOARD, RANK]
+
+
+def test_a_request_is_refused_and_never_executed_if_no_thread_can_be_started_for_it(
+    app: Flask, admin: Caller, doors: list[Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths: list[str] = []
+    has_begun, may_end = threading.Event(), threading.Event()
+    answer, start = wsgi_calls.answer, threading.Thread.start
+
+    def slow(app: Any, request: Request, submitted_at: float) -> None:
+        paths.append(request.environ["PATH_INFO"])
+        has_begun.set()
+        may_end.wait(10)
+        answer(app, request, submitted_at)
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name.startswith("web"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(wsgi_calls, "answer", slow)
+    with served(app) as url, ThreadPoolExecutor(1) as senders:
+        remote = over_http(admin, url)
+        first = senders.submit(remote, "GET", "/first")
+        assert has_begun.wait(10)
+        with monkeypatch.context() as without_threads:
+            without_threads.setattr(threading.Thread, "start", fail)
+            refused = remote("GET", "/refused")
+        assert (refused.status_code, refused.get_json()["code"]) == (503, "overloaded")
+        may_end.set()
+        assert [first.result().status_code, remote("GET", "/last").status_code] == [404, 404]
+    assert paths == ["/first", "/last"]
+    (door,) = doors
+    door._catch_up()
+    assert (door._waiting, door._inside, door._count) == ({}, {}, 0)
