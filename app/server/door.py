@@ -21,6 +21,8 @@ CALM_AFTER_S = 0.5
 NOTE_EVERY_S = 60.0
 # Fewer requests under way are never refused: callers with many connections are usual.
 MIN_LIMIT = 32
+# Probes and scrapes, each with a thread and often a query. They are usually one at a time for each caller.
+MAX_FOR_OPERATORS = 8
 
 log = structlog.get_logger()
 
@@ -30,7 +32,8 @@ class Ticket:
 
     __slots__ = ("_taken", "at", "tenant_id")
 
-    def __init__(self, tenant_id: str, at: float) -> None:
+    def __init__(self, tenant_id: str | None, at: float) -> None:
+        """`tenant_id`: None for health checks and metrics."""
         self.tenant_id = tenant_id
         self.at = at
         self._taken = threading.Lock()
@@ -41,7 +44,7 @@ class Ticket:
 
 
 class Door:
-    """`enter` and `withdraw` are called on the loop. Threads call `begin` and `leave`, which only append to a deque.
+    """Threads call `begin` and `leave`, which only append to a deque. The loop calls the other methods.
 
     So the loop never waits for a lock, whose owner may itself be waiting for the interpreter.
     """
@@ -53,6 +56,7 @@ class Door:
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
         self._inside: Counter[str] = Counter()
         self._count = 0
+        self._for_operators = 0
         self._begun: deque[Ticket] = deque()
         self._left: deque[Ticket] = deque()
         self._late_at = self._noted_at = -NOTE_EVERY_S
@@ -68,10 +72,21 @@ class Door:
         if self._count >= self._limit(tenant_id, now) and not always:
             self._note(now)
             return None
-        ticket = Ticket(tenant_id, now)
-        self._waiting[ticket] = None
         self._inside[tenant_id] += 1
         self._count += 1
+        return self._let_in(tenant_id, now)
+
+    def enter_for_operators(self) -> Ticket | None:
+        """Let in a health check or a request for metrics. They have a small limit of their own. None: refuse it."""
+        self._catch_up()
+        if self._for_operators >= MAX_FOR_OPERATORS:
+            return None
+        self._for_operators += 1
+        return self._let_in(None, time.monotonic())
+
+    def _let_in(self, tenant_id: str | None, now: float) -> Ticket:
+        ticket = Ticket(tenant_id, now)
+        self._waiting[ticket] = None
         return ticket
 
     def begin(self, ticket: Ticket) -> bool:
@@ -104,6 +119,9 @@ class Door:
         while self._left:
             ticket = self._left.popleft()
             self._waiting.pop(ticket, None)
+            if ticket.tenant_id is None:
+                self._for_operators -= 1
+                continue
             self._count -= 1
             self._inside[ticket.tenant_id] -= 1
             if not self._inside[ticket.tenant_id]:

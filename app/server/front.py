@@ -190,10 +190,12 @@ class Front:
                 log.exception("a read could not be answered", action="request.failed")
 
     def _answer_in_thread(self, request: Request) -> None:
-        """Unless there are too many: but probes are always answered, and so is what was decided already."""
+        """Refuse it if there are too many, unless it was decided already."""
         environ = request.environ
-        is_due = WRITTEN in environ or environ["PATH_INFO"].startswith(edge.FOR_OPERATORS)
-        ticket = self._door.enter(self._lane.tenant_of(environ), always=is_due)
+        if environ["PATH_INFO"].startswith(edge.FOR_OPERATORS):
+            ticket = self._door.enter_for_operators()
+        else:
+            ticket = self._door.enter(self._lane.tenant_of(environ), always=WRITTEN in environ)
         if ticket is None:
             self._refuse(request)
             return

@@ -86,3 +86,15 @@ def test_a_request_is_either_withdrawn_or_begun() -> None:
     a_door.leave(begun)
     a_door._catch_up()
     assert (a_door._waiting, a_door._inside, a_door._count) == ({}, {}, 0)
+
+
+def test_health_checks_and_metrics_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "LATE_AFTER_S", 60.0)
+    a_door = Door(working=2, threads=2)
+    entered(a_door, "a", 100)
+    checks = [ticket for _ in range(100) if (ticket := a_door.enter_for_operators()) is not None]
+    assert len(checks) == door.MAX_FOR_OPERATORS, "however many requests of tenants are under way"
+    a_door.begin(checks[0])
+    a_door.leave(checks[0])
+    assert a_door.enter_for_operators() is not None
+    assert a_door.enter_for_operators() is None

@@ -20,7 +20,7 @@ from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.loop_commit import LoopCommit
 from app.http.fast_lane import FastLane
 from app.server import wsgi_calls
-from app.server.door import Door
+from app.server.door import MAX_FOR_OPERATORS, Door
 from app.server.requests import Request
 from tenants import users
 from tenants.db import tenant_tx, utcnow
@@ -371,3 +371,21 @@ def test_a_request_is_refused_and_never_executed_if_no_thread_can_be_started_for
     (door,) = doors
     door._catch_up()
     assert (door._waiting, door._inside, door._count) == ({}, {}, 0)
+
+
+def test_a_flood_of_health_checks_is_refused(app: Flask, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+    answer = wsgi_calls.answer
+
+    def slow(app: Any, request: Request, submitted_at: float) -> None:
+        may_end.wait(30)
+        answer(app, request, submitted_at)
+
+    monkeypatch.setattr(wsgi_calls, "answer", slow)
+    with served(app) as url, ThreadPoolExecutor(MAX_FOR_OPERATORS + 4) as senders:
+        remote = over_http(admin, url)
+        asked = [senders.submit(remote, "GET", "/health/ready") for _ in range(MAX_FOR_OPERATORS + 4)]
+        eventually(lambda: sum(one.done() for one in asked) == 4)
+        assert {one.result().get_json()["code"] for one in asked if one.done()} == {"overloaded"}
+        may_end.set()
+        assert sorted(one.result().status_code for one in asked) == [200] * MAX_FOR_OPERATORS + [503] * 4
