@@ -1,11 +1,11 @@
-"""Which requests get a thread: all of them, or, while threads start late, as many as a process works on at once.
+"""Decides which requests get a thread: nearly all, or, while threads begin late, as many as a process works on at once.
 
-Threads that wait for a commit or a lock cost nothing, so a process may have many. But once threads that were started
-wait for the interpreter, or requests for a thread, more comes than is answered, and each request that is let in makes
-the others slower. Then it is better to refuse at once what is too much, on the event loop, where that costs next to
-nothing, and not in a thread after it has waited.
+Threads that wait for a commit or a lock cost nothing, so a process may have many. But once every thread waits for the
+interpreter before it begins, or requests wait for a thread, requests arrive faster than the process answers them, and
+each request that is let in slows down the others. Then it is better to refuse the excess at once, on the event loop,
+where a refusal costs next to nothing, and not in a thread after it has waited.
 
-Where one tenant has most of what is under way, the limit is that tenant's: others do not notice its flood.
+If one tenant has most of the requests under way, only its requests are limited: others do not notice its flood.
 """
 
 import threading
@@ -16,7 +16,10 @@ import structlog
 
 # A thread begins within this time in a process that keeps up.
 LATE_AFTER_S = 0.02
-# A process is overloaded until no thread has begun late for this time.
+# A process is overloaded once threads have begun late for this time, without one in time. A single pause, such as a
+# garbage collection, delays only the few threads that were about to begin.
+LATE_FOR_S = 0.1
+# It stays overloaded until no thread has begun late for this time.
 CALM_AFTER_S = 0.5
 NOTE_EVERY_S = 60.0
 # Fewer requests under way are never refused: callers with many connections are usual.
@@ -50,16 +53,18 @@ class Door:
     """
 
     def __init__(self, *, working: int, threads: int) -> None:
-        """`working`: how many are let in while threads begin late; otherwise as many as there are threads, twice."""
+        """`working`: how many requests are let in during overload; otherwise twice as many as there are threads."""
         self._working = max(working, MIN_LIMIT)
         self._most = 2 * threads
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
         self._inside: Counter[str] = Counter()
         self._count = 0
         self._for_operators = 0
-        self._begun: deque[Ticket] = deque()
+        self._begun: deque[tuple[Ticket, float]] = deque()
         self._left: deque[Ticket] = deque()
-        self._late_at = self._noted_at = -NOTE_EVERY_S
+        # The first and the last time that a thread was late since one was in time.
+        self._late_since: float | None = None
+        self._late_at = self._overloaded_at = self._noted_at = -NOTE_EVERY_S
         self._refused = 0
 
     def enter(self, tenant_id: str, *, always: bool = False) -> Ticket | None:
@@ -68,7 +73,7 @@ class Door:
         self._catch_up()
         oldest = next(iter(self._waiting), None)
         if oldest is not None and now - oldest.at > LATE_AFTER_S:
-            self._late_at = now
+            self._see_late(now)
         if self._count >= self._limit(tenant_id, now) and not always:
             self._note(now)
             return None
@@ -93,7 +98,7 @@ class Door:
         """Record that this thread works on the request. False: it was withdrawn, and must not be executed."""
         if not ticket.take():
             return False
-        self._begun.append(ticket)
+        self._begun.append((ticket, time.monotonic()))
         return True
 
     def leave(self, ticket: Ticket) -> None:
@@ -108,14 +113,26 @@ class Door:
         return True
 
     def _limit(self, tenant_id: str, now: float) -> int:
-        if now - self._late_at > CALM_AFTER_S:
+        if now - self._overloaded_at > CALM_AFTER_S:
             return self._most
         others = max((count for tenant, count in self._inside.items() if tenant != tenant_id), default=0)
         return self._most if 2 * others > self._count else self._working
 
+    def _see_late(self, at: float) -> None:
+        if self._late_since is None or at - self._late_at > CALM_AFTER_S:
+            self._late_since = at
+        self._late_at = at
+        if at - self._late_since > LATE_FOR_S or at - self._overloaded_at <= CALM_AFTER_S:
+            self._overloaded_at = at
+
     def _catch_up(self) -> None:
         while self._begun:
-            self._waiting.pop(self._begun.popleft(), None)
+            ticket, at = self._begun.popleft()
+            self._waiting.pop(ticket, None)
+            if at - ticket.at > LATE_AFTER_S:
+                self._see_late(at)
+            else:
+                self._late_since = None
         while self._left:
             ticket = self._left.popleft()
             self._waiting.pop(ticket, None)

@@ -13,7 +13,7 @@ from app.settings import socket_address
 BACKLOG = 2048
 # A network's round trip, and more: a client that has begun to connect sends its request within this time.
 HANDSHAKE_S = 0.05
-# Of Linux, for all processors: without names in Python's library.
+# The number that Linux gives this socket option on all processors. Python's library has no name for it.
 SO_ATTACH_FILTER = 26
 # Longer than a killed process needs on a busy machine.
 PREDECESSORS_END_WITHIN_S = 2.0

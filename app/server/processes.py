@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from app.server.front import Front
 
 STOP_WITHIN_S = 4.0
-# Of one that ended soon after its start: it may do so again.
+# A process that ended soon after its start may do so again: wait this long before its replacement starts.
 RESPAWN_AFTER_S = 0.5
 # Processes one after the other that ended before they were steady: then it is no accident.
 MAX_FAILURES = 6
 STEADY_AFTER_S = 5.0
 STOPS = {signal.SIGINT, signal.SIGTERM}
-# What the parent waits for.
+# The signals that the parent waits for.
 AWAITED = {*STOPS, signal.SIGCHLD, signal.SIGHUP}
 
 log = structlog.get_logger()
