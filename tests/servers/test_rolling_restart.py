@@ -31,8 +31,6 @@ PAUSE_S = 0.1
 def nodes(folder: Path, postgres: Postgres, redis: RedisServer) -> Iterator[tuple[Proxy, list[Node]]]:
     proxy = Proxy(folder / "nginx")
     public = {"PLAUDIT_PUBLIC_URL": proxy.url, "PLAUDIT_PROXY_HOPS": "1", "PLAUDIT_WEB_PROCESSES": "2"}
-    # So that a busy machine refuses nothing as too much (app/server/door.py): all callers may be under way at one node.
-    public |= {"PLAUDIT_WEB_THREADS": "128", "PLAUDIT_DATABASE_POOL": "17"}
     env = shared_env(database=postgres.url(), redis=redis.url, PLAUDIT_DRAIN_S="", **public)  # the default
     with (
         Node(folder / "first", env, "--demo", "--no-traffic") as first,
