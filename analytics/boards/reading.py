@@ -207,8 +207,17 @@ def ranks_for(tx: Tx, question: RankQuestion) -> list[int | None]:
     """The ranks that entries have on a board of the transaction's tenant. None: far down, while Redis is away."""
     if not question.asked:
         return []
-    ranks = redis_reads.ranks_together([question])[0]
+    ranks = redis_reads.ranks_together([question])[0] if caught_up.is_trusted(question.board) else None
     return ranks if ranks is not None else postgres_reads.ranks_for(tx, question)
+
+
+def known_ranks_together(questions: Sequence[RankQuestion]) -> list[list[int | None] | None]:
+    """The ranks that entries have on several boards, in one round trip to Redis. None: only `ranks_for` can tell."""
+    ranks = redis_reads.ranks_together(questions)
+    return [
+        of_one if caught_up.is_known(question.board) else None
+        for question, of_one in zip(questions, ranks, strict=True)
+    ]
 
 
 def _listing(board: Board, part: Part, *, now: datetime, at_least: int) -> tuple[Listing, int, date]:

@@ -19,7 +19,7 @@ import structlog
 from sqlalchemy import ARRAY, BigInteger, Date, Double, Index, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from analytics.boards import postgres_reads, redis_reads, versions
+from analytics.boards import caught_up, postgres_reads, redis_reads, versions
 from analytics.boards.board_sql import transaction_for
 from analytics.boards.names import ALL_TENANTS, Board, Version
 from analytics.boards.rows import Listing, Position, Row, Source, row_of
@@ -203,8 +203,10 @@ def _locked_tx(tenant_id: str) -> Iterator[Tx]:
 
 
 def _current_tops(boards: Sequence[Board], *, now: datetime) -> Iterator[tuple[Board, Listing]]:
-    """The first rows of each board, from Redis or PostgreSQL."""
-    for board, listing in zip(boards, redis_reads.read_tops(boards, limit=MAX_ROWS), strict=True):
+    """The first rows of boards of one tenant: from Redis if it has caught up, else from PostgreSQL."""
+    is_trusted = caught_up.is_trusted(boards[0])
+    listings = redis_reads.read_tops(boards, limit=MAX_ROWS) if is_trusted else [None] * len(boards)
+    for board, listing in zip(boards, listings, strict=True):
         if listing is not None:
             yield board, listing
             continue

@@ -17,7 +17,7 @@ from analytics.scores.new_payments import Call
 from analytics.scores.payments import Cashier
 from tenants.loop_connection import LoopConnection
 
-# Reads ranks on boards of users; None: Redis does not have the board.
+# Reads ranks on boards of users; None: Redis does not have the board, or may have an old one.
 ReadRanks = Callable[[Sequence[RankQuestion]], Awaitable[Sequence[Sequence[int | None] | None]]]
 
 
@@ -32,7 +32,8 @@ async def commit_claims_on_loop(
 ) -> list[WriteRequest]:
     """The same for requests with nothing but claims: two round trips, and the ranks of the new scores in between.
 
-    Left are also claims that only a thread can decide, and all of a tenant whose board Redis does not have.
+    Left are also claims that only a thread can decide, and all of a tenant whose board Redis does not have,
+    or may have as it was before.
     """
     all_claims = [_Claims(write) for write in by_tenant(requests)]
     async with connection.transaction(shared=True) as tx:

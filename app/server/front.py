@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from analytics.boards import redis_reads
+from analytics.boards import reading
 from analytics.boards.ranks import RankQuestion
 from analytics.ingest.loop_commit import LoopCommit
 from analytics.ingest.loop_writes import commit_claims_on_loop, commit_on_loop
@@ -171,7 +171,7 @@ class Front:
 
     def _read_ranks(self, questions: Sequence[RankQuestion]) -> "asyncio.Future[Sequence[Sequence[int | None] | None]]":
         """By a thread, which may wait for Redis."""
-        return self._loop.run_in_executor(self._ranks, redis_reads.ranks_together, questions)
+        return self._loop.run_in_executor(self._ranks, reading.known_ranks_together, questions)
 
     def _resolve(self, call: Callable[[Any], None], result: Any) -> None:
         """From another thread. The loop is woken once for all that are answered together."""

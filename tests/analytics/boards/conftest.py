@@ -1,16 +1,20 @@
 """What tests of boards share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from analytics.boards import page_numbers, projection
+from analytics.boards import intents, page_numbers, projection
+from analytics.boards.names import Board
 from analytics.boards.page_numbers import COLUMNS, PageChange, PageNumbers
 from analytics.ingest.pages import Page
 from analytics.metrics import Value
+from analytics.outbox import Kind
+from tenants import redis
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page
 from tests.people import Caller, client_of
@@ -72,3 +76,29 @@ def save_page_numbers(tenant: str, page_id: int, *, shared: bool = False, **valu
         numbers = tuple(values.get(name, 0) for name in COLUMNS)
         now = PageNumbers(page.space_key, public, public and shared, page.updated_at, numbers)
         page_numbers.save(tx, [PageChange(page_id, None, now, None)], now=utcnow())
+
+
+def note_failure() -> None:
+    """As if Redis had not answered just now, and does again."""
+    redis.boards().note_failure(RedisTimeoutError())
+    redis.boards()._worked()
+
+
+def leave_unfinished(tenant: str, *members: str, kind: Kind = Kind.PAGE) -> None:
+    """As a projection does that could not write to Redis."""
+    with tenant_tx(tenant) as tx:
+        tx.run(*intents.recording(tenant, kind, {member: ["tenant"] for member in members}))
+
+
+def put_back(boards: Iterable[Board]) -> Callable[[], None]:
+    """Keeps how boards are in Redis now, and returns what makes them so again: as a server does that lost what came."""
+    with redis.boards().client() as client:
+        keys = [key for board in boards for key in (board.key, board.marker, board.lookup)]
+        kept = {key: dumped for key in keys if (dumped := client.dump(key)) is not None}
+
+    def restore() -> None:
+        with redis.boards().client() as client:
+            for key, value in kept.items():
+                client.restore(key, 0, value, replace=True)
+
+    return restore

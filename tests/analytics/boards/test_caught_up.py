@@ -1,28 +1,13 @@
 """Boards in Redis are trusted once they have everything that was projected."""
 
 import pytest
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from analytics.boards import caught_up, intents, redis_store
+from analytics.boards import caught_up, redis_store
 from analytics.boards.names import ALL_TENANTS, GLOBAL, board_of
-from analytics.outbox import Kind
 from analytics.windows import Window
 from tenants import redis
-from tenants.db import tenant_tx
-from tests.analytics.boards.conftest import MakeBoard, order, project, read
+from tests.analytics.boards.conftest import MakeBoard, leave_unfinished, note_failure, order, project, read
 from tests.people import Caller
-
-
-def note_failure() -> None:
-    """As if Redis had not answered just now, and does again."""
-    redis.boards().note_failure(RedisTimeoutError())
-    redis.boards()._worked()
-
-
-def leave_unfinished(tenant: str, *members: str) -> None:
-    """As a projection does that could not write to Redis."""
-    with tenant_tx(tenant) as tx:
-        tx.run(*intents.recording(tenant, Kind.PAGE, {member: ["tenant"] for member in members}))
 
 
 def test_after_a_failure_a_board_is_trusted_once_no_projection_is_unfinished(

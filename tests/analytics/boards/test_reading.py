@@ -1,6 +1,7 @@
 """A board reads the same from Redis, a snapshot and PostgreSQL (P3)."""
 
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import pytest
 from flask.testing import FlaskClient
@@ -10,16 +11,27 @@ from analytics import outbox
 from analytics.boards import reading, snapshots, summaries, versions
 from analytics.boards.kept import BoardMemory
 from analytics.boards.names import Board, Version, board_of
+from analytics.boards.ranks import RankQuestion, entry_of
 from analytics.boards.reading import Around, Top
 from analytics.boards.rows import Position, Source
 from analytics.ingest.pages import Page
 from analytics.locks import Busy, lock_boards
+from analytics.metrics import POINTS
 from analytics.outbox import Kind
 from analytics.windows import Window
 from app.settings import Settings
-from tenants import redis
+from tenants import redis, users
 from tenants.db import tenant_tx, utcnow
-from tests.analytics.boards.conftest import BOARD, MakeBoard, order, project, read
+from tests.analytics.boards.conftest import (
+    BOARD,
+    MakeBoard,
+    leave_unfinished,
+    note_failure,
+    order,
+    project,
+    put_back,
+    read,
+)
 from tests.analytics.conftest import make_page
 from tests.analytics.scores.conftest import pay
 from tests.conftest import redis_unavailable
@@ -264,3 +276,25 @@ def test_a_version_that_may_yet_be_committed_is_waited_for(
             waiting = pool.submit(reading.read, week, Top(5), now=utcnow(), at_least=raised)
             eventually(lambda: blocked_connections(settings.database_url or "") == 1)
         assert waiting.result(60).version == raised
+
+
+def test_ranks_are_not_those_of_a_redis_that_is_behind(tenant: str) -> None:
+    board = Board(tenant, "users", Window.ALL, POINTS)
+    with tenant_tx(tenant) as tx:
+        first, second = (users.ensure_external(tx, name, now=utcnow()) for name in ("first", "second"))
+    pay(tenant, str(first), 5, utcnow())
+    project(tenant)
+    restore = put_back([board])
+    pay(tenant, str(second), 50, utcnow())
+    project(tenant)
+    question = RankQuestion(board, [entry_of(uuid4(), 10, utcnow())])
+    with tenant_tx(tenant) as tx:
+        assert reading.ranks_for(tx, question) == [2]
+    assert reading.known_ranks_together([question]) == [[2]]
+    restore()
+    leave_unfinished(tenant, str(second), kind=Kind.USER)
+    assert reading.known_ranks_together([question]) == [[1]], "no failure was noticed"
+    note_failure()
+    assert reading.known_ranks_together([question]) == [None]
+    with tenant_tx(tenant) as tx:
+        assert reading.ranks_for(tx, question) == [2]

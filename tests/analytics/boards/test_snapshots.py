@@ -7,9 +7,20 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics.boards import snapshots
+from analytics.boards.names import board_of
 from analytics.locks import Busy, try_lock_boards
+from analytics.windows import Window
 from tenants.db import owner_tx, tenant_tx, utcnow
-from tests.analytics.boards.conftest import BOARD, MakeBoard, order, project, read
+from tests.analytics.boards.conftest import (
+    BOARD,
+    MakeBoard,
+    leave_unfinished,
+    note_failure,
+    order,
+    project,
+    put_back,
+    read,
+)
 from tests.analytics.conftest import make_page
 from tests.people import Caller
 
@@ -90,3 +101,21 @@ def test_snapshots_stop_when_their_time_is_over_and_go_on_with_the_oldest(board:
             snapshots.refresh(tenant, now=utcnow())
     assert snapshots.refresh(tenant, now=utcnow()) > 10
     assert snapshots.refresh(tenant, now=utcnow()) == 0
+
+
+def test_a_redis_that_is_behind_gives_no_snapshot(board: MakeBoard, tenant: str) -> None:
+    week = board_of(tenant, "tenant", Window.WEEK, "views")
+    board(a=2, b=1)
+    restore = put_back([week])
+    page_id = board(b=3)["items"][0]["page"]["id"]
+    snapshots.refresh(tenant, now=utcnow() - timedelta(minutes=2))
+    with owner_tx() as tx:  # so that it is taken once more
+        tx.execute(text("UPDATE leaderboard_snapshots SET version = 0 WHERE tenant_id = :t"), {"t": tenant})
+    restore()
+    leave_unfinished(tenant, str(page_id))
+    note_failure()
+    snapshots.refresh(tenant, now=utcnow())
+    with tenant_tx(tenant) as tx:
+        snapshot = snapshots.live(tx, week, now=utcnow())
+    assert snapshot is not None
+    assert [(row.rank, row.value) for row in snapshot.rows] == [(1, 4), (2, 2)]
