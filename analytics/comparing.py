@@ -1,8 +1,9 @@
 """How `plaudit check` goes through a tenant: in chunks by id, each in a transaction of its own.
 
 A chunk is compared in one snapshot of the database. What boards are compared with in Redis is compared under the
-tenant's board lock besides, so nobody writes them meanwhile. Chunks become smaller where they take long, and the whole
-walk ends at a limit, so that neither the lock nor old rows are held for long, however large the tenant is.
+tenant's board lock besides, so nobody writes them meanwhile; between two chunks a projection that is late gets its
+turn. Chunks become smaller where they take long, and the whole walk ends at a limit, so that neither the lock nor old
+rows are held for long, however large the tenant is.
 """
 
 import math
@@ -19,7 +20,9 @@ from uuid import UUID
 from sqlalchemy import TextClause, text
 from sqlalchemy.exc import DBAPIError
 
+from analytics import outbox
 from analytics.locks import Busy, lock_boards, try_lock_boards
+from analytics.wake import wake_again
 from tenants.across import STATEMENT_TIMED_OUT
 from tenants.db import Tx, tenant_tx
 from tenants.errors import Unavailable
@@ -31,6 +34,11 @@ FIRST_IDS = 1_000
 # A chunk that takes longer than the one is halved, one that takes less than the other is doubled.
 MAX_CHUNK_S = 4.0
 MIN_CHUNK_S = 1.0
+# A change that has waited this long has probably found the lock taken by the chunk before.
+MIN_LAG_S = 1.0
+# Longer than nobody is woken after a projection found the lock taken (`wake.BUSY_S`).
+MAX_PAUSE_S = 1.5
+LOOK_EVERY_S = 0.1
 # Few statements of a chunk take long, so its transaction stays below 30 s.
 MAX_STATEMENT_MS = 10_000
 MAX_WALK_S = 30 * 60.0
@@ -55,7 +63,7 @@ def unwatched(_part: str, _done: int, _total: int, /) -> None: ...
 
 @dataclass(frozen=True)
 class Ids:
-    """What a part goes through: queries for the number of its ids, and for those after one, in their order."""
+    """The ids that a part compares: queries for their number, and for those after one, in their order."""
 
     count: TextClause
     after: TextClause
@@ -186,12 +194,30 @@ class Walk:
             return int(tx.scalar(ids.count, {"tenant": self.tenant_id}) or 0)
 
     def _when_free(self, compare: Callable[[Tx], Look], *, with_boards: bool) -> Look:
+        if with_boards:
+            self._make_way()
         for _ in range(MAX_WAITS):
             with suppress(Busy):
                 return self._in_snapshot(compare, with_boards=with_boards)
             with suppress(Busy), tenant_tx(self.tenant_id) as tx:
                 lock_boards(tx, self.tenant_id)  # wait for its holder
         return self._in_snapshot(compare, with_boards=with_boards)
+
+    def _make_way(self) -> None:
+        """If changes wait for a projection, have one run, and leave it the lock: it only tries, and comes back later.
+
+        Until it has projected what waits now; not for long, since no worker may be running.
+        """
+        if self._lag_s() < MIN_LAG_S:
+            return
+        wake_again([self.tenant_id])
+        began = time.monotonic()
+        while (waited_s := time.monotonic() - began) < MAX_PAUSE_S and self._lag_s() > waited_s:
+            time.sleep(LOOK_EVERY_S)
+
+    def _lag_s(self) -> float:
+        with tenant_tx(self.tenant_id) as tx:
+            return outbox.lag_s(tx)
 
     def _in_snapshot(self, compare: Callable[[Tx], Look], *, with_boards: bool) -> Look:
         with tenant_tx(self.tenant_id) as tx:

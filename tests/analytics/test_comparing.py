@@ -3,6 +3,9 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from threading import Event
 from typing import Any
 
 import pytest
@@ -12,8 +15,8 @@ from sqlalchemy import text
 from analytics import checks, comparing
 from analytics.boards import checking, projection
 from analytics.comparing import PAGES, CheckStopped, Chunk, Compared, Walk, Watch
-from analytics.locks import lock_boards, try_lock_boards
-from tenants.db import Tx, current_tx, tenant_tx, utcnow
+from analytics.locks import Busy, lock_boards, try_lock_boards
+from tenants.db import Tx, current_tx, owner_tx, tenant_tx, utcnow
 from tests import citus
 from tests.analytics.conftest import make_page
 from tests.people import Caller, client_of
@@ -135,3 +138,42 @@ def test_a_check_waits_for_who_has_the_lock(busy: Caller) -> None:
             with pytest.raises(TimeoutError):
                 checking_it.result(timeout=0.5)
         assert checking_it.result(timeout=60).differences == []
+
+
+def test_a_projection_that_tries_the_lock_once_a_second_gets_its_turn_between_chunks(
+    busy: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch, 1)
+    assert busy("POST", "/api/v1/pages/p1/views").status_code == 202
+    is_over, projected = Event(), Event()
+
+    def project_once_a_second() -> None:
+        while not is_over.wait(1) and not projected.is_set():
+            with suppress(Busy):
+                projection.project_step(busy.tenant, now=utcnow())
+                projected.set()
+
+    def look_slowly(tx: Tx, chunk: Chunk) -> Compared:
+        tx.execute(text("SELECT pg_sleep(0.6)"))
+        return Compared()
+
+    with ThreadPoolExecutor(1) as worker:
+        projecting = worker.submit(project_once_a_second)
+        Walk(busy.tenant, utcnow()).over("pages", PAGES, look_slowly, with_boards=True)
+        is_over.set()
+        projecting.result()
+    assert projected.is_set()
+
+
+def test_a_check_pauses_for_a_projection_only_if_one_is_late(busy: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[str] = []
+    monkeypatch.setattr(comparing, "wake_again", woken.extend)
+    monkeypatch.setattr(comparing, "MAX_PAUSE_S", 0.1)
+    walk = Walk(busy.tenant, utcnow())
+    for late, with_boards, expected in ((False, True, 0), (True, False, 0), (True, True, 1)):
+        if late:
+            with owner_tx() as tx:
+                marked = "INSERT INTO outbox (tenant_id, kind, member, marked_at) VALUES (:t, 'page', '1', :at)"
+                tx.execute(text(marked), {"t": busy.tenant, "at": utcnow() - timedelta(seconds=9)})
+        walk.look(lambda _: Compared(), with_boards=with_boards)
+        assert len(woken) == expected
