@@ -179,7 +179,7 @@ def _show(
     memory: BoardMemory | None,
     hidden: int = 0,
 ) -> ShownBoard:
-    """What a reader sees of a part that was read. `hidden`: how many rows above it nobody may see."""
+    """A part that was read, as a reader sees it. `hidden`: how many rows above it nobody may see."""
     if listing.source is not Source.REDIS or (memory is not None and not memory.is_trusted()):
         memory = None
     subjects = [row.subject for row in listing.rows]
@@ -249,28 +249,44 @@ def _from_redis(board: Board, part: Top | Only | Around) -> Listing | None:
 def _newer_than(
     behind: Listing | None, board: Board, part: Top | Only | Around, *, now: datetime, at_least: int
 ) -> Listing:
-    """What PostgreSQL has, at this version or a newer one; if it has none that is newer, what Redis answered."""
+    """The part from PostgreSQL, at this version or a newer one; if it has none that is newer, what Redis answered."""
     with transaction_for(board) as tx:
         current = versions.read(tx, [board], now=now)[board].number
         if behind is not None and current <= behind.version.number:
             return behind
-        if current < at_least:
-            # Redis shows a change some moments before its commit, which whoever holds the lock may be about to do.
-            tx.set_statement_timeout(MAX_COMMIT_WAIT_MS)
-            lock_boards(tx, board.tenant_id, shared=True)
-            tx.set_statement_timeout(STATEMENT_TIMEOUT_MS)
-        match part:
-            case Top(limit, after):
-                snapshot = snapshots.live(tx, board, now=now)
-                if snapshot is not None and snapshot.version.number >= min(at_least, current):
-                    listing = snapshot.part(limit=limit, after=after)
-                    if listing is not None:
-                        return listing
-                return postgres_reads.read_top(tx, board, limit=limit, after=after, now=now)
-            case Only(subjects):
-                return postgres_reads.read_subjects(tx, board, subjects, now=now)
-            case Around(subject, n):
-                return postgres_reads.read_around(tx, board, subject, n, now=now)
+        if current >= at_least:
+            return _from_postgres(tx, board, part, now=now, at_least=at_least)
+    _wait_for_commit(board)
+    with transaction_for(board) as tx:
+        current = versions.read(tx, [board], now=now)[board].number
+        return _from_postgres(tx, board, part, now=now, at_least=min(at_least, current))
+
+
+def _wait_for_commit(board: Board) -> None:
+    """Redis shows a change some moments before its commit, which whoever has the lock may be about to do.
+
+    The lock is released at once: a projection only tries it, and readers of the boards would never leave it.
+    """
+    with transaction_for(board) as tx:
+        tx.set_statement_timeout(MAX_COMMIT_WAIT_MS)
+        lock_boards(tx, board.tenant_id, shared=True)
+        tx.set_statement_timeout(STATEMENT_TIMEOUT_MS)
+
+
+def _from_postgres(tx: Tx, board: Board, part: Top | Only | Around, *, now: datetime, at_least: int) -> Listing:
+    """From the live snapshot if it has the first rows at this version or a newer one, else from the numbers."""
+    match part:
+        case Top(limit, after):
+            snapshot = snapshots.live(tx, board, now=now)
+            if snapshot is not None and snapshot.version.number >= at_least:
+                listing = snapshot.part(limit=limit, after=after)
+                if listing is not None:
+                    return listing
+            return postgres_reads.read_top(tx, board, limit=limit, after=after, now=now)
+        case Only(subjects):
+            return postgres_reads.read_subjects(tx, board, subjects, now=now)
+        case Around(subject, n):
+            return postgres_reads.read_around(tx, board, subject, n, now=now)
 
 
 def _ask_for_rebuild(board: Board, listing: Listing) -> None:

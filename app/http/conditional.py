@@ -1,6 +1,7 @@
 """Conditional requests: `If-None-Match`, to get only what is new; `If-Match`, to change only what was read."""
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ from tenants.errors import Stale
 
 # As `Answer.of_board` writes it.
 BOARD_TAG = re.compile(r'"(\d{1,18})-[0-9a-f]{24}"')
+# How far PostgreSQL's clock may be ahead of this one.
+MAX_AHEAD_S = 60
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -34,8 +37,14 @@ def if_changed(answer: Answer) -> Response:
 
 
 def version_in(tags: str | None) -> int:
-    """The newest version of a board that `If-None-Match` names, which the caller has; 0: none."""
-    return max(map(int, BOARD_TAG.findall(tags)), default=0) if tags is not None else 0
+    """The newest version of a board that `If-None-Match` names, which the caller has; 0: none.
+
+    A version is the time of its change, so one of the future is made up: nobody waits for it.
+    """
+    if tags is None:
+        return 0
+    newest = int((time.time() + MAX_AHEAD_S) * 1_000_000)
+    return max((version for version in map(int, BOARD_TAG.findall(tags)) if version <= newest), default=0)
 
 
 def is_older(answer: Answer, tags: str | None) -> bool:

@@ -1,6 +1,7 @@
 """A board reads the same from Redis, a snapshot and PostgreSQL (P3)."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -8,14 +9,14 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, text
 
 from analytics import outbox
-from analytics.boards import reading, snapshots, summaries, versions
+from analytics.boards import postgres_reads, reading, snapshots, summaries, versions
 from analytics.boards.kept import BoardMemory
 from analytics.boards.names import Board, Version, board_of
 from analytics.boards.ranks import RankQuestion, entry_of
 from analytics.boards.reading import Around, Top
-from analytics.boards.rows import Position, Source
+from analytics.boards.rows import Listing, Position, Source
 from analytics.ingest.pages import Page
-from analytics.locks import Busy, lock_boards
+from analytics.locks import Busy, lock_boards, try_lock_boards
 from analytics.metrics import POINTS
 from analytics.outbox import Kind
 from analytics.windows import Window
@@ -276,6 +277,43 @@ def test_a_version_that_may_yet_be_committed_is_waited_for(
             waiting = pool.submit(reading.read, week, Top(5), now=utcnow(), at_least=raised)
             eventually(lambda: blocked_connections(settings.database_url or "") == 1)
         assert waiting.result(60).version == raised
+
+
+def test_a_reader_holds_no_lock_while_it_reads(board: MakeBoard, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A projection only tries the lock, so enough readers at once would keep it away."""
+    board(a=2)
+    week = board_of(tenant, "tenant", Window.WEEK, "views")
+    read_top, free = postgres_reads.read_top, []
+
+    def read_beside_a_projection(*arguments: Any, **options: Any) -> Listing:
+        with tenant_tx(tenant, separate=True) as projecting:
+            try_lock_boards(projecting, tenant)
+        free.append(True)
+        return read_top(*arguments, **options)
+
+    monkeypatch.setattr(postgres_reads, "read_top", read_beside_a_projection)
+    with redis_unavailable():
+        reading.read(week, Top(5), now=utcnow(), at_least=current_version(week) + 1)
+    assert free == [True]
+
+
+def test_after_the_wait_no_snapshot_from_before_it_answers(
+    board: MakeBoard, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board(a=2)
+    week = board_of(tenant, "tenant", Window.WEEK, "views")
+    snapshots.refresh(tenant, now=utcnow())
+    raised = []
+
+    def commit_meanwhile(*arguments: Any, **options: Any) -> None:
+        with tenant_tx(tenant, separate=True) as projecting:
+            raised.append(versions.advance(projecting, [week], now=utcnow())[week].number)
+        lock_boards(*arguments, **options)
+
+    monkeypatch.setattr("analytics.boards.reading.lock_boards", commit_meanwhile)
+    with redis_unavailable():
+        shown = reading.read(week, Top(5), now=utcnow(), at_least=current_version(week) + 1)
+    assert (shown.source, [shown.version]) == (Source.POSTGRES, raised)
 
 
 def test_ranks_are_not_those_of_a_redis_that_is_behind(tenant: str) -> None:

@@ -1,5 +1,7 @@
 """Conditional requests: 304 for what the caller has, 412 for what they did not read."""
 
+import time
+
 import pytest
 from flask import Flask
 
@@ -50,7 +52,7 @@ def test_a_tag_in_another_form_matches_no_version(app: Flask, given: str) -> Non
 
 
 def test_the_tag_of_a_board_names_its_version() -> None:
-    older, newer = (Answer.of_board(b"{}", version=version) for version in (8, 1_795_059_355_799_743))
+    older, newer = (Answer.of_board(b"{}", version=version) for version in (8, int(time.time() * 1_000_000)))
     assert older.etag != newer.etag
     assert [version_in(answer.etag) for answer in (older, newer)] == [older.version, newer.version]
     assert version_in(f"W/{older.etag}, {newer.etag}, *") == newer.version
@@ -63,3 +65,12 @@ def test_the_tag_of_a_board_names_its_version() -> None:
 )
 def test_another_tag_names_none(tags: str | None) -> None:
     assert version_in(tags) == 0
+
+
+def test_a_version_of_the_future_was_made_up() -> None:
+    ahead, made_up = (f'"{int((time.time() + seconds) * 1_000_000)}-{"0" * 24}"' for seconds in (30, 120))
+    assert version_in(ahead) > 0
+    assert version_in(made_up) == 0
+    assert version_in(f"{made_up}, {ahead}") == version_in(ahead)
+    older = Answer.of_board(b"{}", version=8)
+    assert not is_older(older, made_up)
