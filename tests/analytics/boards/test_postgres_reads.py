@@ -1,15 +1,20 @@
 """Reading boards from PostgreSQL: the same order and positions as in Redis."""
 
+from functools import partial
+from uuid import UUID
+
 import pytest
+from sqlalchemy import text
 
 from analytics.boards import postgres_reads, versions
 from analytics.boards.names import Board
 from analytics.boards.rows import Listing, Position, Source
-from analytics.metrics import VIEWS
+from analytics.metrics import POINTS, VIEWS
 from analytics.windows import Window
-from tenants.db import tenant_tx, utcnow
+from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.boards.conftest import save_page_numbers
 from tests.analytics.conftest import put_page
+from tests.plans import plans_of
 
 NOW = utcnow()
 
@@ -65,3 +70,42 @@ def test_a_listing_has_the_version_of_its_numbers(board: Board, ids: list[str]) 
         raised = versions.advance(tx, [board], now=NOW)
         listing = postgres_reads.read_top(tx, board, limit=1, after=None, now=utcnow())
         assert (listing.version, listing.as_of) == (raised[board], NOW)
+
+
+def test_a_page_of_users_looks_only_at_those_who_wait_for_whether_they_were_erased(tenant: str) -> None:
+    named = {"t": tenant, "all": 3_000, "waiting": 300}
+    with owner_tx() as tx:
+        tx.execute(
+            text("""
+                INSERT INTO users (tenant_id, id, external_id, role, erased_at, created_at, updated_at)
+                SELECT :t, lpad(to_hex(n), 32, '0')::uuid, 'u' || n, 'member',
+                       CASE WHEN n IN (2, 3, :all) THEN now() END, now(), now()
+                FROM generate_series(1, :all) n
+            """),
+            named,
+        )
+        tx.execute(
+            text("""
+                INSERT INTO user_stats (tenant_id, user_id, metric, computed_at,
+                    value_1d, value_7d, value_30d, value_all, member_1d, member_7d, member_30d, member_all)
+                SELECT :t, id, 'points', now(), 5, 5, 5, 5, 'm' || id, 'm' || id, 'm' || id, 'm' || id
+                FROM users WHERE tenant_id = :t
+            """),
+            named,
+        )
+        tx.execute(
+            text("""
+                INSERT INTO outbox (tenant_id, kind, member)
+                SELECT :t, 'user', id FROM users WHERE tenant_id = :t ORDER BY id LIMIT :waiting
+            """),
+            named,
+        )
+        for table in ("users", "user_stats", "outbox"):
+            tx.execute(text(f"ANALYZE {table}"))
+    users = Board(tenant, "users", Window.ALL, POINTS)
+    with tenant_tx(tenant) as tx:
+        for above, leaving in ((Position(1, ""), 2), (Position(5, f"m{UUID(int=2)}"), 1), (Position(9, ""), 0)):
+            assert postgres_reads.count_leaving(tx, users, above=above) == leaving
+        (plan,) = plans_of(tx, partial(postgres_reads.count_leaving, tx, users, above=Position(1, "")))
+    assert "Seq Scan on users" not in plan, plan
+    assert "pk_user_stats" in plan, plan
