@@ -129,7 +129,7 @@ def metrics_text(metrics_dir: Path | None) -> bytes:
 
 
 class _Shared(Collector):
-    """What the processes of this machine have written."""
+    """Collects the metrics that the processes of this machine have written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

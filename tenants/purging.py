@@ -19,7 +19,7 @@ MAX_ROWS_PER_STEP = 10_000
 
 @dataclass
 class Purged:
-    """What this run has deleted, and whether the tenant is gone with it."""
+    """Counts what this run has deleted, and tells whether the tenant is gone with it."""
 
     rows: int = 0
     # Of the rows alone: their indexes come on top.
@@ -66,7 +66,8 @@ def count(tenant_id: str) -> int:
 def purge(tenant_id: str, *, is_over: Callable[[], bool] = _never, watch: Callable[[int], None] = _unwatched) -> Purged:
     """Delete the rows of a marked tenant, and at last the tenant, each step in a transaction of its own. As the owner.
 
-    Ends early if `is_over` says so after a step, or if another process is at it. `watch` is told the rows so far.
+    Ends early if `is_over` says so after a step, or if another process already does this. `watch` is told the rows so
+    far.
     """
     done = Purged()
     with owner_tx() as tx:

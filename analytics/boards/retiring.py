@@ -31,7 +31,7 @@ MAX_RAISES = 20
 
 @dataclass
 class Retired:
-    """What was taken off: pages of the global boards, keys of Redis. `more`: something is left."""
+    """Counts what was taken off: pages of the global boards, keys of Redis. `more`: something is left."""
 
     pages: int = 0
     keys: int = 0

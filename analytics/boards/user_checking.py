@@ -53,7 +53,7 @@ def _compare_boards(client: "Redis", tenant_id: str, boards: Boards, compared: C
 
 
 def _place_of(member: str) -> tuple[int, str]:
-    """What ranks a member among those of the same value: the time in ms, and the user."""
+    """The time in ms and the user: they rank a member among those of the same value."""
     return 9_999_999_999_999 - int(member[:13]), member.rpartition(":")[2]
 
 
