@@ -18,11 +18,13 @@ import pytest
 import requests
 from redis import Redis
 from redis.exceptions import ResponseError
+from sqlalchemy.engine import make_url
 
 from analytics.boards import projection
-from app.run.data_folder import Addresses, read_state
+from app.run.data_folder import Addresses, read_secrets, read_state
 from app.run.ports import reserve_port
 from app.run.server_files import wheel_binaries
+from app.run.server_roles import SUPERUSER_LOGIN
 from app.settings import Settings
 from tenants.db import utcnow
 from tests.app.conftest import with_settings
@@ -46,7 +48,20 @@ def service(disk: SmallDisk) -> Iterator[Service]:
     (disk.folder / "tmp").mkdir()
     env = {"TMPDIR": str(disk.folder / "tmp")}
     with running_service(disk.folder / "data", "--demo", "--no-traffic", env=env) as running:
+        keep_catalogs_as_they_are(running)
         yield running
+
+
+def keep_catalogs_as_they_are(service: Service) -> None:
+    """A vacuum of PostgreSQL's own tables deletes a file that the next login writes: without space, no login works."""
+    state = read_state(service.data_dir)
+    assert state is not None
+    address = make_url(state["addresses"]["database_url"])
+    password = read_secrets(service.data_dir)["superuser_password"]
+    owner = address.set(username=SUPERUSER_LOGIN, password=password)
+    with psycopg.connect(owner.render_as_string(hide_password=False), autocommit=True) as server:
+        server.execute("ALTER SYSTEM SET autovacuum = off")
+        server.execute("SELECT pg_reload_conf()")
 
 
 class Caller:

@@ -119,5 +119,5 @@ def test_a_stop_is_obeyed_after_the_step_and_the_rest_is_left_to_others(
     worker.terminate()
     worker.wait(10)
     assert waiting_rows(tenant) > 0
-    assert tenants_in(queue) == [tenant], "for another worker"
+    assert tenant in tenants_in(queue), "for another worker"
     assert tenants_queue.depth() == 1
