@@ -20,7 +20,7 @@ TENANTS = 8
 EVENTS = 50
 # In flight, to find out what it can do.
 CONNECTIONS = 32
-# Of what it can do; the last one shows the recovery.
+# Multiples of its capacity; the last one shows the recovery.
 LOADS = (0.8, 2.0, 5.0, 0.8)
 MAX_REFUSAL_MS = 100.0
 MAX_P99_RATIO = 2.0

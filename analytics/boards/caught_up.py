@@ -38,7 +38,7 @@ def is_trusted(board: Board) -> bool:
         with redis.boards().client() as client:
             has_caught_up = _has_caught_up(client, board.tenant_id)
     except RedisUnavailable:
-        # Of a cluster: what has its key on another node is read there, until `projection` invalidates what is behind.
+        # In a cluster, boards on other nodes are read there, until `projection` invalidates those that are behind.
         return redis.boards().partly_away_s > 0
     if not has_caught_up:
         wake([board.tenant_id])
@@ -55,7 +55,7 @@ def _has_caught_up(client: "Redis", tenant_id: str) -> bool:
     if tenant_id != ALL_TENANTS:
         with tenant_tx(tenant_id) as tx:
             return not tx.run(_UNFINISHED, {"tenant": tenant_id})
-    # Of all tenants some projection is always about to finish, so the global boards are judged by their versions.
+    # Some tenant's projection is always about to finish, so the global boards are judged by their versions.
     boards = boards_in(ALL_TENANTS, GLOBAL)
     with platform_tx() as tx:
         current = versions.read(tx, boards, now=utcnow())

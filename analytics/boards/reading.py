@@ -274,7 +274,7 @@ def _wait_for_commit(board: Board) -> None:
 
 
 def _from_postgres(tx: Tx, board: Board, part: Top | Only | Around, *, now: datetime, at_least: int) -> Listing:
-    """From the live snapshot if it has the first rows at this version or a newer one, else from the numbers."""
+    """Read the live snapshot if it has the first rows at this version or a newer one, else the numbers."""
     match part:
         case Top(limit, after):
             snapshot = snapshots.live(tx, board, now=now)

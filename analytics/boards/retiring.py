@@ -95,7 +95,7 @@ def _retire_some(tenant_id: str, *, now: datetime) -> int:
         if not page_ids:
             return 0
         members = [str(page_id) for page_id in page_ids]
-        # Whoever fills the global boards from what is saved has the lock: after this it finds no page of the step.
+        # A process that fills the global boards from saved numbers has this lock, and later finds no page of the step.
         lock_boards(tx, ALL_TENANTS)
         tx.run(*intents.recording(tenant_id, Kind.PAGE, {member: [GLOBAL] for member in members}))
         tx.run(_DELETE, {"tenant": tenant_id, "pages": array(page_ids)})

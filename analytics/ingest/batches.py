@@ -97,7 +97,7 @@ class Batch:
                 actions[index] = checked
             else:
                 items[index] = checked
-        # Of several actions with one id the first is claimed, and the others get its answer.
+        # If several actions have one id, the first is claimed, and the others get its answer.
         self._first_of = _first_of_each_id(actions)
         claimed = {index: actions[index] for index in self._first_of.values()} if settings is not None else {}
         self._item_indexes, self._claim_indexes = list(items), list(claimed)

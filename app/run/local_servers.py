@@ -43,7 +43,7 @@ class Server:
 
     name: str
     command: list[str]
-    # From the politest to the one that always works.
+    # The politest comes first, the one that always works last.
     stop_signals: tuple[signal.Signals, ...]
     question: Question | None = None
     stdin: bytes = b""

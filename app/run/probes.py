@@ -14,7 +14,7 @@ EVERY_S = 2.0
 ANSWER_WITHIN_S = 5.0
 # In a row. A server that starts, recovers or is full says so, which is an answer.
 MAX_UNANSWERED = 3
-# What PostgreSQL answers until its end, which should be near.
+# PostgreSQL answers this until it ends, which should be soon.
 ENDING = b"shutting down"
 
 
