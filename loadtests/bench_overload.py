@@ -59,7 +59,7 @@ def _print(load: float, outcome: Outcome, usual_p99: float, *, memory_mb: float)
 
 
 def _memory_mb(service: Service) -> float:
-    """Of the web process that answers: the largest child of the one that starts them."""
+    """Return the memory of the web process that answers: the largest child of the one that starts them."""
     sizes = [child.memory_info().rss for web in service.processes() for child in web.children() if "web" in web.name()]
     return max(sizes, default=0) / 1e6
 

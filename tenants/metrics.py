@@ -58,7 +58,7 @@ class MetricsFile:
         self._used = self._capacity = 0
         self._fd: int | None = None
         self._retry_at = 0.0
-        # What the process before has counted, where this process began to count before it could open the file.
+        # Counts of the process before, where this process began to count before it could open the file.
         self._before: dict[str, float] = {}
         self._has_continued = False
         self._is_full = False
@@ -244,5 +244,5 @@ def _write(fd: int, data: bytes, place: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-# What the library opens for each process, if there is a folder (PROMETHEUS_MULTIPROC_DIR).
+# The library opens one for each kind in a process, if there is a folder (PROMETHEUS_MULTIPROC_DIR).
 values.MmapedDict = MetricsFile  # type: ignore[attr-defined, assignment]

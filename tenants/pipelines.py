@@ -52,7 +52,7 @@ _cancels = BoundedSemaphore(64)
 
 
 Answer = TypeVar("Answer")
-# What is called while a connection is opened.
+# It is called again and again while a connection is opened.
 _look: ContextVar[Callable[[], None]] = ContextVar("plaudit_look", default=lambda: None)
 
 

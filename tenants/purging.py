@@ -22,7 +22,7 @@ class Purged:
     """Counts what this run has deleted, and tells whether the tenant is gone with it."""
 
     rows: int = 0
-    # Of the rows alone: their indexes come on top.
+    # The rows alone: their indexes come on top.
     bytes: int = 0
     is_gone: bool = False
 

@@ -21,7 +21,7 @@ FAILURES_KEPT_S = 86_400
 # When cron last enqueued something: RQ has a registry of workers, and none of what enqueues.
 CRON_SEEN = "plaudit:cron-seen"
 CRON_SEEN_KEPT_S = 3600
-# Of a longer queue the rest is not counted: any alert has gone off long before.
+# The rest of a longer queue is not counted: any alert has gone off long before.
 MAX_COUNTED = 50_000
 # Whether so many jobs are there is one command, during which Redis answers nobody else.
 IDS_AT_ONCE = 1_000

@@ -50,7 +50,7 @@ class Outage:
 
     def __init__(self) -> None:
         self.is_on = False
-        # What callers found out of the servers since one failed last. A failure replaces it, so what somebody was
+        # Facts that callers found out since a server failed last. A failure replaces the set, so what somebody was
         # about to add then is not in the new one.
         self.known_since: set[str] = set()
         self._since = 0.0

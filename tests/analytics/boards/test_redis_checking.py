@@ -1,4 +1,4 @@
-"""What `plaudit check` finds on boards beyond the pages that it asks about."""
+"""Tests of `plaudit check` on boards, beyond the pages that it asks about."""
 
 import pytest
 from sqlalchemy import text
