@@ -206,7 +206,8 @@ def test_a_watcher_that_fails_stops_neither_the_change_nor_other_watchers(
     monkeypatch.setattr(liveness, "_watchers", [fail, seen.append])
     with tenant_tx(tenant) as tx:
         liveness.record(tx, ["session:1"])
-    assert [change.names for change in seen if change.tenant_id == tenant] == [("session:1",)]
+    # The feed's own thread may apply the change too, if it reads the row before the commit's caller goes on.
+    assert {tuple(change.names) for change in seen if change.tenant_id == tenant} == {("session:1",)}
 
 
 def test_an_announcement_is_published_if_anybody_has_to_be_waited_for(
