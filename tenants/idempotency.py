@@ -3,6 +3,8 @@
 One row for each caller, method, path and key. Concurrent requests are detected with an advisory lock that is tried,
 not waited for: the second is refused while the first is still running.
 
+An answer is given again only to a caller with the rights of the first time: it may show what only those may see.
+
 A large answer is not stored, but its key is: nothing is done twice, and a replay is answered with the reason.
 """
 
@@ -16,7 +18,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, DeletedWithTenant, Tx
-from tenants.errors import Conflict, Invalid
+from tenants.errors import Conflict, Forbidden, Invalid
 
 KEPT_FOR = timedelta(hours=24)
 MAX_KEY_CHARS = 255
@@ -29,6 +31,8 @@ class IdempotencyKey(DeletedWithTenant, Base):
 
     request: Mapped[str] = mapped_column(primary_key=True)
     body_hash: Mapped[str]
+    # None: kept before rights were.
+    rights: Mapped[str | None]
     status: Mapped[int]
     headers: Mapped[dict[str, Any]] = mapped_column(JSONB)
     # None: too large to be kept.
@@ -55,19 +59,28 @@ class AnswerNotKept(Conflict):
         super().__init__(f"{done}. Its answer was too large to be kept: read what it changed instead")
 
 
+class RightsChanged(Forbidden):
+    code = "rights_changed"
+    title = "This request was carried out before, with other rights than yours are now"
+
+    def __init__(self) -> None:
+        super().__init__("It is not repeated, and its answer is not shown: read what it changed instead")
+
+
 @dataclass(frozen=True)
 class RequestIdentity:
-    """What identifies a request: caller, method, path and key, as a hash; and the hash of its body."""
+    """Caller, method, path and key as a hash, the hash of the body, and the caller's rights."""
 
     request: str
     body_hash: str
+    rights: str
 
 
-def identify(*, caller: str, method: str, path: str, key: str, body: bytes) -> RequestIdentity:
+def identify(*, caller: str, rights: str, method: str, path: str, key: str, body: bytes) -> RequestIdentity:
     if not 1 <= len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
         raise Invalid.field("Idempotency-Key", f"1 to {MAX_KEY_CHARS} printable ASCII characters")
     request = f"{caller}\n{method}\n{path}\n{key}"
-    return RequestIdentity(hashlib.sha256(request.encode()).hexdigest(), hashlib.sha256(body).hexdigest())
+    return RequestIdentity(hashlib.sha256(request.encode()).hexdigest(), hashlib.sha256(body).hexdigest(), rights)
 
 
 def earlier_answer(tx: Tx, identity: RequestIdentity, *, now: datetime) -> IdempotencyKey | None:
@@ -82,6 +95,8 @@ def earlier_answer(tx: Tx, identity: RequestIdentity, *, now: datetime) -> Idemp
         return None
     if row.body_hash != identity.body_hash:
         raise KeyReused
+    if row.rights not in {None, identity.rights}:
+        raise RightsChanged
     if row.body is None:
         raise AnswerNotKept(row.created_at)
     return row
@@ -97,6 +112,7 @@ def keep(
             tenant_id=tx.tenant,
             request=identity.request,
             body_hash=identity.body_hash,
+            rights=identity.rights,
             status=status,
             headers=headers,
             body=body if len(body) <= MAX_KEPT_BYTES else None,

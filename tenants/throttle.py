@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from limits import RateLimitItem, RateLimitItemPerMinute
+from limits import RateLimitItem, RateLimitItemPerDay, RateLimitItemPerMinute
 from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import MovingWindowRateLimiter, RateLimiter, SlidingWindowCounterRateLimiter
 
@@ -82,6 +82,10 @@ _limiters: _Limiters | None = None
 
 def per_minute(amount: int) -> RateLimitItem:
     return RateLimitItemPerMinute(amount)
+
+
+def per_day(amount: int) -> RateLimitItem:
+    return RateLimitItemPerDay(amount)
 
 
 def hit(name: str, item: RateLimitItem, *identifiers: str) -> State:

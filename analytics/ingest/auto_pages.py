@@ -2,7 +2,8 @@
 
 Whatever a browser sends may be forged by anybody who has the publishable key. So a page is made only on an origin that
 the key allows, private unless the tenant's `space_rules` say otherwise, with a plain title, and at most
-`limits.auto_pages_per_day`, which PostgreSQL counts. Its `external_id` follows from its address, so that processes that
+`limits.auto_pages_per_day`, which PostgreSQL counts; one network makes at most half of what the others leave, so that
+none uses up the day of all. Its `external_id` follows from its address, so that processes that
 see the first view of it at the same moment make one page.
 """
 
@@ -20,6 +21,7 @@ from analytics.ingest import page_writes, pages, unknown_addresses
 from analytics.ingest.addresses import Address
 from analytics.ingest.page_writes import DuplicateUrl, PagesBusy, Saved
 from analytics.ingest.pages import plain_title
+from tenants import throttle
 from tenants.ceilings import CeilingReached
 from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.settings import SpaceRule, TenantSettings
@@ -111,6 +113,7 @@ def create(
     canonical: str | None,
     title: str | None,
     origins: Collection[str],
+    network: str,
     settings: TenantSettings,
     now: datetime,
 ) -> str | None:
@@ -122,7 +125,7 @@ def create(
         return None
     if not _exists(tx, place):
         try:
-            _make_within_limit(tx, place, title, settings, now=now)
+            _make_within_limit(tx, place, title, network, settings, now=now)
         except (_TooMany, CeilingReached, PagesBusy):
             return None
         except DuplicateUrl as error:  # another process was quicker, or the canonical address is a page already
@@ -130,14 +133,19 @@ def create(
     return place.external_id
 
 
-def _make_within_limit(tx: Tx, place: Place, title: str | None, settings: TenantSettings, *, now: datetime) -> None:
+def _make_within_limit(
+    tx: Tx, place: Place, title: str | None, network: str, settings: TenantSettings, *, now: datetime
+) -> None:
     """In a savepoint: what is not made is not counted either. The day's row is locked until the commit."""
+    of_day = throttle.per_day(max(1, settings.limits.auto_pages_per_day))
+    by_network = of_day.amount - throttle.look("auto-pages", of_day, tx.tenant, network).remaining
     with tx.begin_nested():
         tx.connection()  # which sends the savepoint: what follows goes to the driver itself
-        limit = settings.limits.auto_pages_per_day
+        limit = settings.limits.auto_pages_per_day - by_network
         if not tx.run(_COUNT, {"tenant": tx.tenant, "day": now.astimezone(UTC).date(), "limit": limit}):
             raise _TooMany
         make(tx, place, title=title, settings=settings, now=now)
+    tx.after_commit(lambda: throttle.hit("auto-pages", of_day, tx.tenant, network))
 
 
 def make(

@@ -60,10 +60,10 @@ def read(sent: Any) -> Beacon:
 
 @dataclass(frozen=True)
 class BeaconLimits:
-    """How many beacons of an address and of a visitor are accepted in a minute, and how many of an address refused.
+    """How many beacons of an address and of a visitor are accepted in a minute, and how many of an address are not.
 
-    Two limits, so that refused ones use up nothing of what is accepted: a page that does not exist, or a robot, behind
-    the address of a whole company. Duplicates count for neither.
+    Refused ones and duplicates have limits of their own, so that they use up nothing of what is accepted: a page that
+    does not exist, a robot, or a reader who reloads, behind the address of a whole company.
     """
 
     tenant_id: str
@@ -76,6 +76,7 @@ class BeaconLimits:
         of_address, of_visitor = self._of_address, self._of_visitor
         for name, item, who, detail in (
             ("beacon-refused", of_address, self.network, "Too many refused beacons from this address"),
+            ("beacon-duplicate", of_address, self.network, "Too many beacons of views that are counted already"),
             ("beacon", of_address, self.network, "Too many beacons from this address"),
             ("beacon-visitor", of_visitor, self.visitor, "Too many beacons of this visitor"),
         ):
@@ -86,6 +87,9 @@ class BeaconLimits:
     def accepted(self) -> None:
         throttle.hit("beacon", self._of_address, self.tenant_id, self.network)
         throttle.hit("beacon-visitor", self._of_visitor, self.tenant_id, self.visitor)
+
+    def duplicate(self) -> None:
+        throttle.hit("beacon-duplicate", self._of_address, self.tenant_id, self.network)
 
     def refused(self) -> None:
         throttle.hit("beacon-refused", self._of_address, self.tenant_id, self.network)

@@ -87,7 +87,7 @@ def beacon() -> ResponseReturnValue:
         raise BadSignature
     if is_bot(agent):
         return refuse(limits, Reason.BOT, "the user agent is a bot")
-    page = page_of(key, sent) or auto_page(key, sent, settings, now=now)
+    page = page_of(key, sent) or auto_page(key, sent, settings, network=network, now=now)
     if page is None:
         return refuse(limits, Reason.UNKNOWN_PAGE, "the page does not exist", unknown=unknown_address(key, sent))
     is_view = sent.kind is EventKind.VIEW
@@ -120,7 +120,7 @@ def page_of(key: ValidKey, sent: Beacon) -> str | None:
         return pages.find_by_address(tx, sent.urls, key.origins)
 
 
-def auto_page(key: ValidKey, sent: Beacon, settings: TenantSettings, *, now: datetime) -> str | None:
+def auto_page(key: ValidKey, sent: Beacon, settings: TenantSettings, *, network: str, now: datetime) -> str | None:
     """The page that makes itself by its first view, if the key or the tenant allows it."""
     if sent.url is None or sent.kind is not EventKind.VIEW or not key.auto_pages:
         return None
@@ -131,6 +131,7 @@ def auto_page(key: ValidKey, sent: Beacon, settings: TenantSettings, *, now: dat
             canonical=sent.canonical,
             title=sent.title,
             origins=key.origins,
+            network=network,
             settings=settings,
             now=now,
         )
@@ -150,6 +151,7 @@ def finish(limits: BeaconLimits, kind: EventKind, result: Result) -> Response:
             limits.accepted()
             tally = Tally(1, 0, [], tenant_id, {kind.value: 1})
         case Result.DUPLICATE:
+            limits.duplicate()
             tally = Tally(0, 1, [], tenant_id)
         case Result.UNKNOWN_PAGE:
             tally = refused(limits, Reason.UNKNOWN_PAGE, "the page does not exist")

@@ -63,6 +63,13 @@ class Actor:
         return f"{self.kind}:{self.id}"
 
     @property
+    def rights(self) -> str:
+        """The rights in one text, to be compared with those of another time."""
+        if self.kind == "client":
+            return " ".join(sorted(self.scopes))
+        return f"{self.role} public_only" if self.public_only else str(self.role)
+
+    @property
     def user_id(self) -> UUID:
         """The user who calls; a client has none."""
         if self.kind != "user":

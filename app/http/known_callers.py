@@ -1,8 +1,9 @@
 """Callers that were authenticated before: who they are, until anything that says so changes.
 
-An entry is found by the hash of its `Authorization` header. It is used only while the signing keys are those it was
+An entry is found by the hash of its token, however the header around it is spelled. It is used only while the signing keys are those it was
 verified with, its token and session have not expired, and nothing that it depends on was revoked or changed
-(`tenants.liveness`); so it is worth as much as authenticating again, and costs a tenth.
+(`tenants.liveness`); so it is worth as much as authenticating again, and costs a tenth. A tenant fills at most half of
+the memory, and a caller with many tokens the place of a few: neither makes us forget the others.
 """
 
 import contextlib
@@ -21,7 +22,9 @@ from tenants.errors import Unauthenticated
 from tenants.liveness import Basis
 from tenants.signing import Signer
 
-MAX_CALLERS = 10_000
+MAX_TOKENS = 20_000
+MAX_TOKENS_OF_TENANT = MAX_TOKENS // 2
+MAX_TOKENS_OF_CALLER = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,9 @@ class KnownCallers:
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._known: dict[bytes, _Known] = {}
+        # The hashes in the order of their arrival: of all, of each tenant, and of each caller.
+        self._arrivals: dict[tuple[str, ...], OrderedDict[bytes, None]] = {}
 
     def authenticate(self, authorization: str) -> Actor:
         """The caller with this header; raises as `authenticate_bearer` does."""
@@ -76,12 +81,38 @@ class KnownCallers:
         if current_tx() is None:  # an open transaction may see what it has not committed
             basis = Basis(actor.tenant_id, actor.names, sequence, usable_until)
             with self._lock:
-                self._known[digest] = _Known(actor, basis, key_ids)
-                self._known.move_to_end(digest)
-                if len(self._known) > MAX_CALLERS:
-                    self._known.popitem(last=False)
+                self._keep(digest, _Known(actor, basis, key_ids))
         return actor
+
+    def _keep(self, digest: bytes, known: _Known) -> None:
+        self._forget(digest)
+        self._known[digest] = known
+        for group, limit in _groups_of(known.actor):
+            arrivals = self._arrivals.setdefault(group, OrderedDict())
+            arrivals[digest] = None
+            if len(arrivals) > limit:
+                self._forget(next(iter(arrivals)))
+
+    def _forget(self, digest: bytes) -> None:
+        known = self._known.pop(digest, None)
+        if known is None:
+            return
+        for group, _ in _groups_of(known.actor):
+            arrivals = self._arrivals[group]
+            del arrivals[digest]
+            if not arrivals:
+                del self._arrivals[group]
+
+
+def _groups_of(actor: Actor) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """The groups whose tokens are counted together, and how many of each are kept."""
+    return (
+        ((actor.tenant_id, actor.caller), MAX_TOKENS_OF_CALLER),
+        ((actor.tenant_id,), MAX_TOKENS_OF_TENANT),
+        ((), MAX_TOKENS),
+    )
 
 
 def _digest(authorization: str) -> bytes:
-    return hashlib.sha256(authorization.encode(errors="surrogatepass")).digest()
+    scheme, _, token = authorization.partition(" ")
+    return hashlib.sha256(f"{scheme.lower()} {token.strip()}".encode(errors="surrogatepass")).digest()

@@ -58,6 +58,7 @@ def idempotent(view: View) -> View:
             return view(*args, **kwargs)
         identity = idempotency.identify(
             caller=current_actor().caller,
+            rights=current_actor().rights,
             method=request.method,
             path=request.path,
             key=key,

@@ -28,7 +28,7 @@ def admin(client: FlaskClient, tenant: str) -> Caller:
 
 def keep(tenant: str, body: bytes) -> str:
     """Keep an answer, as if a request had been given it; its key."""
-    claim = idempotency.identify(caller="c", method="POST", path="/", key=uuid4().hex, body=b"")
+    claim = idempotency.identify(caller="c", rights="", method="POST", path="/", key=uuid4().hex, body=b"")
     with tenant_tx(tenant) as tx:
         idempotency.keep(tx, claim, status=200, headers={}, body=body, now=utcnow())
     return claim.request

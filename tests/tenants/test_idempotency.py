@@ -12,7 +12,7 @@ from tenants.idempotency import KEPT_FOR, MAX_KEPT_BYTES, AnswerNotKept, KeyReus
 
 
 def identity(body: bytes = b"{}", **changes: str) -> RequestIdentity:
-    named = {"caller": "client:x", "method": "POST", "path": "/api/v1/keys", "key": "k", **changes}
+    named = {"caller": "client:x", "method": "POST", "path": "/api/v1/keys", "key": "k", "rights": "", **changes}
     return idempotency.identify(body=body, **named)
 
 

@@ -21,9 +21,10 @@ SECRETS = [
     "sk_" + "Secret-of-a-client_" * 2,
     "rt_demo_0123456789abcdef_" + "feed" * 12,
     "ds_demo_" + "beef" * 20,
+    "rs_" + "Signs-For-Readers_" * 2,
     "postgresql://me:hunter2-hunter2@host/db",
 ]
-HARMLESS = ("Bearer", "bearer", "eyJ", "sk_", "rt_", "ds_", "postgresql://me:", "@host/db")
+HARMLESS = ("Bearer", "bearer", "eyJ", "sk_", "rt_", "rs_", "ds_", "postgresql://me:", "@host/db")
 
 SCRIPT = """
 import logging, structlog

@@ -34,7 +34,8 @@ def settings_of(**changes: Any) -> TenantSettings:
 
 def create(tenant: str, url: str, settings: TenantSettings | None = None, **changes: Any) -> str | None:
     with tenant_tx(tenant) as tx:
-        arguments = {"canonical": None, "title": None, "origins": ORIGINS, "now": utcnow(), **changes}
+        defaults = {"canonical": None, "title": None, "origins": ORIGINS, "network": url, "now": utcnow()}
+        arguments = {**defaults, **changes}
         return auto_pages.create(tx, url=url, settings=settings or settings_of(), **arguments)
 
 
@@ -153,6 +154,16 @@ def test_a_day_has_a_limit_that_concurrent_views_do_not_pass(tenant: str) -> Non
     assert create(tenant, f"{SITE}/tomorrow", settings, now=now + timedelta(days=1)) is not None
     never = settings_of(limits={"auto_pages_per_day": 0})
     assert create(tenant, f"{SITE}/never", never, now=now + timedelta(days=2)) is None
+
+
+def test_one_network_makes_half_of_what_the_others_leave(tenant: str) -> None:
+    settings = settings_of(limits={"auto_pages_per_day": 8})
+
+    def made_by(network: str, path: str) -> int:
+        return sum(create(tenant, f"{SITE}/{path}/{n}", settings, network=network) is not None for n in range(9))
+
+    assert (made_by("10.0.0.1", "a"), made_by("10.0.0.2", "b")) == (4, 2)
+    assert (made_by("10.0.0.1", "c"), made_by("10.0.0.3", "d")) == (0, 1)
 
 
 @pytest.mark.parametrize("ceiling", [Ceiling.PAGES, Ceiling.SPACES])

@@ -60,6 +60,35 @@ def test_the_second_call_is_the_same_actor_without_authenticating_again(
     assert authentications == [header_of(app), header_of(member)]
 
 
+def test_a_token_is_known_in_every_spelling_of_its_header(
+    callers: KnownCallers, client: FlaskClient, tenant: str, authentications: list[str]
+) -> None:
+    member = user_of(client, tenant)
+    spellings = [f"{scheme} {space}{member.token}" for scheme in ("Bearer", "bearer", "BEARER") for space in ("", " ")]
+    assert len({callers.authenticate(spelling) for spelling in spellings}) == 1
+    assert authentications == spellings[:1]
+
+
+def test_a_caller_and_a_tenant_make_us_forget_their_own_tokens_only(
+    callers: KnownCallers, app: Flask, client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_callers, "MAX_TOKENS_OF_CALLER", 2)
+    monkeypatch.setattr(known_callers, "MAX_TOKENS_OF_TENANT", 3)
+    signer = services_of(app).signer
+    ada, bob, carl = (user_of(client, tenant) for _ in range(3))
+    claims = signer.verify(ada.token)
+    tokens_of_ada = [f"Bearer {signer.sign(claims, ttl_s=600, now=utcnow())}" for _ in range(3)]
+
+    def known() -> list[bool]:
+        return [callers.find(header) is not None for header in (header_of(bob), *tokens_of_ada, header_of(carl))]
+
+    for header in (header_of(bob), *tokens_of_ada):
+        callers.authenticate(header)
+    assert known() == [True, False, True, True, False]
+    callers.authenticate(header_of(carl))
+    assert known() == [False, False, True, True, True]
+
+
 def end_session(member: Actor, _app: Actor) -> None:
     with tenant_tx(member.tenant_id) as tx:
         assert member.session_id is not None
@@ -151,7 +180,7 @@ def test_what_is_not_valid_is_not_kept_and_what_is_kept_is_bounded(
     with pytest.raises(BadCredentials):
         callers.authenticate("Bearer nonsense")
     assert not callers._known
-    monkeypatch.setattr(known_callers, "MAX_CALLERS", 1)
+    monkeypatch.setattr(known_callers, "MAX_TOKENS", 1)
     first, second = header_of(client_of(client, tenant)), header_of(user_of(client, tenant))
     for header in (first, second):
         callers.authenticate(header)

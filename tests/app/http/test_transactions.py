@@ -3,18 +3,21 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from analytics import user_changes
 from analytics.quests import templates
 from app.http.rights import Access, declared, public
 from app.http.transactions import again_after_deadlock
-from tenants import credentials, idempotency, retention
+from tenants import credentials, idempotency, retention, users
 from tenants.db import owner_tx, tenant_tx, utcnow
-from tests.people import Caller, client_of
+from tenants.users import Role
+from tests.people import Caller, client_of, user_of
 
 # They answer with credentials, which are never kept to be shown again.
 CREDENTIAL_ROUTES = {
@@ -71,6 +74,19 @@ def test_a_replay_says_so_and_another_body_is_refused(client: FlaskClient, tenan
     other = caller("POST", "/api/v1/quest-templates", json={**NEW, "title": "Another"}, headers=send)
     assert (other.status_code, other.get_json()["code"]) == (422, "idempotency_key_reused")
     assert templates_of(tenant) == 1
+
+
+def test_a_replay_is_for_the_rights_of_the_first_time(client: FlaskClient, tenant: str) -> None:
+    user = user_of(client, tenant, role=Role.ADMIN)
+    request = {"json": {"display_name": "First"}, "headers": {"Idempotency-Key": "k1"}}
+    assert user("PATCH", "/api/v1/users/me", **request).status_code == 200
+    user("PATCH", "/api/v1/users/me", json={"display_name": "Second"})
+    with tenant_tx(tenant) as tx:
+        found = users.get(tx, UUID(user.id))
+        user_changes.change_user(tx, found, {"role": Role.MEMBER}, now=utcnow())
+    again = user("PATCH", "/api/v1/users/me", **request)
+    assert (again.status_code, again.get_json()["code"]) == (403, "rights_changed")
+    assert user("GET", "/api/v1/users/me").get_json()["display_name"] == "Second", "it is not carried out again"
 
 
 def test_another_callers_same_key_is_independent(client: FlaskClient, tenant: str, other_tenant: str) -> None:
