@@ -103,6 +103,8 @@ class TenantSettings:
     public_names: bool = False
     # Origins from which every publishable key of the tenant is valid, besides the key's own.
     allowed_origins: tuple[str, ...] = ()
+    # Where members may have their own pictures: readers' browsers load them from there. Admins and apps choose freely.
+    picture_hosts: tuple[str, ...] = ()
     # Whether the first view of an unknown address makes its page, with any key; and the spaces of such pages. The first
     # rule that matches decides.
     auto_pages: bool = False
@@ -142,6 +144,8 @@ RANGES: dict[str, tuple[int, int]] = {
 
 
 MAX_ORIGINS = 50
+MAX_PICTURE_HOSTS = 50
+HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63})+")
 MAX_SPACE_RULES = 100
 MAX_PREFIX_CHARS = 200
 SPACE_KEY = re.compile(r"[A-Za-z0-9._~-]{1,64}")
@@ -294,6 +298,10 @@ def _parse_origin(value: Any) -> str | None:
     return value if is_origin(value) else None
 
 
+def _parse_host(value: Any) -> str | None:
+    return value if isinstance(value, str) and HOST.fullmatch(value) else None
+
+
 def _parse_space_rule(value: Any) -> SpaceRule | None:
     if not isinstance(value, Mapping) or not {"prefix", "space"} <= set(value) <= {"prefix", "space", "visibility"}:
         return None
@@ -312,6 +320,9 @@ def _is_path(prefix: str) -> bool:
 
 _LISTS = {
     "allowed_origins": _ListKind(MAX_ORIGINS, _parse_origin, "origins such as https://wiki.example (no path)"),
+    "picture_hosts": _ListKind(
+        MAX_PICTURE_HOSTS, _parse_host, "names of hosts such as pictures.example, in lower case"
+    ),
     "space_rules": _ListKind(
         MAX_SPACE_RULES,
         _parse_space_rule,

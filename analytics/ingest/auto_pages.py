@@ -12,8 +12,10 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from urllib.parse import unquote
 
+from limits import RateLimitItem
 from sqlalchemy import Date, text
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -145,7 +147,11 @@ def _make_within_limit(
         if not tx.run(_COUNT, {"tenant": tx.tenant, "day": now.astimezone(UTC).date(), "limit": limit}):
             raise _TooMany
         make(tx, place, title=title, settings=settings, now=now)
-    tx.after_commit(lambda: throttle.hit("auto-pages", of_day, tx.tenant, network))
+    tx.after_commit(partial(_count_for_network, of_day, tx.tenant, network))
+
+
+def _count_for_network(of_day: RateLimitItem, tenant_id: str, network: str) -> None:
+    throttle.hit("auto-pages", of_day, tenant_id, network)
 
 
 def make(

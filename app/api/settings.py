@@ -15,6 +15,7 @@ from tenants import settings as tenant_settings
 from tenants.db import utcnow
 from tenants.settings import (
     MAX_ORIGINS,
+    MAX_PICTURE_HOSTS,
     MAX_PREFIX_CHARS,
     MAX_SPACE_RULES,
     RANGES,
@@ -101,6 +102,13 @@ class SettingsOut(Schema):
         metadata={"description": "whether public boards show the names and pictures of users"}
     )
     allowed_origins = ma.fields.List(ma.fields.String(metadata=ORIGIN), metadata={"maxItems": MAX_ORIGINS})
+    picture_hosts = ma.fields.List(
+        ma.fields.String(metadata={"description": "such as pictures.example"}),
+        metadata={
+            "description": "where members may have their own pictures; admins and apps choose freely",
+            "maxItems": MAX_PICTURE_HOSTS,
+        },
+    )
     auto_pages = ma.fields.Boolean(
         metadata={"description": "whether the first view of an unknown address makes its page, with any key"}
     )

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import marshmallow as ma
@@ -18,8 +19,9 @@ from app.http.boards import sees_names
 from app.http.rights import InsufficientScope, May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants import logs, profiles, registry, resets, suspensions, throttle, users
+from tenants import settings as tenant_settings
 from tenants.db import Tx, utcnow
-from tenants.errors import Conflict, Forbidden
+from tenants.errors import Conflict, Forbidden, Invalid
 from tenants.segments import MAX_SEGMENTS, SEGMENT
 from tenants.settings import VisiblePages
 from tenants.users import Role, User
@@ -271,6 +273,8 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
         if "email" in changes:  # the answer says whether somebody has the address
             key = (actor.tenant_id, actor.id)
             throttle.require("email", EMAILS_PER_MINUTE, *key, detail="Too many changes of the address in a minute")
+        if changes.get("avatar_url") is not None:
+            _require_picture_host(changes["avatar_url"], actor.tenant_id)
     with actor_tx() as tx:
         target = resolve(tx, user, actor)
         own = actor.kind == "user" and target.id == actor.user_id
@@ -282,6 +286,14 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
         rights["suspended_until"] = str(changes["suspended_until"])
     audit("user.changed", user=str(target.id), changed=sorted(changes), **rights)
     return changed
+
+
+def _require_picture_host(url: str, tenant_id: str) -> None:
+    """Browsers of all readers load the picture: a member could have their addresses sent to any host."""
+    hosts = tenant_settings.recent(tenant_id).picture_hosts
+    if profiles.is_picture_url(url) and urlsplit(url).hostname not in hosts:
+        allowed = f"one of {', '.join(hosts)}" if hosts else "none so far"
+        raise Invalid.field("avatar_url", f"its host must be one that an admin has allowed in picture_hosts: {allowed}")
 
 
 @blueprint.post("/users/<user>/password-reset")

@@ -1,9 +1,9 @@
 """Callers that were authenticated before: who they are, until anything that says so changes.
 
-An entry is found by the hash of its token, however the header around it is spelled. It is used only while the signing keys are those it was
-verified with, its token and session have not expired, and nothing that it depends on was revoked or changed
-(`tenants.liveness`); so it is worth as much as authenticating again, and costs a tenth. A tenant fills at most half of
-the memory, and a caller with many tokens the place of a few: neither makes us forget the others.
+An entry is found by the hash of its token, however the header around it is spelled. It is used only while the signing
+keys are those it was verified with, its token and session have not expired, and nothing that it depends on was revoked
+or changed (`tenants.liveness`); so it is worth as much as authenticating again, and costs a tenth. A tenant fills at
+most half of the memory, and a caller with many tokens the place of a few: neither makes us forget the others.
 """
 
 import contextlib

@@ -21,9 +21,11 @@ from app.http.services import essentials
 from tenants import credentials, liveness, registry, tickets
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
+from tenants.signing import Signer
 from tenants.tickets import BadTicket, Holder
 
-MAX_RESUME_AGE_S = 24 * 3600
+# Each stream's token is renewed while it is open.
+MAX_RESUME_AGE_S = 3600
 # The name under which `liveness` keeps whether a tenant's scoreboard is public.
 SCOREBOARD = "scoreboard"
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -72,10 +74,10 @@ def admit_to_scoreboard() -> Guest:
     return _check_origin(Guest(Reader.anonymous(tenant_id), None))
 
 
-def resume_token(holder: Holder) -> str:
+def resume_token(holder: Holder, signer: Signer) -> str:
     """The part of a stream's event ids with which its holder can resume it."""
     payload = base64.urlsafe_b64encode(orjson.dumps({**asdict(holder), "at": int(time.time())})).decode().rstrip("=")
-    return f"{payload}.{essentials().signer.mac(f'resume {payload}')}"
+    return f"{payload}.{signer.mac(f'resume {payload}')}"
 
 
 def _holder_in(token: str) -> Holder | None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ from app.http import errors, services
 from app.http.auth import caller_network
 from app.http.boards import board_for
 from app.http.rights import public
+from app.http.services import essentials
 from app.live import admission, connection
 from app.live.admission import Guest
 from app.live.follower import Followed, Follower
@@ -52,6 +53,7 @@ MAX_MESSAGE_BYTES = 4096
 # Messages that one client may send: at once, and each second.
 MAX_BURST_MESSAGES, MAX_MESSAGES_PER_S = 60, 10
 COMMENT_EVERY_S = 15.0
+RENEW_TOKEN_EVERY_S = 60.0
 # Small, so that a client that does not read is noticed, and costs little until then.
 KERNEL_BUFFER_BYTES = 64 * 1024
 TCP_USER_TIMEOUT_MS = 10_000
@@ -170,28 +172,33 @@ def stream() -> Response:
     except BaseException:
         hub.leave(follower)
         raise
-    token = admission.resume_token(guest.holder) if guest.holder is not None else ""
+    signer = essentials().signer
+    token_now = partial(admission.resume_token, guest.holder, signer) if guest.holder is not None else str
     headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    response = Response(_events(follower, token), mimetype="text/event-stream", headers=headers)
+    response = Response(_events(follower, token_now), mimetype="text/event-stream", headers=headers)
     response.call_on_close(partial(hub.leave, follower))  # also for a HEAD, which never starts the generator
     return response
 
 
-def _events(follower: Follower, token: str) -> Iterator[bytes]:
-    sent_at = time.monotonic()
+def _events(follower: Follower, token_now: Callable[[], str]) -> Iterator[bytes]:
+    sent_at = token_at = time.monotonic()
+    token = token_now().encode()
     retry = b"retry: 2000\n"  # with the first event: alone it would be none
     while True:
         follower.wake.clear()
+        if time.monotonic() - token_at >= RENEW_TOKEN_EVERY_S:
+            token, token_at = token_now().encode(), time.monotonic()
         if follower.close_code is not None:
             break
         for frame in follower.frames():
             follower.sending_since = sent_at = time.monotonic()
-            yield b"%bid: %d.%b\ndata: %b\n\n" % (retry, follower.seq, token.encode(), frame)
+            yield b"%bid: %d.%b\ndata: %b\n\n" % (retry, follower.seq, token, frame)
             retry = b""
             follower.sending_since = None
         if time.monotonic() - sent_at >= COMMENT_EVERY_S:
             follower.sending_since = sent_at = time.monotonic()
-            yield b": still here\n\n"
+            # Without data it is no event, but the browser keeps the id.
+            yield b": still here\nid: %d.%b\n\n" % (follower.seq, token)
             follower.sending_since = None
         follower.wake.wait(COMMENT_EVERY_S)
         time.sleep(connection.PACE_S)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from app.machine import machine_memory
 from app.run import environment, lock_holders, probes, server_roles, server_settings, server_user
 from app.run.data_folder import (
     Addresses,
@@ -122,7 +123,7 @@ class LocalServers:
             "port": str(self._postgres_port),
             "unix_socket_directories": "",
             **server_settings.for_postgres(
-                memory=server_settings.machine_memory(),
+                memory=machine_memory(),
                 free_disk=server_settings.free_disk(data),
                 counts_statements=server_settings.has_statements(self._binaries.postgres),
             ),

@@ -4,8 +4,6 @@ They are given on the server's command line, so an existing data folder has them
 advises the same for one's own server, and `plaudit doctor` compares.
 """
 
-import contextlib
-import os
 import shutil
 from pathlib import Path
 
@@ -45,14 +43,6 @@ def for_postgres(*, memory: int, free_disk: int, counts_statements: bool) -> dic
         # Without BEGIN, COMMIT and SET, which every transaction of ours has.
         settings |= {"shared_preload_libraries": STATEMENTS, f"{STATEMENTS}.track_utility": "off"}
     return settings
-
-
-def machine_memory() -> int:
-    """In bytes: the machine's, or what its control group allows."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return memory
 
 
 def free_disk(folder: Path) -> int:

@@ -29,6 +29,7 @@ from app.http.fast_calls import BoardQuestion, FastCall, FastRead, FastWrite, Un
 from app.http.fast_lane import FastLane, PendingWrite
 from app.http.gathered import Gathered
 from app.http.services import Services
+from app.machine import machine_memory
 from app.server import open_files, wsgi_calls
 from app.server.answers import head_of, overloaded
 from app.server.door import Door, Ticket
@@ -38,6 +39,8 @@ from tenants import liveness, waiting
 from tenants.loop_connection import LoopConnection
 
 MAX_CONNECTIONS = 10_000
+# Open connections may take this part of the memory, each at its worst: a long head that is read, an answer that is not.
+MEMORY_SHARE, CONNECTION_BYTES = 8, 128 * 1024
 # Of the files that a process may have open, for everything but connections.
 RESERVED_FILES = 256
 # One of so many threads may wait for a long body.
@@ -84,7 +87,7 @@ class Front:
             loop,
             self.handle,
             max_slow_bodies=max(1, self._max_threads // SHARE_OF_SLOW_BODIES),
-            max_connections=open_files.allow(MAX_CONNECTIONS, reserved=RESERVED_FILES),
+            max_connections=_max_connections(),
         )
         return self._site
 
@@ -223,6 +226,12 @@ def head_bytes(answer: FastAnswer) -> bytes:
     if answer.head is None:
         answer.head = head_of(answer.status, answer.headers)
     return answer.head
+
+
+def _max_connections() -> int:
+    """As many as files and memory allow."""
+    in_memory = machine_memory() // MEMORY_SHARE // CONNECTION_BYTES
+    return open_files.allow(min(MAX_CONNECTIONS, in_memory), reserved=RESERVED_FILES)
 
 
 def _is_short(request: Request) -> bool:

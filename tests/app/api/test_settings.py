@@ -49,6 +49,7 @@ def test_the_schemas_list_every_setting(schema: type[Schema], settings: Any) -> 
         ({"limits": 5}, "limits"),
         ({"allowed_origins": ["wiki.example"]}, "allowed_origins"),
         ({"allowed_origins": "https://a.example"}, "allowed_origins"),
+        ({"picture_hosts": ["https://a.example"]}, "picture_hosts"),
         ({"retention": {"event_ids_days": 7}}, "retention.event_ids_days"),
         ({"retention": {"x": 1}}, "retention.x"),
     ],

@@ -32,6 +32,7 @@ def test_members_change_their_own_profile_and_nothing_that_is_not_theirs_to_say(
 ) -> None:
     member, other = user_of(client, tenant, username="ada"), user_of(client, tenant, username="bob")
     admin("PATCH", f"/api/v1/users/{member.id}", json={"email_verified": True})
+    admin("PATCH", "/api/v1/settings", json={"picture_hosts": ["a.example"]})
     profile = {"avatar_url": "https://a.example/a.png", "bio": "I write", "wallet": WALLET.lower()}
     changed = member("PATCH", "/api/v1/users/me", json={**profile, "email": "new@example.org"}).get_json()
     assert {name: changed[name] for name in profile} == {**profile, "wallet": WALLET}
@@ -56,6 +57,8 @@ def test_members_change_their_own_profile_and_nothing_that_is_not_theirs_to_say(
         assert (refused.status_code, refused.get_json()["code"]) == (403, "admins_only"), change
         assert list(refused.get_json()["errors"]) == list(change)
     wrong: list[tuple[dict[str, Any], int, str]] = [
+        ({"avatar_url": "https://b.example/a.png"}, 422, "avatar_url"),
+        ({"avatar_url": "https://a.example@b.example/a.png"}, 422, "avatar_url"),
         ({"avatar_url": "javascript:alert(1)"}, 422, "avatar_url"),
         ({"avatar_url": "data:image/png;base64,AA"}, 422, "avatar_url"),
         ({"wallet": WALLET.replace("A", "a", 1)}, 422, "wallet"),

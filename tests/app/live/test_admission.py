@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import pytest
 import requests
+from flask import Flask
 from flask.testing import FlaskClient
 
+from app.http.services import services_of
+from app.live import admission
 from tenants import ceilings, tickets
 from tenants.ceilings import Ceiling
 from tenants.db import owner_tx, tenant_tx, utcnow
@@ -50,6 +53,15 @@ def test_a_clients_connections_end_when_its_token_expires(live: Live, wiki: Call
     eventually(lambda: time.time() >= ends_at)
     address = f"{live.url}/api/v1/live/events?topic={TOPIC}&ticket={soon}"
     assert requests.get(address, headers={"Last-Event-ID": last_id}, timeout=5).status_code == 401
+
+
+def test_a_stream_is_continued_for_an_hour(app: Flask, wiki: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = tickets.consume(ticket_for(wiki), now=utcnow())
+    token = admission.resume_token(holder, services_of(app).signer)
+    with app.app_context():
+        assert admission._holder_in(token) == holder
+        monkeypatch.setattr(admission, "MAX_RESUME_AGE_S", -1)
+        assert admission._holder_in(token) is None
 
 
 def test_a_ticket_of_one_tenant_shows_nothing_of_another(

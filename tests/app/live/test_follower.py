@@ -1,6 +1,7 @@
 """A follower by itself: which frames it has yet to be sent, and in which order."""
 
 from collections.abc import Callable
+from itertools import count
 
 import orjson
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from analytics.boards.names import Board
 from analytics.metrics import LIKES
 from analytics.windows import Window
+from app.live import server
 from app.live.follower import FIRST_RETRY_S, MAX_FOLLOWED_BOARDS, MAX_RETRY_S, Followed, Follower, TooManyFollowed
 from app.live.hub import Hub
 from app.live.tops import Top
@@ -29,6 +31,21 @@ def test_the_first_frame_confirms_the_subscription_with_the_newest_version(hub: 
     follower.mark_due(KEY, 4, "invalidated")
     assert sent_frames(follower) == [("invalidated", 4)]
     assert sent_frames(follower) == [], "each is sent once"
+
+
+def test_a_quiet_stream_renews_the_id_with_which_it_is_continued(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "COMMENT_EVERY_S", 0.01)
+    monkeypatch.setattr(server, "RENEW_TOKEN_EVERY_S", 0.01)
+    follower, tokens = follower_of(hub), (f"token{number}" for number in count())
+    follower.follow(BOARD)
+    follower.mark_due(KEY, 3, "invalidated")
+    stream = server._events(follower, lambda: next(tokens))
+    assert b"\nid: 1.token0\ndata: {" in next(stream)
+    renewed = next(stream)
+    assert renewed.startswith(b": still here\nid: 1.token")
+    assert renewed.endswith(b"\n\n")
+    assert b"data" not in renewed, "it is no event"
+    assert b"token0" not in renewed
 
 
 def test_frames_are_numbered_one_after_the_other(hub: Hub) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from app.machine import machine_memory
 from app.run import server_settings
 from app.run.server_settings import GB, for_postgres
 from tests.app.run.conftest import RunningServers
@@ -31,7 +32,7 @@ def test_nothing_is_bought_with_durability() -> None:
 
 
 def test_the_server_has_them(running_servers: RunningServers) -> None:
-    memory, free = server_settings.machine_memory(), server_settings.free_disk(running_servers[0].data_dir)
+    memory, free = machine_memory(), server_settings.free_disk(running_servers[0].data_dir)
     wanted = for_postgres(memory=memory, free_disk=free, counts_statements=False)
     with psycopg.connect(running_servers[0].logins.superuser_url) as server:
         for name in ("checkpoint_timeout", "jit", "random_page_cost", "autovacuum_naptime", "timezone"):

@@ -19,7 +19,7 @@ from analytics.boards import projection, reading
 from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.loop_commit import LoopCommit
 from app.http.fast_lane import FastLane
-from app.server import wsgi_calls
+from app.server import front, wsgi_calls
 from app.server.door import MAX_FOR_OPERATORS, Door
 from app.server.requests import Request
 from tenants import users
@@ -389,3 +389,12 @@ def test_a_flood_of_health_checks_is_refused(app: Flask, admin: Caller, monkeypa
         assert {one.result().get_json()["code"] for one in asked if one.done()} == {"overloaded"}
         may_end.set()
         assert sorted(one.result().status_code for one in asked) == [200] * MAX_FOR_OPERATORS + [503] * 4
+
+
+def test_connections_are_as_many_as_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = []
+    for memory in (2**28, 2**29, 2**36):
+        monkeypatch.setattr(front, "machine_memory", lambda memory=memory: memory)
+        allowed.append(front._max_connections())
+    assert allowed[:2] == [256, 512]
+    assert allowed[2] > 512

@@ -6,7 +6,7 @@ Whoever has other rights now does not get it again. Answers kept before are for 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0037"
+revision = "0034"
 down_revision = "0033"
 
 
