@@ -16,14 +16,15 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from http import HTTPStatus
-from urllib.parse import unquote_to_bytes
 
 import httptools
 
 from app.http import edge, request_counts
+from app.server import heads
 from app.server.answers import refusal
 from app.server.bodies import MAX_RECEIVE_S, Body
-from app.server.requests import ENVIRON, VERSIONS, Environ, Request, key_of, same_framing
+from app.server.heads import HeadTooLarge, NotAccepted
+from app.server.requests import ENVIRON, Environ, Request, key_of, same_framing
 from app.server.site import Site
 
 # Request line and headers.
@@ -93,7 +94,7 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
         else:
             if self._unparsed_bytes > MAX_HEAD_BYTES:
-                self._refuse(_HeadTooLarge())
+                self._refuse(HeadTooLarge())
 
     def _feed(self, data: bytes) -> None:
         """Parse this. What asks for another protocol is a request like any other, and what follows it is, too."""
@@ -176,29 +177,20 @@ class Connection(asyncio.Protocol):
         """Address, headers and what a chunked body has after it."""
         self._head_bytes += more
         if self._head_bytes > MAX_HEAD_BYTES or self._headers > MAX_HEADERS:
-            raise _HeadTooLarge
+            raise HeadTooLarge
 
     def on_headers_complete(self) -> None:
         self._unparsed_bytes = 0
         if self._is_resuming:
             self._is_resuming = False
             return
-        environ, parser = self._incoming, self._parser
+        environ = self._incoming
         assert environ is not None  # noqa: S101
         self._has_head = True
-        target = httptools.parse_url(self._url)
-        path = target.path or b"/"
-        environ["PATH_INFO"] = (unquote_to_bytes(path) if b"%" in path else path).decode("latin-1")
-        environ["QUERY_STRING"] = target.query.decode("latin-1") if target.query else ""
-        environ["REQUEST_METHOD"] = parser.get_method().decode()
-        environ["SERVER_PROTOCOL"] = version = f"HTTP/{parser.get_http_version()}"
-        coding = environ.get("HTTP_TRANSFER_ENCODING")
-        has_two_hosts = "," in environ.get("HTTP_HOST", "")  # a proxy may have decided by the other one
-        if version not in VERSIONS or (coding is not None and coding.lower() != "chunked") or has_two_hosts:
-            raise _NotAccepted
-        self._body = Body(self, length=None if coding is not None else int(environ.get("CONTENT_LENGTH") or 0))
-        if version == "HTTP/1.1" and environ.get("HTTP_EXPECT", "").lower() == "100-continue":
-            self._body.is_awaited = coding is not None or bool(self._body.length)
+        heads.complete(environ, self._url, self._parser)
+        self._body = Body(self, length=heads.body_length(environ))
+        if heads.waits_for_invitation(environ):
+            self._body.is_awaited = self._body.length is None or self._body.length > 0
         if self._body.is_long:
             self._hand_over_received()
         else:
@@ -217,17 +209,19 @@ class Connection(asyncio.Protocol):
         self._unparsed_bytes = 0
         if self._parser.should_upgrade() and (self._body.length or self._body.length is None):
             return  # see `_feed`
+        assert self._incoming is not None  # noqa: S101
+        keeps_alive = heads.keeps_alive(self._incoming, self._parser)
         self._body.complete()
         if not self._is_handed_over:
             self._hand_over_received()
         self._incoming = self._body = None
         self._has_head = False
-        self._is_last |= not self._parser.should_keep_alive()
+        self._is_last |= not keeps_alive
 
     def _hand_over_received(self) -> None:
         self._hand_over()
         if self._is_cut:
-            raise _NotAccepted
+            raise NotAccepted
 
     # Requests and answers
 
@@ -235,7 +229,7 @@ class Connection(asyncio.Protocol):
         """Handle the request that is being received: now, or after those before it."""
         assert self._incoming is not None and self._body is not None  # noqa: S101, PT018
         self._is_handed_over = True
-        keeps_alive = self._parser.should_keep_alive() and self._incoming["SERVER_PROTOCOL"] == "HTTP/1.1"
+        keeps_alive = heads.keeps_alive(self._incoming, self._parser)
         self._incoming["wsgi.input"] = self._body
         request = Request(self, self._incoming, self._body, keeps_alive=keeps_alive)
         if self._active is None and not self._next and not self._is_write_paused:
@@ -335,7 +329,7 @@ class Connection(asyncio.Protocol):
             self._end_requests()
             return
         status, detail = HTTPStatus.BAD_REQUEST, f"This is not a request of HTTP/1.1: {str(error)[:100]}"
-        if isinstance(error, _HeadTooLarge) or isinstance(error.__context__, _HeadTooLarge):
+        if isinstance(error, HeadTooLarge) or isinstance(error.__context__, HeadTooLarge):
             is_address = len(self._url) > edge.MAX_TARGET_CHARS
             status = HTTPStatus.REQUEST_URI_TOO_LONG if is_address else HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             detail = f"A request may have {MAX_HEADERS} headers, and with its address {MAX_HEAD_BYTES} bytes of them"
@@ -390,11 +384,3 @@ class Connection(asyncio.Protocol):
         if self._is_paused and not self._transport.is_closing():
             self._is_paused = False
             self._transport.resume_reading()
-
-
-class _NotAccepted(Exception):
-    """Raised in a callback of the parser, which then stops."""
-
-
-class _HeadTooLarge(_NotAccepted):
-    """The same, because of too many headers."""

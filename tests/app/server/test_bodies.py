@@ -30,7 +30,7 @@ def in_thread(read: Callable[[Request], bytes]) -> Callable[[Request], None]:
 
 
 def head(length: int, *more: bytes) -> bytes:
-    return b"POST / HTTP/1.1\r\nContent-Length: %d\r\n" % length + b"".join(more) + CLOSE
+    return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n" % length + b"".join(more) + CLOSE
 
 
 def size(request: Request) -> bytes:
@@ -57,7 +57,7 @@ def test_a_long_body_is_received_as_far_as_it_is_read(is_chunked: bool) -> None:
         held = len(request.body._received)
         return f"{held < len(LONG)} {len(request.body.read(100))} {len(request.body.read())}".encode()
 
-    chunked = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + CLOSE
+    chunked = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + CLOSE
     with serving(in_thread(read)) as served, served.connect() as client:
         if is_chunked:
             client.sendall(chunked + b"%x\r\n" % len(LONG) + LONG + b"\r\n0\r\n\r\n")

@@ -112,22 +112,24 @@ def bodies_of(received: bytes) -> list[bytes]:
     return bodies
 
 
-CLOSE = b"Host: x\r\nConnection: close\r\n\r\n"
+CLOSE = b"Connection: close\r\n\r\n"
 
 
 def test_requests_of_a_connection_are_answered_in_their_order(served: Served) -> None:
     first, second = (
         b"GET /a?b=%41 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /%C3%A4%2F HTTP/1.1\r\nContent-Length: 3\r\n\r\nxyz",
+        b"POST /%C3%A4%2F HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nxyz",
     )
-    received = served.send(first + second + b"GET /last HTTP/1.1\r\n" + CLOSE)
+    received = served.send(first + second + b"GET /last HTTP/1.1\r\nHost: x\r\n" + CLOSE)
     assert bodies_of(received) == [b"GET /a b=%41 ", b"POST /\xc3\xa4/  xyz", b"GET /last  "]
     assert received.count(b"\r\nDate: ") == 3
     assert received.count(b"\r\nConnection: close\r\n") == 1
 
 
 def test_a_request_may_come_byte_by_byte(served: Served) -> None:
-    request = b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + CLOSE + b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
+    request = (
+        b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + CLOSE + b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
+    )
     with served.connect() as client:
         for place in range(len(request)):
             client.sendall(request[place : place + 1])
@@ -144,7 +146,7 @@ def test_answers_wait_for_each_other_although_later_ones_are_ready() -> None:
             echo(request)
 
     with serving(handle) as served, served.connect() as client:
-        client.sendall(b"GET /slow HTTP/1.1\r\n\r\nGET /quick HTTP/1.1\r\n" + CLOSE)
+        client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\nGET /quick HTTP/1.1\r\nHost: x\r\n" + CLOSE)
         eventually(lambda: waiting)
         client.settimeout(0.1)
         with pytest.raises(TimeoutError):
@@ -156,7 +158,7 @@ def test_answers_wait_for_each_other_although_later_ones_are_ready() -> None:
 
 def test_who_sends_many_requests_before_reading_is_answered_up_to_a_bound(served: Served) -> None:
     for _ in range(5):
-        answers = bodies_of(served.send(b"GET /a HTTP/1.1\r\n\r\n" * 5_000))
+        answers = bodies_of(served.send(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 5_000))
         assert answers == [b"GET /a  "] * (connection.MAX_PIPELINED + 1), "which all arrive, although more was sent"
 
 
@@ -171,7 +173,7 @@ def test_a_client_that_reads_nothing_is_handled_no_further_and_cut_off(monkeypat
         request.answer(*answer_with(b"x" * large))
 
     with serving(handle) as served, served.connect() as client:
-        client.sendall(b"GET /a HTTP/1.1\r\n\r\n" * 3)
+        client.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
         eventually(lambda: handled)
         eventually(lambda: not served.site.connections)
         assert len(handled) == 1, "the others would be answered into memory"
@@ -184,28 +186,31 @@ def test_a_client_that_reads_nothing_is_handled_no_further_and_cut_off(monkeypat
         (b"nonsense\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX : a\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX: a\r\n b\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX: a\x00\r\n\r\n", 400),
-        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX : a\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: a\x00\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         (b"GET / HTTP/3.7\r\n\r\n", 400),
-        (b"GET nothing HTTP/1.1\r\n\r\n", 400),
+        (b"GET nothing HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
-        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nabc", 400),
-        (b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: a\r\n" % number for number in range(101)) + b"\r\n", 431),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * 300_000, 431),
+        (b"GET / HTTP/1.1\r\n" + b"\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\nabc", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: a\r\n" % number for number in range(101)) + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 300_000, 431),
         (b"GET /" + b"a" * 300_000, 414),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * 66_000 + b"\r\n\r\n", 431),
-        (b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\n\r\n", 414),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * 300_000, 431),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: a\r\n" * 101 + b"\r\n", 431),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;x=" + b"a" * 300_000, 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 66_000 + b"\r\n\r\n", 431),
+        (b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * 300_000, 431),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: a\r\n" * 101 + b"\r\n", 431),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;x=" + b"a" * 300_000, 431),
     ],
 )
 def test_what_is_no_request_is_refused_and_the_connection_closed(served: Served, request_: bytes, status: int) -> None:
@@ -226,7 +231,9 @@ def test_what_follows_a_chunked_body_is_not_taken_for_headers() -> None:
         echo(request)
 
     chunked = (
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + CLOSE + b"1\r\na\r\n0\r\nAuthorization: stolen\r\n\r\n"
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+        + CLOSE
+        + b"1\r\na\r\n0\r\nAuthorization: stolen\r\n\r\n"
     )
     with serving(handle) as served:
         assert bodies_of(served.send(chunked)) == [b"POST /  a"]
@@ -246,27 +253,44 @@ def test_who_offers_another_protocol_is_answered_in_this_one(
     served: Served, framing: bytes, body: bytes, pieces: int
 ) -> None:
     upgrade = b" /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n"
-    sent = b"POST" + upgrade + framing + b"\r\n\r\n" + body + b"GET" + upgrade + b"\r\nGET /b HTTP/1.1\r\n" + CLOSE
+    sent = (
+        b"POST"
+        + upgrade
+        + framing
+        + b"\r\n\r\n"
+        + body
+        + b"GET"
+        + upgrade
+        + b"\r\nGET /b HTTP/1.1\r\nHost: x\r\n"
+        + CLOSE
+    )
     step = -(-len(sent) // pieces)
     received = served.send(*(sent[start : start + step] for start in range(0, len(sent), step)))
     assert bodies_of(received) == [b"POST /a  abcde", b"GET /a  ", b"GET /b  "]
 
 
+def test_a_client_that_offers_another_protocol_may_end_the_connection(served: Served) -> None:
+    offer = b"GET /a HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\n"
+    for options in (b"Upgrade, close", b"close, upgrade", b"Upgrade\r\nConnection: Close"):
+        request = offer + b"Connection: " + options + b"\r\n\r\n"
+        assert bodies_of(served.send(request)) == [b"GET /a  "], "and the end, without which the client would wait"
+
+
 def test_nothing_is_upgraded(served: Served) -> None:
     upgrade = b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     assert bodies_of(served.send(upgrade, half_close=True)) == [b"GET /a  "]
-    assert served.send(b"CONNECT a:1 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    assert served.send(b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
 def test_who_stops_sending_gets_the_answer(served: Served) -> None:
-    assert bodies_of(served.send(b"GET /a HTTP/1.1\r\n\r\n", half_close=True)) == [b"GET /a  "]
+    assert bodies_of(served.send(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", half_close=True)) == [b"GET /a  "]
     assert served.send(b"GET /a HT", half_close=True) == b""
-    early = b"POST /a HTTP/1.1\r\nContent-Length: 5\r\n\r\nab"
+    early = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab"
     assert bodies_of(served.send(early, half_close=True)) == [b"POST /a  (incomplete)"]
 
 
 def test_a_head_has_no_body(served: Served) -> None:
-    received = served.send(b"HEAD /a HTTP/1.1\r\n" + CLOSE)
+    received = served.send(b"HEAD /a HTTP/1.1\r\nHost: x\r\n" + CLOSE)
     assert b"Content-Length: 9" in received
     assert received.endswith(b"\r\n\r\n")
 
@@ -275,16 +299,18 @@ def test_a_request_that_takes_too_long_is_refused_or_closed(served: Served, monk
     monkeypatch.setattr(connection, "MAX_RECEIVE_S", 0.1)
     monkeypatch.setattr(connection, "MAX_IDLE_S", 0.3)
     monkeypatch.setattr(site, "SWEEP_EVERY_S", 0.05)
-    assert served.send(b"GET /a HTTP/1.1\r\nX: ") == b"", "a head that never ends"
-    body = b"POST /a HTTP/1.1\r\nContent-Length: 5\r\n\r\nab"
+    assert served.send(b"GET /a HTTP/1.1\r\nHost: x\r\nX: ") == b"", "a head that never ends"
+    body = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab"
     assert bodies_of(served.send(body)) == [b"POST /a  (incomplete)"]
     assert served.send(b"") == b"", "a connection that sends nothing"
-    assert bodies_of(served.send(b"GET /a HTTP/1.1\r\n\r\n")) == [b"GET /a  "], "and one that sends nothing more"
+    assert bodies_of(served.send(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")) == [b"GET /a  "], (
+        "and one that sends nothing more"
+    )
 
 
 def test_who_asks_first_is_told_to_send_the_body(served: Served) -> None:
     with served.connect() as client:
-        client.sendall(b"POST /a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n" + CLOSE)
+        client.sendall(b"POST /a HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n" + CLOSE)
         assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(b"ab")
         assert bodies_of(receive_all(client)) == [b"POST /a  ab"]
@@ -294,8 +320,8 @@ def test_nobody_is_told_to_send_a_body_in_the_middle_of_another_answer() -> None
     waiting: list[Request] = []
     with serving(lambda r: waiting.append(r) if r.environ["PATH_INFO"] == "/slow" else echo(r)) as served:
         with served.connect() as client:
-            client.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
-            client.sendall(b"POST /a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n" + CLOSE)
+            client.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"POST /a HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n" + CLOSE)
             eventually(lambda: waiting)
             time.sleep(0.05)
             served.loop.call_soon_threadsafe(echo, waiting[0])
@@ -317,7 +343,10 @@ def test_deadlines_are_kept_whatever_a_client_leaves_open(monkeypatch: pytest.Mo
     with serving(lambda request: request.answer(*answer_with(b"x" * 4_000_000))) as served:
         for ahead in (1, connection.MAX_PIPELINED - 1, connection.MAX_PIPELINED, connection.MAX_PIPELINED + 1):
             with served.connect() as client:
-                client.sendall(b"GET /a HTTP/1.1\r\n\r\n" * ahead + b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
+                client.sendall(
+                    b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n" * ahead
+                    + b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+                )
                 eventually(lambda: served.site.connections)
                 eventually(lambda: not served.site.connections, within_s=10)
 
@@ -336,7 +365,7 @@ def test_an_answer_to_a_client_that_is_gone_goes_nowhere() -> None:
     waiting: list[Request] = []
     with serving(waiting.append) as served:
         with served.connect() as client:
-            client.sendall(b"GET /a HTTP/1.1\r\n\r\n")
+            client.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
             eventually(lambda: waiting)
         failed: list[Any] = []
         served.loop.set_exception_handler(lambda _loop, context: failed.append(context))

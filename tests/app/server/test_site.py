@@ -14,11 +14,11 @@ def test_above_a_number_of_connections_the_one_that_was_idle_longest_is_closed(l
         served.site._max_connections = 2
         with served.connect() as first, served.connect() as second:
             eventually(lambda: len(served.site.connections) == 2)
-            first.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+            first.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
             eventually(lambda: busy)
             with served.connect() as third:
                 assert receive_all(second) == b"", "it was idle"
-                third.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+                third.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
                 eventually(lambda: len(busy) == 2)
                 assert served.send(b"") == b"", "nobody is idle"
                 served.loop.call_soon_threadsafe(echo, busy[0])
@@ -31,7 +31,7 @@ def test_a_stop_closes_idle_connections_and_answers_the_others() -> None:
     waiting: list[Request] = []
     with serving(waiting.append) as served:
         idle, busy = served.connect(), served.connect()
-        busy.sendall(b"GET /a HTTP/1.1\r\n\r\n")
+        busy.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
         eventually(lambda: waiting)
         stopping = asyncio.run_coroutine_threadsafe(served.site.stop(), served.loop)
         with idle:
@@ -52,8 +52,8 @@ def test_a_request_that_cannot_be_handled_is_refused_and_stops_no_other(logged: 
         echo(request)
 
     with serving(handle) as served, served.connect() as first, served.connect() as second:
-        first.sendall(b"GET /fails HTTP/1.1\r\n" + CLOSE)
-        second.sendall(b"GET /a HTTP/1.1\r\n" + CLOSE)
+        first.sendall(b"GET /fails HTTP/1.1\r\nHost: x\r\n" + CLOSE)
+        second.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n" + CLOSE)
         assert receive_all(first).startswith(b"HTTP/1.1 503 ")
         assert bodies_of(receive_all(second)) == [b"GET /a  "]
     assert [line["action"] for line in logged()] == ["request.failed"]

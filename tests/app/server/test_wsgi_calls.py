@@ -13,7 +13,7 @@ from tests.app.server.test_connection import CLOSE, Served, bodies_of, receive_a
 from tests.service import eventually
 
 App = Callable[[dict[str, Any], Any], Iterable[bytes]]
-GET = b"GET / HTTP/1.1\r\n" + CLOSE
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n" + CLOSE
 
 
 def serving_app(app: App) -> Any:
