@@ -209,14 +209,12 @@ class Connection(asyncio.Protocol):
         self._unparsed_bytes = 0
         if self._parser.should_upgrade() and (self._body.length or self._body.length is None):
             return  # see `_feed`
-        assert self._incoming is not None  # noqa: S101
-        keeps_alive = heads.keeps_alive(self._incoming, self._parser)
         self._body.complete()
         if not self._is_handed_over:
             self._hand_over_received()
         self._incoming = self._body = None
         self._has_head = False
-        self._is_last |= not keeps_alive
+        self._is_last |= not self._parser.should_keep_alive()
 
     def _hand_over_received(self) -> None:
         self._hand_over()

@@ -54,8 +54,5 @@ def waits_for_invitation(environ: Environ) -> bool:
 
 
 def keeps_alive(environ: Environ, parser: httptools.HttpRequestParser) -> bool:
-    """Whether the client wants to go on with this connection. llhttp overlooks a `close` beside `Upgrade`."""
-    if environ["SERVER_PROTOCOL"] != "HTTP/1.1" or not parser.should_keep_alive():
-        return False
-    options = environ.get("HTTP_CONNECTION", "")
-    return "," not in options or "close" not in {option.strip().lower() for option in options.split(",")}
+    """Whether the client wants to go on with this connection, as far as the parser has read the request."""
+    return bool(environ["SERVER_PROTOCOL"] == "HTTP/1.1" and parser.should_keep_alive())
