@@ -11,3 +11,8 @@ def machine_memory() -> int:
     with contextlib.suppress(OSError, ValueError):
         memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return memory
+
+
+def fit_in_memory(bytes_each: int, *, share: int, processes: int = 1) -> int:
+    """How many of such things each of these processes may keep, if all together may use this part of the memory."""
+    return machine_memory() // share // bytes_each // processes

@@ -10,7 +10,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from app.machine import fit_in_memory
 from app.run.launcher import die_with_parent
+from app.server import open_files
 from app.server.listening import CannotStart, PortInUse, require_free
 from app.settings import Settings, socket_address
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from app.server.front import Front
 
 MAX_LIVE_CONNECTIONS = 10_000
+# Sockets may take this part of the memory. Measured: 124 MB for 1,000 that get messages.
+LIVE_MEMORY_SHARE, SOCKET_BYTES = 4, 128 * 1024
+# Of the files that the live process may have open, for everything but connections.
+RESERVED_FILES = 256
 # Where gunicorn's worker shows its master, by the time of an empty file, that it is alive.
 IN_MEMORY = "/dev/shm"  # noqa: S108  a folder, and no name of a file
 # After it was drained.
@@ -69,7 +75,7 @@ def serve_live(settings: Settings) -> NoReturn:
     command = [
         *(sys.executable, "-m", "gunicorn", "app.live.server:create_live_app()"),
         *("--worker-class", "app.live.worker.LiveWorker", "--workers", "1"),
-        *("--worker-connections", str(MAX_LIVE_CONNECTIONS), "--keep-alive", "75"),
+        *("--worker-connections", str(_max_live_connections()), "--keep-alive", "75"),
         *("--bind", socket_address(settings.host, settings.live_port)),
         *("--graceful-timeout", str(settings.drain_s + STOP_LIVE_WITHIN_S)),
         *("--log-level", "warning", "--no-control-socket", "--config", "python:app.live.gunicorn_config"),
@@ -77,3 +83,9 @@ def serve_live(settings: Settings) -> NoReturn:
     if os.access(IN_MEMORY, os.W_OK):  # else it looks for a folder by writing a file, and a full disk has none
         command += ["--worker-tmp-dir", IN_MEMORY]
     os.execv(sys.executable, command)
+
+
+def _max_live_connections() -> int:
+    """As many as files and memory allow. gunicorn, which this process becomes, inherits the limit of files."""
+    in_memory = fit_in_memory(SOCKET_BYTES, share=LIVE_MEMORY_SHARE)
+    return open_files.allow(min(MAX_LIVE_CONNECTIONS, in_memory), reserved=RESERVED_FILES)

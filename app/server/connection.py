@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
         # The request that is being received: its address, its environment, whether its head is complete, its body.
         self._url = b""
         self._incoming: Environ | None = None
-        self._has_head = False
+        self._has_head = self._client_keeps_alive = False
         self._head_bytes = self._headers = 0
         # Received, and neither a whole head nor a part of a body.
         self._unparsed_bytes = 0
@@ -73,12 +73,13 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         self._transport = transport
-        if self.site.is_stopping or not self.site.make_room():
+        peer, own = transport.get_extra_info("peername") or ("", 0), transport.get_extra_info("sockname") or ("", 0)
+        self.address: str = peer[0]
+        if self.site.is_stopping or not self.site.make_room(self.address):
             transport.abort()
             return
         self.site.connections.add(self)
-        peer, own = transport.get_extra_info("peername") or ("", 0), transport.get_extra_info("sockname") or ("", 0)
-        address = {"REMOTE_ADDR": peer[0], "SERVER_NAME": own[0], "SERVER_PORT": str(own[1])}
+        address = {"REMOTE_ADDR": self.address, "SERVER_NAME": own[0], "SERVER_PORT": str(own[1])}
         self._environ = {**ENVIRON, **address}
         self.deadline = time.monotonic() + MAX_RECEIVE_S
 
@@ -188,6 +189,7 @@ class Connection(asyncio.Protocol):
         assert environ is not None  # noqa: S101
         self._has_head = True
         heads.complete(environ, self._url, self._parser)
+        self._client_keeps_alive = self._parser.should_keep_alive()  # a parser that resumes does not know it
         self._body = Body(self, length=heads.body_length(environ))
         if heads.waits_for_invitation(environ):
             self._body.is_awaited = self._body.length is None or self._body.length > 0
@@ -214,7 +216,7 @@ class Connection(asyncio.Protocol):
             self._hand_over_received()
         self._incoming = self._body = None
         self._has_head = False
-        self._is_last |= not self._parser.should_keep_alive()
+        self._is_last |= not self._client_keeps_alive
 
     def _hand_over_received(self) -> None:
         self._hand_over()
@@ -227,7 +229,7 @@ class Connection(asyncio.Protocol):
         """Handle the request that is being received: now, or after those before it."""
         assert self._incoming is not None and self._body is not None  # noqa: S101, PT018
         self._is_handed_over = True
-        keeps_alive = heads.keeps_alive(self._incoming, self._parser)
+        keeps_alive = self._client_keeps_alive and self._incoming["SERVER_PROTOCOL"] == "HTTP/1.1"
         self._incoming["wsgi.input"] = self._body
         request = Request(self, self._incoming, self._body, keeps_alive=keeps_alive)
         if self._active is None and not self._next and not self._is_write_paused:
@@ -324,6 +326,7 @@ class Connection(asyncio.Protocol):
         if self._active is not None or self._next:
             if self._body is not None:
                 self._body.break_off()
+            self._incoming = self._body = None
             self._end_requests()
             return
         status, detail = HTTPStatus.BAD_REQUEST, f"This is not a request of HTTP/1.1: {str(error)[:100]}"
@@ -357,6 +360,11 @@ class Connection(asyncio.Protocol):
     def is_idle(self) -> bool:
         """Whether nothing of a request is here."""
         return self._active is None and not self._next and self._incoming is None
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the client has sent a part of a request, and nothing else is here."""
+        return self._active is None and not self._next and self._incoming is not None
 
     def _invite_next(self) -> None:
         """The body of the request that is being received, if its turn has come: never into another one's answer."""

@@ -29,7 +29,7 @@ from app.http.fast_calls import BoardQuestion, FastCall, FastRead, FastWrite, Un
 from app.http.fast_lane import FastLane, PendingWrite
 from app.http.gathered import Gathered
 from app.http.services import Services
-from app.machine import machine_memory
+from app.machine import fit_in_memory
 from app.server import open_files, wsgi_calls
 from app.server.answers import head_of, overloaded
 from app.server.door import Door, Ticket
@@ -65,6 +65,7 @@ class Front:
         self._draining = services.draining
         # Started with the first requests, so after a fork.
         self._max_threads = services.settings.all_web_threads
+        self._processes = services.settings.web_processes
         self._threads = ThreadPoolExecutor(self._max_threads, thread_name_prefix="web")
         self._door = Door(working=services.settings.web_threads, threads=self._max_threads)
         self._ranks = ThreadPoolExecutor(1, thread_name_prefix="ranks")
@@ -87,7 +88,7 @@ class Front:
             loop,
             self.handle,
             max_slow_bodies=max(1, self._max_threads // SHARE_OF_SLOW_BODIES),
-            max_connections=_max_connections(),
+            max_connections=_max_connections(self._processes),
         )
         return self._site
 
@@ -228,9 +229,9 @@ def head_bytes(answer: FastAnswer) -> bytes:
     return answer.head
 
 
-def _max_connections() -> int:
-    """As many as files and memory allow."""
-    in_memory = machine_memory() // MEMORY_SHARE // CONNECTION_BYTES
+def _max_connections(processes: int) -> int:
+    """As many as files and memory allow each of the web processes."""
+    in_memory = fit_in_memory(CONNECTION_BYTES, share=MEMORY_SHARE, processes=processes)
     return open_files.allow(min(MAX_CONNECTIONS, in_memory), reserved=RESERVED_FILES)
 
 

@@ -50,9 +50,5 @@ def body_length(environ: Environ) -> int | None:
 
 def waits_for_invitation(environ: Environ) -> bool:
     """Whether the client waits for `100 Continue` before it sends the body."""
-    return environ["SERVER_PROTOCOL"] == "HTTP/1.1" and environ.get("HTTP_EXPECT", "").lower() == "100-continue"
-
-
-def keeps_alive(environ: Environ, parser: httptools.HttpRequestParser) -> bool:
-    """Whether the client wants to go on with this connection, as far as the parser has read the request."""
-    return bool(environ["SERVER_PROTOCOL"] == "HTTP/1.1" and parser.should_keep_alive())
+    is_new = environ["SERVER_PROTOCOL"] == "HTTP/1.1"
+    return is_new and str(environ.get("HTTP_EXPECT", "")).lower() == "100-continue"

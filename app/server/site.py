@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import TYPE_CHECKING
@@ -81,23 +82,38 @@ class Site:
         self._stop_if_empty()
         await self._stopped
 
-    def make_room(self) -> bool:
-        """For one more connection: instead of the one that has been idle longest, if there are too many."""
+    def make_room(self, address: str) -> bool:
+        """For one more connection from this address. If there are too many, close one that waits for its client."""
         if len(self.connections) < self._max_connections:
             return True
         idle = min((one for one in self.connections if one.is_idle), key=lambda one: one.deadline, default=None)
-        self._note_full(has_idle=idle is not None)
-        if idle is None:
+        closed = idle or self._slowest_of_flood(address)
+        self._note_full(closes_another=closed is not None)
+        if closed is None:
             return False
-        idle.abort()
+        closed.abort()
         return True
 
-    def _note_full(self, *, has_idle: bool) -> None:
+    def _slowest_of_flood(self, newcomer: str) -> "Connection | None":
+        """The oldest unfinished request of an address that has most connections: others must not be locked out.
+
+        None if the newcomer is from there too, as behind a proxy.
+        """
+        ((address, count),) = Counter(one.address for one in self.connections).most_common(1)
+        if 2 * count <= len(self.connections) or address == newcomer:
+            return None
+        unfinished = (one for one in self.connections if one.address == address and one.is_receiving)
+        return min(unfinished, key=lambda one: one.deadline, default=None)
+
+    def _note_full(self, *, closes_another: bool) -> None:
         """In the log, once a minute at most."""
         now = time.monotonic()
         if now - self._full_at > NOTE_FULL_EVERY_S:
             self._full_at = now
-            data = {"connections": len(self.connections), "closes": "an idle one" if has_idle else "the new one"}
+            data = {
+                "connections": len(self.connections),
+                "closes": "a waiting one" if closes_another else "the new one",
+            }
             log.warning("too many connections", action="connections.full", data=data)
 
     @property

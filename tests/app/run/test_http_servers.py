@@ -11,6 +11,8 @@ import psutil
 import pytest
 import requests
 
+from app import machine
+from app.run import http_servers
 from app.run.data_folder import Addresses
 from app.run.ports import reserve_port
 from app.settings import Settings
@@ -104,3 +106,12 @@ def test_a_port_that_cannot_be_used_is_one_line(command: str, tmp_path: Path) ->
     assert (done.returncode, done.stderr) == (1, f"Cannot listen on 127.0.0.1:{port}: Address already in use\n")
     done = plaudit(command, "--port", port, data_dir=tmp_path, env=env | {"PLAUDIT_HOST": "192.0.2.1"})
     assert done.stderr == f"Cannot listen on 192.0.2.1:{port}: Cannot assign requested address\n"
+
+
+def test_sockets_are_as_many_as_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = []
+    for memory in (2**28, 2**29, 2**40):
+        monkeypatch.setattr(machine, "machine_memory", lambda memory=memory: memory)
+        allowed.append(http_servers._max_live_connections())
+    assert allowed[:2] == [512, 1024]
+    assert 1024 < allowed[2] <= http_servers.MAX_LIVE_CONNECTIONS

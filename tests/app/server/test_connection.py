@@ -270,10 +270,10 @@ def test_who_offers_another_protocol_is_answered_in_this_one(
 
 
 def test_a_client_that_offers_another_protocol_may_end_the_connection(served: Served) -> None:
-    offer = b"GET /a HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\n"
+    offer = b"POST /a HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nContent-Length: 2\r\n"
     for options in (b"Upgrade, close", b"close, upgrade", b"Upgrade\r\nConnection: Close"):
-        request = offer + b"Connection: " + options + b"\r\n\r\n"
-        assert bodies_of(served.send(request)) == [b"GET /a  "], "and the end, without which the client would wait"
+        request = offer + b"Connection: " + options + b"\r\n\r\nab"
+        assert bodies_of(served.send(request)) == [b"POST /a  ab"], "and the end, without which the client would wait"
 
 
 def test_nothing_is_upgraded(served: Served) -> None:

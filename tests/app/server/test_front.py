@@ -18,6 +18,7 @@ from sqlalchemy import text
 from analytics.boards import projection, reading
 from analytics.ingest.group_commit import GroupCommit, Overloaded
 from analytics.ingest.loop_commit import LoopCommit
+from app import machine
 from app.http.fast_lane import FastLane
 from app.server import front, wsgi_calls
 from app.server.door import MAX_FOR_OPERATORS, Door
@@ -394,7 +395,7 @@ def test_a_flood_of_health_checks_is_refused(app: Flask, admin: Caller, monkeypa
 def test_connections_are_as_many_as_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = []
     for memory in (2**28, 2**29, 2**36):
-        monkeypatch.setattr(front, "machine_memory", lambda memory=memory: memory)
-        allowed.append(front._max_connections())
-    assert allowed[:2] == [256, 512]
-    assert allowed[2] > 512
+        monkeypatch.setattr(machine, "machine_memory", lambda memory=memory: memory)
+        allowed.append([front._max_connections(processes) for processes in (1, 2)])
+    assert allowed[:2] == [[256, 128], [512, 256]]
+    assert allowed[2][0] > 512

@@ -1,6 +1,7 @@
 """What the connections of a process share."""
 
 import asyncio
+import socket
 from typing import Any
 
 from app.server.requests import Request
@@ -25,6 +26,23 @@ def test_above_a_number_of_connections_the_one_that_was_idle_longest_is_closed(l
                 assert first.recv(1000).endswith(b"GET /slow  ")
                 served.loop.call_soon_threadsafe(echo, busy[1])
     assert [line["action"] for line in logged()] == ["connections.full"], "once"
+
+
+def test_unfinished_requests_of_one_address_lock_no_other_address_out() -> None:
+    with serving(echo) as served:
+        served.site._max_connections = 3
+        flood = [served.connect() for _ in range(3)]
+        for client in flood:
+            client.sendall(b"GET /never HTTP/1.1\r\nHost: x\r\nX: ")
+        eventually(lambda: sum(one.is_receiving for one in served.site.connections) == 3)
+        assert served.send(b"") == b"", "the address that has all of them gets no more"
+        neighbour = socket.create_connection(("127.0.0.1", served.port), 10, source_address=("127.0.0.2", 0))
+        with neighbour:
+            neighbour.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n" + CLOSE)
+            assert bodies_of(receive_all(neighbour)) == [b"GET /a  "]
+        assert receive_all(flood[0]) == b"", "its oldest connection has made way"
+        for client in flood:
+            client.close()
 
 
 def test_a_stop_closes_idle_connections_and_answers_the_others() -> None:
