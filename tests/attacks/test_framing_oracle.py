@@ -2,7 +2,7 @@
 
 Two servers that cut one stream of bytes into different requests are how requests are smuggled past a proxy. h11 is
 written from the RFC and has no code in common with llhttp. The bytes come from a seed, however they are split:
-`FRAMING_CASES=100000 FRAMING_SEED=7 .venv/bin/pytest tests/app/server/test_framing_oracle.py` tries more.
+`FRAMING_CASES=100000 FRAMING_SEED=7 .venv/bin/pytest tests/attacks/test_framing_oracle.py` tries more.
 """
 
 import os
