@@ -9,6 +9,7 @@ from typing import Literal
 from urllib.parse import parse_qs, parse_qsl, quote, urlencode, urlsplit
 
 from tenants.redis_addresses import ClusterAddress, is_cluster
+from tenants.security_events import ADDRESSES, Addresses
 
 LogFormat = Literal["json", "console"]
 DEFAULT_DATA_DIR = Path(".plaudit")
@@ -54,6 +55,8 @@ class Settings:
     demo_secret: str | None
     sentry_dsn: str | None
     log_format: LogFormat | None
+    # How much of a caller's address security events have.
+    log_addresses: Addresses
     allows_colours: bool
     web_processes: int
     # Requests that a process handles at once.
@@ -116,6 +119,7 @@ class Settings:
             demo_secret=env.get("PLAUDIT_DEMO_SECRET") or None,
             sentry_dsn=_sentry_dsn(env),
             log_format=_log_format(env),
+            log_addresses=_log_addresses(env),
             allows_colours="NO_COLOR" not in env,
             web_processes=_integer(env, "PLAUDIT_WEB_PROCESSES", 2, minimum=1, maximum=64),
             web_threads=_integer(env, "PLAUDIT_WEB_THREADS", 32, minimum=1, maximum=512),
@@ -305,3 +309,11 @@ def _log_format(env: Mapping[str, str]) -> LogFormat | None:
             return "console"
         case other:
             raise SettingsError(f"LOG_FORMAT must be json or console, not {other!r}")
+
+
+def _log_addresses(env: Mapping[str, str]) -> Addresses:
+    given = env.get("PLAUDIT_LOG_ADDRESSES") or "cut"
+    for known in ADDRESSES:
+        if given == known:
+            return known
+    raise SettingsError(f"PLAUDIT_LOG_ADDRESSES must be cut, whole or none, not {given!r}")

@@ -21,7 +21,7 @@ from app.http.fast_lane import FastLane
 from app.http.services import Services
 from app.settings import Settings, SettingsError
 from app.ui import assets, dashboard, widgets
-from tenants import db, error_reports, fingerprints, liveness
+from tenants import db, error_reports, fingerprints, liveness, security_events
 from tenants import redis as tenants_redis
 from tenants.reader_signatures import ReaderSignatures
 from tenants.shares import TenantShare, share_of
@@ -118,7 +118,7 @@ def new_flask(settings: Settings) -> Flask:
 
 
 def connect(settings: Settings) -> None:
-    """Configure the database, Redis and (if set) Sentry of this process."""
+    """Configure the database, Redis, what is logged of addresses and (if set) Sentry of this process."""
     db.configure(
         service_url=settings.service_database_url,
         owner_url=settings.database_url,
@@ -128,3 +128,4 @@ def connect(settings: Settings) -> None:
     redis_url = settings.redis_url or "redis://127.0.0.1:6379/0"
     tenants_redis.configure(boards_url=redis_url, queue_url=settings.queue_redis_url or redis_url)
     error_reports.configure(settings.sentry_dsn)
+    security_events.show_addresses(settings.log_addresses)

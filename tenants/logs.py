@@ -7,7 +7,7 @@ Every line has timestamp, level, service, requestId, userId, tenantId, action, m
 import logging
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import date
 from types import MappingProxyType, NoneType
@@ -17,7 +17,8 @@ from uuid import UUID
 import orjson
 import structlog
 
-from tenants import error_reports
+from tenants import error_reports, security_events
+from tenants.security_events import SecurityEvent
 
 Event = MutableMapping[str, Any]
 
@@ -78,12 +79,23 @@ def configure(
 
 # The ids and the route of the current request or job. A new mapping for each change: contexts share them.
 _ids: ContextVar[Mapping[str, str]] = ContextVar("plaudit_log_ids", default=MappingProxyType({}))
+# Finds the address of the current request's caller, for the few lines that have it.
+_address: ContextVar[Callable[[], str | None] | None] = ContextVar("plaudit_log_address", default=None)
 
 
 def begin(
-    *, request_id: str, user_id: str | None = None, tenant_id: str | None = None, route: str | None = None
+    *,
+    request_id: str,
+    user_id: str | None = None,
+    tenant_id: str | None = None,
+    route: str | None = None,
+    address: Callable[[], str | None] | None = None,
 ) -> None:
-    """Start a new request or job: its lines have this id, and none of the one before. `route` is for error reports."""
+    """Start a new request or job: its lines have this id, and none of the one before.
+
+    `route` is for error reports, `address` for security events: it is called for the lines that have it only.
+    """
+    _address.set(address)
     given = {"requestId": request_id, "userId": user_id, "tenantId": tenant_id, "route": route}
     _ids.set({name: value for name, value in given.items() if value is not None})
 
@@ -96,6 +108,11 @@ def bind(*, user_id: str | None = None, tenant_id: str | None = None) -> None:
     if tenant_id is not None:
         ids["tenantId"] = tenant_id
     _ids.set(ids)
+
+
+def bound_tenant() -> str | None:
+    """The tenant that the following lines are about."""
+    return _ids.get().get("tenantId")
 
 
 def _add_ids(_logger: object, _method: str, event: Event) -> Event:
@@ -136,9 +153,12 @@ def _exception_of(event: Event) -> BaseException | None:
     return sys.exc_info()[1]
 
 
-def audit(action: str, **data: Any) -> None:
-    """Log a change of credentials or rights, made by the bound user: one line each, for later audits."""
-    structlog.get_logger().info(f"audit: {action}", action=f"audit.{action}", data=data)
+def audit(event: SecurityEvent, **data: Any) -> None:
+    """Log a security event, caused by the bound user from the bound address: one line, for later audits."""
+    find_address = _address.get()
+    address = security_events.shown_address(find_address()) if find_address is not None else None
+    shown = data if address is None else {**data, "address": address}
+    structlog.get_logger().info(f"audit: {event.value}", action=f"audit.{event.value}", data=shown)
 
 
 def _colours_wanted(stream: IO[str]) -> bool:

@@ -26,6 +26,7 @@ from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import NotFound, Unauthenticated
 from tenants.group_tx import read_one, read_together
 from tenants.opaque_tokens import hash_token, tenant_part
+from tenants.security_events import SecurityEvent
 from tenants.settings import VisiblePages
 from tenants.signing import Signer
 from tenants.users import Role, User
@@ -183,7 +184,7 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
         reused = tx.scalar(is_newest) is None and revoke(tx, session_id, now=now)
     if reused:
         logs.bind(tenant_id=tenant_id)
-        logs.audit("session.ended", session=str(session_id), why="a refresh token was used twice")
+        logs.audit(SecurityEvent.SESSION_ENDED, session=str(session_id), why="a refresh token was used twice")
         raise BadRefreshToken("This refresh token was used before, so its session has ended: log in again")
     raise BadRefreshToken
 

@@ -26,6 +26,7 @@ class TooMany(Limited):
 
     def __init__(self, detail: str, *, state: "State") -> None:
         super().__init__(detail, retry_after_s=state.resets_in_s)
+        self.limit = state.name
         self.headers = state.headers()
 
 

@@ -20,6 +20,7 @@ from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants import users
 from tenants.db import utcnow
+from tenants.security_events import SecurityEvent
 
 blueprint = Blueprint("actions", __name__, url_prefix="/api/v1", description="Actions")
 
@@ -151,7 +152,7 @@ def put_action(body: dict[str, Any], action_type: str) -> Any:
     """Create an action, or change its terms. Earlier payments do not change."""
     with actor_tx() as tx:
         row = catalog.put(tx, action_type, Terms(**body), now=utcnow())
-    audit("action.changed", type=action_type, points=body["points"], enabled=body["enabled"])
+    audit(SecurityEvent.ACTION_CHANGED, type=action_type, points=body["points"], enabled=body["enabled"])
     return row
 
 
@@ -163,7 +164,7 @@ def delete_action(action_type: str) -> None:
     """Delete an action from the catalog."""
     with actor_tx() as tx:
         catalog.remove(tx, action_type)
-    audit("action.removed", type=action_type)
+    audit(SecurityEvent.ACTION_REMOVED, type=action_type)
 
 
 @blueprint.post("/action-tokens")

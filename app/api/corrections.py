@@ -12,6 +12,7 @@ from app.http.auth import current_actor
 from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import utcnow
+from tenants.security_events import SecurityEvent
 
 blueprint = Blueprint("corrections", __name__, url_prefix="/api/v1", description="Scores")
 
@@ -62,5 +63,5 @@ def correct_score(body: dict[str, Any], user: str) -> Any:
             by=actor.caller,
             now=utcnow(),
         )
-    audit("score.corrected", user=str(target.id), **corrected.logged())
+    audit(SecurityEvent.SCORE_CORRECTED, user=str(target.id), **corrected.logged())
     return corrected

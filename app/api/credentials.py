@@ -12,6 +12,7 @@ from app.http.transactions import actor_tx, audit, idempotent
 from tenants import credentials, logs
 from tenants.credentials import NewSecret, PublishableKey, Scope
 from tenants.db import utcnow
+from tenants.security_events import SecurityEvent
 
 blueprint = Blueprint("credentials", __name__, url_prefix="/api/v1", description="Clients and keys")
 
@@ -92,7 +93,7 @@ def create_client(body: dict[str, Any]) -> Any:
     """Create a client. Its secret is in this answer only."""
     with actor_tx() as tx:
         created = credentials.create_client(tx, name=body["name"], scopes=body["scopes"], now=utcnow())
-    logs.audit("client.created", client=created.client.id, scopes=created.client.scopes)
+    logs.audit(SecurityEvent.CLIENT_CREATED, client=created.client.id, scopes=created.client.scopes)
     return _with_secret(created)
 
 
@@ -103,7 +104,7 @@ def rotate_client(client_id: str) -> Any:
     """Create a new secret; the old one is valid for another day."""
     with actor_tx() as tx:
         rotated = credentials.rotate_client(tx, client_id, now=utcnow())
-    logs.audit("client.rotated", client=client_id)
+    logs.audit(SecurityEvent.CLIENT_ROTATED, client=client_id)
     return _with_secret(rotated)
 
 
@@ -115,7 +116,7 @@ def revoke_client(client_id: str) -> None:
     """Revoke a client: its secret and its tokens are no longer valid."""
     with actor_tx() as tx:
         credentials.revoke_client(tx, client_id, now=utcnow())
-    audit("client.revoked", client=client_id)
+    audit(SecurityEvent.CLIENT_REVOKED, client=client_id)
 
 
 @blueprint.get("/keys")
@@ -137,7 +138,7 @@ def create_key(body: dict[str, Any]) -> Any:
     """Create a key that browsers may send from these origins. Its signing secret is in this answer only."""
     with actor_tx() as tx:
         created = credentials.create_key(tx, **body, now=utcnow())
-    logs.audit("key.created", key=created.id[-6:], origins=created.origins)
+    logs.audit(SecurityEvent.KEY_CREATED, key=created.id[-6:], origins=created.origins)
     return _with_signing_secret(created)
 
 
@@ -148,7 +149,7 @@ def change_signing_secret(key_id: str) -> Any:
     """Create a new secret that signs for readers; what the old one has signed is no longer valid."""
     with actor_tx() as tx:
         changed = credentials.change_reader_salt(tx, key_id)
-    logs.audit("key.signing_secret_changed", key=key_id[-6:])
+    logs.audit(SecurityEvent.KEY_SIGNING_SECRET_CHANGED, key=key_id[-6:])
     return _with_signing_secret(changed)
 
 
@@ -160,7 +161,7 @@ def revoke_key(key_id: str) -> None:
     """Revoke a key: it is no longer valid."""
     with actor_tx() as tx:
         credentials.revoke_key(tx, key_id, now=utcnow())
-    audit("key.revoked", key=key_id[-6:])
+    audit(SecurityEvent.KEY_REVOKED, key=key_id[-6:])
 
 
 def _with_signing_secret(key: PublishableKey) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from app.http.auth import current_actor
 from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import utcnow
+from tenants.security_events import SecurityEvent
 
 blueprint = Blueprint("integrity", __name__, url_prefix="/api/v1/integrity", description="Integrity")
 
@@ -73,5 +74,5 @@ def resolve_flag(body: dict[str, Any], flag_id: UUID) -> Any:
         flag = resolution.flag
         answer = {name: getattr(flag, name) for name in FlagOut().fields}
         answer["reversed_entries"] = resolution.reversed_entries
-    audit("flag.resolved", flag=str(flag_id), verdict=verdict.value, user=str(flag.user_id))
+    audit(SecurityEvent.FLAG_RESOLVED, flag=str(flag_id), verdict=verdict.value, user=str(flag.user_id))
     return answer

@@ -38,9 +38,10 @@ from app.http.conditional import conditional, if_changed, version_in
 from app.http.edge import quiet
 from app.http.rights import May, requires_or_key
 from app.http.services import services
-from tenants import users
+from tenants import logs, users
 from tenants.db import Tx, tenant_tx, utcnow
 from tenants.errors import Invalid
+from tenants.security_events import SecurityEvent
 
 blueprint = Blueprint("leaderboards", __name__, url_prefix="/api/v1/leaderboards", description="Leaderboards")
 
@@ -225,8 +226,10 @@ def export(query: dict[str, Any]) -> Response:
         return (part.encode() for part in _csv(reader, board, first))
 
     name = board.topic.replace(":", "-")
+    exported = services().exports.begin(reader.tenant_id, start, stranger=stranger(reader))
+    logs.audit(SecurityEvent.BOARD_EXPORTED, board=board.topic)
     return Response(
-        services().exports.begin(reader.tenant_id, start, stranger=stranger(reader)),
+        exported,
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="plaudit-{name}.csv"', "Cache-Control": "no-store"},
     )

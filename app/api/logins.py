@@ -18,6 +18,7 @@ from tenants import logs, passwords, registry, resets, sessions, suspensions, th
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, tenant_tx, utcnow
 from tenants.errors import Forbidden, NotFound
+from tenants.security_events import SecurityEvent
 from tenants.sessions import BadLogin, Cookie, Tokens
 
 Started = TypeVar("Started", Tokens, Cookie)
@@ -115,7 +116,7 @@ def register(body: dict[str, str]) -> Any:
             now=utcnow(),
         )
     logs.bind(tenant_id=body["tenant"], user_id=str(user.id))
-    logs.audit("user.registered")
+    logs.audit(SecurityEvent.USER_REGISTERED)
     return user
 
 
@@ -153,7 +154,7 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
             users.set_password(tx, user.id, new_hash, now=now)
         started = start(tx, user, signer=services().signer, ip=caller_address(), agent=_agent(), now=now)
     logs.bind(tenant_id=tenant_id, user_id=str(user.id))
-    logs.audit("session.started", session=str(started.session_id))
+    logs.audit(SecurityEvent.SESSION_STARTED, session=str(started.session_id))
     return user, started
 
 
@@ -175,7 +176,7 @@ def change_password(body: dict[str, str]) -> None:
         if users.lock_unchanged(tx, user) is None:
             raise WrongPassword
         ended = sessions.change_password(tx, user.id, hashed, keep=actor.session_id, now=utcnow())
-    logs.audit("password.changed", user=str(user.id), sessions_ended=ended)
+    logs.audit(SecurityEvent.PASSWORD_CHANGED, user=str(user.id), sessions_ended=ended)
 
 
 @blueprint.post("/refresh")
@@ -201,7 +202,7 @@ def end_own_session() -> None:
     assert actor.session_id is not None  # noqa: S101
     with actor_tx() as tx:
         sessions.revoke(tx, actor.session_id, now=utcnow())
-    logs.audit("session.ended", session=str(actor.session_id))
+    logs.audit(SecurityEvent.SESSION_ENDED, session=str(actor.session_id))
 
 
 @blueprint.get("/sessions")
@@ -232,7 +233,7 @@ def end_session(session_id: UUID) -> None:
     with actor_tx() as tx:
         sessions.get_own(tx, session_id, actor.user_id)
         sessions.revoke(tx, session_id, now=utcnow(), user_id=actor.user_id)
-    audit("session.ended", session=str(session_id))
+    audit(SecurityEvent.SESSION_ENDED, session=str(session_id))
 
 
 @blueprint.post("/reset")
@@ -250,7 +251,7 @@ def reset(body: dict[str, str]) -> ResponseReturnValue:
     with tenant_tx(tenant_id) as tx:
         user_id, ended = sessions.reset_password(tx, body["reset_token"], hashed, now=utcnow())
     logs.bind(tenant_id=tenant_id, user_id=str(user_id))
-    logs.audit("password.reset", user=str(user_id), sessions_ended=ended)
+    logs.audit(SecurityEvent.PASSWORD_RESET, user=str(user_id), sessions_ended=ended)
     return ""
 
 

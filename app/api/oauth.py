@@ -24,6 +24,7 @@ from app.settings import Settings
 from tenants import credentials, logs, throttle
 from tenants.credentials import Client, Scope
 from tenants.db import utcnow
+from tenants.security_events import SecurityEvent
 from tenants.signing import ALGORITHM, BadToken
 
 TRIES_PER_MINUTE = throttle.per_minute(600)
@@ -134,7 +135,7 @@ class Revocation(RevocationEndpoint):  # type: ignore[misc]
         expires_at = datetime.fromtimestamp(claims["exp"], UTC)
         credentials.revoke_token(claims["tenant"], claims["jti"], expires_at=expires_at)
         logs.bind(tenant_id=claims["tenant"], user_id=claims["sub"])
-        logs.audit("token.revoked", client=claims["sub"])
+        logs.audit(SecurityEvent.TOKEN_REVOKED, client=claims["sub"])
 
 
 class IssuedToken:

@@ -14,8 +14,10 @@ from app.http.auth import current_actor
 from app.http.rights import May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, after_commit, again_after_deadlock, audit, idempotent
+from tenants import logs
 from tenants.db import Tx, utcnow
 from tenants.errors import Forbidden
+from tenants.security_events import SecurityEvent
 from tenants.users import Role, User, UserNotFound
 
 blueprint = Blueprint("personal_data", __name__, url_prefix="/api/v1/users", description="Personal data")
@@ -61,6 +63,7 @@ def export_user(user: str) -> Response:
             if target.role == Role.ADMIN and not actor.is_admin:
                 raise Forbidden("Only an admin may see all data about an admin")
             data = privacy.export(tx, target)
+        logs.audit(SecurityEvent.USER_EXPORTED, user=str(target.id))
         return iter([orjson.dumps(data, option=orjson.OPT_UTC_Z, default=str)])
 
     return Response(
@@ -81,7 +84,7 @@ def erase_user(user: str) -> Any:
     with actor_tx() as tx:
         erased = privacy.erase(tx, find_person(tx, user), by_admin=actor.is_admin, now=utcnow())
     after_commit(lambda: redaction.begin(actor.tenant_id, erased.user_id))
-    audit("user.erased", user=str(erased.user_id))
+    audit(SecurityEvent.USER_ERASED, user=str(erased.user_id))
     return {
         "id": erased.user_id,
         "erased_at": erased.at,

@@ -10,6 +10,7 @@ from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import utcnow
 from tenants.errors import Invalid
+from tenants.security_events import SecurityEvent
 
 blueprint = Blueprint("profiles", __name__, url_prefix="/api/v1", description="Users as they are shown")
 
@@ -31,5 +32,5 @@ def put_user(profile: dict[str, Any], user: str) -> Any:
         put = user_changes.put_external(tx, user.removeprefix("ext:"), profile, now=utcnow())
         shown = shown_to(current_actor(), tx, put.user)
     if put.changed:
-        audit("user.profile_changed", user=str(shown.id), changed=put.changed)
+        audit(SecurityEvent.USER_PROFILE_CHANGED, user=str(shown.id), changed=put.changed)
     return (shown, 201) if put.is_new else (shown, 200)

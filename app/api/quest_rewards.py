@@ -12,6 +12,7 @@ from app.http.auth import current_actor
 from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit
 from tenants.db import utcnow
+from tenants.security_events import SecurityEvent
 
 blueprint = Blueprint("rewards", __name__, url_prefix="/api/v1/rewards", description="Rewards of quests")
 
@@ -37,6 +38,6 @@ def retry(reward_id: UUID) -> Any:
     with actor_tx() as tx:
         lease = rewards.lease_one(tx, reward_id, now=now)
     is_paid = rewards.attempt_leased(actor.tenant_id, lease, by=actor.caller, now=now)
-    audit("reward.retried", reward=str(reward_id), paid=is_paid)
+    audit(SecurityEvent.REWARD_RETRIED, reward=str(reward_id), paid=is_paid)
     with actor_tx() as tx:
         return rewards.get(tx, reward_id)

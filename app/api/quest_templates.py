@@ -15,6 +15,7 @@ from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import utcnow
 from tenants.errors import Invalid
+from tenants.security_events import SecurityEvent
 
 blueprint = Blueprint("quest-templates", __name__, url_prefix="/api/v1", description="Templates and categories")
 
@@ -42,7 +43,7 @@ def create_template(body: dict[str, Any]) -> Any:
     """A title, description, rewards and tags to create quests from."""
     with actor_tx() as tx:
         template = templates.create(tx, {**body, "tags": clean_all(body["tags"])}, now=utcnow())
-    audit("quest_template.created", template=str(template.id))
+    audit(SecurityEvent.QUEST_TEMPLATE_CREATED, template=str(template.id))
     return template
 
 
@@ -63,7 +64,7 @@ def change_template(body: dict[str, Any], template_id: UUID) -> Any:
     """Change it. Quests that were created from it stay as they are."""
     with actor_tx() as tx:
         template = templates.change(tx, template_id, {**body, "tags": clean_all(body["tags"])}, now=utcnow())
-    audit("quest_template.changed", template=str(template_id))
+    audit(SecurityEvent.QUEST_TEMPLATE_CHANGED, template=str(template_id))
     return template
 
 
@@ -74,7 +75,7 @@ def delete_template(template_id: UUID) -> None:
     """Quests that were created from it stay."""
     with actor_tx() as tx:
         templates.remove(tx, template_id)
-    audit("quest_template.deleted", template=str(template_id))
+    audit(SecurityEvent.QUEST_TEMPLATE_DELETED, template=str(template_id))
 
 
 @blueprint.get("/quest-categories")
@@ -96,7 +97,7 @@ def promote_tag(body: dict[str, Any], tag: str) -> ResponseReturnValue:
         raise Invalid.field("tag", f"1 to {MAX_TAG_CHARS} characters, as quests have it")
     with actor_tx() as tx:
         templates.promote(tx, tag, body["name"], body["description"] or None, now=utcnow())
-    audit("quest_category.set", tag=tag)
+    audit(SecurityEvent.QUEST_CATEGORY_SET, tag=tag)
     return "", 204
 
 
@@ -107,4 +108,4 @@ def demote_tag(tag: str) -> None:
     """The tag is a category no longer. Its quests keep it."""
     with actor_tx() as tx:
         templates.demote(tx, tag)
-    audit("quest_category.deleted", tag=tag)
+    audit(SecurityEvent.QUEST_CATEGORY_DELETED, tag=tag)

@@ -43,6 +43,7 @@ from tenants import settings as tenant_settings
 from tenants import throttle, users
 from tenants.db import Tx, utcnow
 from tenants.errors import Forbidden, Invalid
+from tenants.security_events import SecurityEvent
 from tenants.settings import Quests
 
 blueprint = Blueprint("quests", __name__, url_prefix="/api/v1", description="Quests")
@@ -299,7 +300,7 @@ def _take(
         after_refusal(lambda: expiring.expire(tenant_id, quest_id))
         raise
     if step is Step.RESOLVE:  # by an admin; the history has every step
-        audit("quest.resolved", quest=str(quest_id), to=quest.status)
+        audit(SecurityEvent.QUEST_RESOLVED, quest=str(quest_id), to=quest.status)
     return answer[0], status, answer[2]
 
 

@@ -13,6 +13,7 @@ from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants import settings as tenant_settings
 from tenants.db import utcnow
+from tenants.security_events import SecurityEvent
 from tenants.settings import (
     MAX_ORIGINS,
     MAX_PICTURE_HOSTS,
@@ -182,7 +183,7 @@ def change_settings(changes: dict[str, Any]) -> Any:
         changed = tenant_settings.change(tx, changes, now=utcnow(), expected_version=expected_version())
         if changed.after.share_public_pages != changed.before.share_public_pages:
             outbox.mark_sharing_stale(tx)
-    audit("settings.changed", changed=changes)
+    audit(SecurityEvent.SETTINGS_CHANGED, changed=changes)
     return _answer(changed.after, changed.version)
 
 

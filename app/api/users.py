@@ -22,6 +22,7 @@ from tenants import logs, profiles, registry, resets, suspensions, throttle, use
 from tenants import settings as tenant_settings
 from tenants.db import Tx, utcnow
 from tenants.errors import Conflict, Forbidden, Invalid
+from tenants.security_events import SecurityEvent
 from tenants.segments import MAX_SEGMENTS, SEGMENT
 from tenants.settings import VisiblePages
 from tenants.users import Role, User
@@ -284,7 +285,7 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
     rights = {name: value for name, value in changes.items() if name in RIGHTS}
     if "suspended_until" in changes:
         rights["suspended_until"] = str(changes["suspended_until"])
-    audit("user.changed", user=str(target.id), changed=sorted(changes), **rights)
+    audit(SecurityEvent.USER_CHANGED, user=str(target.id), changed=sorted(changes), **rights)
     return changed
 
 
@@ -304,7 +305,7 @@ def offer_reset(user: str) -> ResponseReturnValue:
     with actor_tx() as tx:
         target = resolve(tx, user, current_actor())
         token, expires_at = resets.create(tx, target, by_admin=current_actor().is_admin, now=utcnow())
-    logs.audit("password.reset_offered", user=str(target.id))
+    logs.audit(SecurityEvent.PASSWORD_RESET_OFFERED, user=str(target.id))
     return {"reset_token": token, "expires_at": expires_at}
 
 

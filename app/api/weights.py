@@ -17,6 +17,7 @@ from app.http.rights import May, requires
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants.db import Tx, utcnow
 from tenants.errors import Invalid
+from tenants.security_events import SecurityEvent
 
 blueprint = Blueprint("weights", __name__, url_prefix="/api/v1/settings/weights", description="Weights of the score")
 
@@ -110,7 +111,7 @@ def change_weights(body: dict[str, Any]) -> Any:
             expected_version=expected_version(),
         )
         answer = _answer(tx)
-    audit("weights.changed", likes=body["likes"], views=body["views"])
+    audit(SecurityEvent.WEIGHTS_CHANGED, likes=body["likes"], views=body["views"])
     return answer
 
 

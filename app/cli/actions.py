@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from app.cli.common import audit, inside_tenant, json_option, show, show_table
+from tenants.security_events import SecurityEvent
 
 
 def register(cli: click.Group) -> None:
@@ -48,7 +49,7 @@ def set_(data_dir: Path, /, tenant_id: str, action_type: str, as_json: bool, **g
             merged[name] = merged.get(name) or None
         terms = Terms(**merged)
         catalog.put(tx, action_type, terms, now=utcnow())
-    audit("action.changed", tenant_id, type=action_type, points=terms.points)
+    audit(SecurityEvent.ACTION_CHANGED, tenant_id, type=action_type, points=terms.points)
     summary = ", ".join(f"{name} {value}" for name, value in vars(terms).items() if value is not None)
     show({"type": action_type, **vars(terms)}, as_json=as_json, text=f"{action_type}: {summary}.")
 
@@ -80,5 +81,5 @@ def remove(data_dir: Path, tenant_id: str, action_type: str, as_json: bool) -> N
 
     with inside_tenant(data_dir, tenant_id) as open_tx, open_tx() as tx:
         catalog.remove(tx, action_type)
-    audit("action.removed", tenant_id, type=action_type)
+    audit(SecurityEvent.ACTION_REMOVED, tenant_id, type=action_type)
     show({"type": action_type, "removed": True}, as_json=as_json, text=f"Removed {action_type} from the catalog.")

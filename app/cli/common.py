@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from app.settings import Settings
+    from tenants.security_events import SecurityEvent
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -103,13 +104,13 @@ def connect_redis(settings: "Settings", *, boards_timeout_s: float = 0.5) -> str
     return redis_url
 
 
-def audit(action: str, tenant_id: str, **data: Any) -> None:
-    """Write the audit line to standard error, as every other process does: standard output is for the result."""
+def audit(event: "SecurityEvent", tenant_id: str, **data: Any) -> None:
+    """Write the audit line to standard error, since standard output is for the result: on a terminal not as JSON."""
     from tenants import logs
 
-    logs.configure(service="cli", log_format="json", stream=sys.stderr)
+    logs.configure(service="cli", stream=sys.stderr)
     logs.bind(tenant_id=tenant_id or None, user_id="command line")
-    logs.audit(action, **data)
+    logs.audit(event, **data)
 
 
 def show(result: Mapping[str, Any], *, as_json: bool, text: str) -> None:

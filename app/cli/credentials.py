@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from app.cli.common import audit, inside_tenant, json_option, migrated_database, show, show_table
+from tenants.security_events import SecurityEvent
 
 ALL_SCOPES = "pages:write,events:write,events:backfill,stats:read,users:write,actions:write,quests:write,admin"
 
@@ -44,7 +45,7 @@ def client_create(data_dir: Path, tenant_id: str, scopes: str, name: str, as_jso
     wanted = scopes.replace(",", " ").split()
     with inside(data_dir, tenant_id) as tx:
         created = credentials.create_client(tx, name=name, scopes=wanted, now=utcnow())
-    audit("client.created", tenant_id, client=created.client.id)
+    audit(SecurityEvent.CLIENT_CREATED, tenant_id, client=created.client.id)
     show_secret(created, as_json=as_json)
 
 
@@ -83,7 +84,7 @@ def client_rotate(data_dir: Path, tenant_id: str, client_id: str, as_json: bool)
 
     with inside(data_dir, tenant_id) as tx:
         created = credentials.rotate_client(tx, client_id, now=utcnow())
-    audit("client.rotated", tenant_id, client=client_id)
+    audit(SecurityEvent.CLIENT_ROTATED, tenant_id, client=client_id)
     show_secret(created, as_json=as_json)
 
 
@@ -99,7 +100,7 @@ def client_revoke(data_dir: Path, tenant_id: str, client_id: str, as_json: bool)
 
     with inside(data_dir, tenant_id) as tx:
         credentials.revoke_client(tx, client_id, now=utcnow())
-    audit("client.revoked", tenant_id, client=client_id)
+    audit(SecurityEvent.CLIENT_REVOKED, tenant_id, client=client_id)
     show({"client_id": client_id, "revoked": True}, as_json=as_json, text=f"Revoked client {client_id}.")
 
 
@@ -127,7 +128,7 @@ def key_create(
     signatures = reader_signatures(data_dir)
     with inside(data_dir, tenant_id) as tx:
         created = credentials.create_key(tx, name=name, origins=origins, auto_pages=auto_pages, now=utcnow())
-    audit("key.created", tenant_id, origins=list(origins))
+    audit(SecurityEvent.KEY_CREATED, tenant_id, origins=list(origins))
     show_signing_secret(created, signatures, as_json=as_json)
 
 
@@ -143,7 +144,7 @@ def key_signing_secret(data_dir: Path, tenant_id: str, key_id: str, as_json: boo
     signatures = reader_signatures(data_dir)
     with inside(data_dir, tenant_id) as tx:
         changed = credentials.change_reader_salt(tx, key_id)
-    audit("key.signing_secret_changed", tenant_id, key=key_id[-6:])
+    audit(SecurityEvent.KEY_SIGNING_SECRET_CHANGED, tenant_id, key=key_id[-6:])
     show_signing_secret(changed, signatures, as_json=as_json)
 
 
@@ -174,7 +175,7 @@ def key_revoke(data_dir: Path, tenant_id: str, key_id: str, as_json: bool) -> No
 
     with inside(data_dir, tenant_id) as tx:
         credentials.revoke_key(tx, key_id, now=utcnow())
-    audit("key.revoked", tenant_id)
+    audit(SecurityEvent.KEY_REVOKED, tenant_id)
     show({"key": key_id, "revoked": True}, as_json=as_json, text="Revoked the key.")
 
 
@@ -208,7 +209,7 @@ def user_create(
         created = users.register(
             tx, username=username, email=email, password_hash=hashed, role=Role(role), now=utcnow()
         )
-    audit("user.created", tenant_id, user=str(created.id), role=role)
+    audit(SecurityEvent.USER_CREATED, tenant_id, user=str(created.id), role=role)
     result = {"id": str(created.id), "username": username, "role": role}
     text = f"Created user {username} ({role})."
     if not password_stdin:
@@ -298,7 +299,7 @@ def user_correct(
     with inside(data_dir, tenant_id) as tx:
         target = users.by_username(tx, reference) or users.find(tx, reference)
         corrected = corrections.correct(tx, target.id, metric, delta, reason=reason, by="command line", now=utcnow())
-    audit("score.corrected", tenant_id, user=str(target.id), **corrected.logged())
+    audit(SecurityEvent.SCORE_CORRECTED, tenant_id, user=str(target.id), **corrected.logged())
     show(
         {"user": str(target.id), **vars(corrected)},
         as_json=as_json,
@@ -318,7 +319,7 @@ def change_user(data_dir: Path, tenant_id: str, username: str, changes: dict[str
         changed = user_changes.change_user(tx, before, changes, now=utcnow())
     until = _time(changed.suspended_until)
     logged = {**changes, "suspended_until": until} if until else changes
-    audit("user.changed", tenant_id, user=str(changed.id), **logged)
+    audit(SecurityEvent.USER_CHANGED, tenant_id, user=str(changed.id), **logged)
     is_suspended = suspensions.is_suspended(changed, now=utcnow())
     state = f"suspended{f' until {until}' if until else ''}" if is_suspended else changed.role
     shown = {"id": str(changed.id), "username": username, "role": changed.role}
@@ -350,7 +351,7 @@ def signing_key_rotate(data_dir: Path, as_json: bool) -> None:
     with migrated_database(data_dir) as settings:
         secret_key = environment.secret_key(settings, data_dir)
         kid = Signer(issuer=settings.public_url, secret_key=secret_key).rotate(now=utcnow())
-    audit("signing_key.rotated", "", kid=kid)
+    audit(SecurityEvent.SIGNING_KEY_ROTATED, "", kid=kid)
     show({"kid": kid}, as_json=as_json, text=f"Key {kid} is published.")
 
 

@@ -7,6 +7,7 @@ from uuid import UUID
 import click
 
 from app.cli.common import audit, inside_tenant, json_option, show, show_table
+from tenants.security_events import SecurityEvent
 
 STATUSES = ["OPEN", "CLAIMED", "PENDING_REVIEW", "COMPLETE", "DISPUTED", "EXPIRED", "CANCELLED"]
 BY = "command"
@@ -93,7 +94,7 @@ def resolve(
         resolved = steps.resolve(
             tx, quest_id, operator, Status(to.upper()), reason=reason, expires_at=until, now=utcnow()
         )
-    audit("quest.resolve", tenant_id, quest=str(quest_id), to=resolved.status)
+    audit(SecurityEvent.QUEST_RESOLVED, tenant_id, quest=str(quest_id), to=resolved.status)
     result = {"id": str(quest_id), "status": resolved.status, "version": resolved.version}
     show(result, as_json=as_json, text=f"{resolved.title}: {resolved.status}.")
 
@@ -136,7 +137,7 @@ def retry(data_dir: Path, tenant_id: str, reward_id: UUID, as_json: bool) -> Non
         is_paid = rewards.attempt_leased(tenant_id, lease, by=BY, now=now)
         with open_tx() as tx:
             owed = rewards.get(tx, reward_id)
-    audit("reward.retried", tenant_id, reward=str(reward_id), paid=is_paid)
+    audit(SecurityEvent.REWARD_RETRIED, tenant_id, reward=str(reward_id), paid=is_paid)
     result = {"id": str(reward_id), "status": owed.status, "attempt_count": owed.attempt_count, "reason": owed.reason}
     text = f"{owed.amount} {owed.reward_type} paid." if is_paid else f"Not paid: {owed.reason}"
     show(result, as_json=as_json, text=text)

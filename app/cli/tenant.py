@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from app.cli.common import audit, connect_redis, json_option, migrated_database, progress, show, show_table
+from tenants.security_events import SecurityEvent
 
 MAX_CEILING = 10**12
 # How often a deletion waits for a lock of boards, 5 s each time; and how long for another process that deletes.
@@ -38,7 +39,7 @@ def create(data_dir: Path, tenant_id: str, name: str, as_json: bool) -> None:
         connect_redis(settings)
         with owner_tx() as tx:
             created = registry.create(tx, tenant_id, name=name, now=utcnow())
-    audit("tenant.created", tenant_id)
+    audit(SecurityEvent.TENANT_CREATED, tenant_id)
     show(
         {"id": created.id, "name": created.name, "created_at": created.created_at.isoformat()},
         as_json=as_json,
@@ -105,7 +106,7 @@ def limit_(data_dir: Path, /, tenant_id: str, as_json: bool, **given: int | None
             limits = ceilings.read(tx)
             used = {ceiling: count(tx, MAX_CEILING) for ceiling, count in counts.items()}
     if changes:
-        audit("tenant.limited", tenant_id, **{ceiling.value: number for ceiling, number in changes.items()})
+        audit(SecurityEvent.TENANT_LIMITED, tenant_id, **{ceiling.value: number for ceiling, number in changes.items()})
     rows = [{"what": name.value, "limit": number, "used": used.get(name)} for name, number in limits.items()]
     show_table(rows, as_json=as_json, columns=("what", "limit", "used"), empty="")
 
@@ -131,7 +132,7 @@ def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
         if not yes:
             rest = "what is left of it" if is_begun else "all its data"
             click.confirm(f"Delete {existing.id} ({existing.name}) and {rest}?", abort=True)
-        audit("tenant.deleting", tenant_id, begun_before=is_begun)
+        audit(SecurityEvent.TENANT_DELETING, tenant_id, begun_before=is_begun)
         connect_redis(settings, boards_timeout_s=5.0)
         if not is_begun:
             with owner_tx() as tx:
@@ -143,7 +144,7 @@ def delete(data_dir: Path, tenant_id: str, yes: bool, as_json: bool) -> None:
             show({"id": tenant_id, "deleted": True, "purged": False}, as_json=as_json, text=text)
             return
         rows, size = _delete_rows(tenant_id, quiet=as_json)
-    audit("tenant.deleted", tenant_id, rows=rows, bytes=size, redis_keys=keys, global_pages=pages)
+    audit(SecurityEvent.TENANT_DELETED, tenant_id, rows=rows, bytes=size, redis_keys=keys, global_pages=pages)
     show(
         {"id": tenant_id, "deleted": True, "purged": True, "rows": rows, "bytes": size, "redis_keys": keys},
         as_json=as_json,

@@ -12,6 +12,7 @@ from flask import Flask, Request, Response, current_app, g, request
 from werkzeug.exceptions import RequestURITooLarge
 
 from app.http import request_counts
+from app.http.auth import caller_address
 from app.http.fast_answer import DEFAULT_HEADERS
 from tenants import liveness, logs
 from tenants.errors import Malformed, Unavailable
@@ -104,7 +105,7 @@ def begin() -> Response | None:
     g.started = time.perf_counter()
     g.request_id = request_id_of(environ.get("HTTP_X_REQUEST_ID"))
     route = f"{req.method} {req.url_rule.rule}" if req.url_rule is not None else None
-    logs.begin(request_id=g.request_id, route=route)
+    logs.begin(request_id=g.request_id, route=route, address=caller_address)
     if TOO_LONG in environ:
         raise RequestURITooLarge
     if "\x00" in environ.get("PATH_INFO", "") or "%00" in environ.get("QUERY_STRING", ""):

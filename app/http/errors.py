@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from werkzeug.exceptions import HTTPException
 
+from app.http import limit_events
 from tenants import errors as domain
 from tenants.engines import Away
 from tenants.pipelines import READ_ONLY
@@ -132,6 +133,8 @@ def problem(
 
 
 def answer_domain_error(error: domain.DomainError) -> Response:
+    if isinstance(error, domain.Limited):
+        limit_events.note(error)
     status = next(STATUS_OF[family] for family in type(error).__mro__ if family in STATUS_OF)
     headers = {}
     if error.retry_after_s is not None:

@@ -22,6 +22,9 @@ from tenants.users import Role
 
 View = TypeVar("View", bound=Callable[..., Any])
 
+# Each of them says that a proxy has passed the request on, whose own address proves nothing.
+PROXY_HEADERS = frozenset({"HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP"})
+
 
 class Access(Enum):
     """The access of routes that need no user or client."""
@@ -215,5 +218,5 @@ def _is_operator() -> bool:
         token=settings.metrics_token,
         authorization=request.headers.get("Authorization", ""),
         address=caller_address(),
-        is_behind_proxy=settings.may_be_behind_proxy or "HTTP_X_FORWARDED_FOR" in request.environ,
+        is_behind_proxy=settings.may_be_behind_proxy or not PROXY_HEADERS.isdisjoint(request.environ),
     )

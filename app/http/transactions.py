@@ -14,6 +14,7 @@ from app.http.body import read_bytes
 from tenants import idempotency, logs
 from tenants.db import Tx, current_tx, tenant_tx, utcnow
 from tenants.errors import DomainError
+from tenants.security_events import SecurityEvent
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -111,9 +112,9 @@ def after_rollback(call: Callable[[], None]) -> None:
     g.setdefault("after_rollback", []).append(call)
 
 
-def audit(action: str, **data: Any) -> None:
+def audit(event: SecurityEvent, **data: Any) -> None:
     """Write the audit line after the commit."""
-    after_commit(lambda: logs.audit(action, **data))
+    after_commit(lambda: logs.audit(event, **data))
 
 
 def _replay(earlier: idempotency.IdempotencyKey) -> Response:

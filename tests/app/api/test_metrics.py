@@ -14,7 +14,8 @@ def test_metrics_are_for_this_machine_or_the_token(settings: Settings) -> None:
     client.get("/health/live")
     assert 'plaudit_http_requests_total{method="GET",route="/health/live",status="200"}' in client.get("/metrics").text
     assert client.get("/metrics", environ_base={"REMOTE_ADDR": "10.1.2.3"}).status_code == 403
-    assert client.get("/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 403
+    for header in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-Ip"):
+        assert client.get("/metrics", headers={header: "127.0.0.1"}).status_code == 403, header
     for behind_a_proxy in ({"proxy_hops": 1}, {"has_public_url": True}):
         proxied = with_settings(settings, **behind_a_proxy)
         refused = proxied.get("/metrics")
