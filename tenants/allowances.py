@@ -24,6 +24,7 @@ import structlog
 
 from tenants.redis import RedisUnavailable, boards
 from tenants.throttle import PREFIX, State
+from tenants.waiting import require_may_wait
 
 WINDOW_S = 60
 # Of this process's own counters. The oldest makes room: Redis knows of it, but for a fortieth of its limit.
@@ -82,8 +83,9 @@ class _Minutes:
     number: int | None = None
     taken: int = 0
     before: int = 0
-    # How many of them Redis does not know of.
+    # How many of them Redis was not told; and how many it is being told, which it may not know yet either.
     untold: int = 0
+    in_flight: int = 0
 
     def turn(self, now: float) -> float:
         """Begin another minute if this one is over. Returns how many seconds of it have passed."""
@@ -100,8 +102,17 @@ class _Minutes:
         self.taken += amount
         return amount
 
-    def learn(self, answer: "_Answer", now: float) -> None:
-        """Take over what Redis has counted; what was taken since it was told comes on top."""
+    def tell(self) -> int:
+        """How many Redis is to be told now."""
+        told, self.untold = self.untold, 0
+        self.in_flight += told
+        return told
+
+    def learn(self, told: int, answer: "_Answer | None", now: float) -> None:
+        """Take over what Redis has counted, if it answered; what was taken since it was told comes on top."""
+        self.in_flight -= told
+        if answer is None:
+            return
         self.turn(now)
         taken = answer.taken + self.untold
         # Of two answers that cross, the greater one is the newer one.
@@ -149,7 +160,8 @@ def take_one(name: str, limit: int, *identifiers: str) -> State:
     with _lock:
         minutes = _minutes_of(key, now)
         elapsed_s = minutes.turn(now)
-        is_known = minutes.untold < max_untold or _is_full(minutes, limit, elapsed_s) or boards().is_down
+        is_little = minutes.untold + minutes.in_flight < max_untold
+        is_known = is_little or _is_full(minutes, limit, elapsed_s) or boards().is_down
         if is_known:
             amount = minutes.take(limit, 1, elapsed_s)
             minutes.untold += amount
@@ -182,22 +194,23 @@ def exchange(limits: Mapping[Key, int], *, wanted: int = 0) -> Mapping[Key, int]
     Returns how many more may be taken, of those about which Redis answered. If it does not answer, it is not told
     again what it may have counted already: for that minute this process counts alone.
     """
+    require_may_wait()  # before anything is on its way
     with _lock:
-        told = {key: minutes.untold for key in limits if (minutes := _own.get(key)) is not None}
-        for key in told:
-            _own[key].untold = 0
-    with boards().client() as client:
-        pipeline = client.pipeline(transaction=False)
-        for key, untold in told.items():
-            pipeline.eval(_TAKE, 1, _name_of(key), limits[key], wanted, untold)
-        raw: list[Any] = pipeline.execute(raise_on_error=False)
-    # Of a cluster, some nodes may be away.
-    answers = {key: _Answer(*one) for key, one in zip(told, raw, strict=True) if not isinstance(one, Exception)}
-    now = time.monotonic()
-    with _lock:
-        for key, answer in answers.items():
-            if key in _own:
-                _own[key].learn(answer, now)
+        told = {key: (minutes, minutes.tell()) for key in limits if (minutes := _own.get(key)) is not None}
+    answers: dict[Key, _Answer] = {}
+    try:
+        with boards().client() as client:
+            pipeline = client.pipeline(transaction=False)
+            for key, (_, amount) in told.items():
+                pipeline.eval(_TAKE, 1, _name_of(key), limits[key], wanted, amount)
+            raw: list[Any] = pipeline.execute(raise_on_error=False)
+        # Of a cluster, some nodes may be away.
+        answers = {key: _Answer(*one) for key, one in zip(told, raw, strict=True) if not isinstance(one, Exception)}
+    finally:
+        now = time.monotonic()
+        with _lock:
+            for key, (minutes, amount) in told.items():
+                minutes.learn(amount, answers.get(key), now)
     return {key: answer.amount for key, answer in answers.items()}
 
 

@@ -37,7 +37,6 @@ from app.http.rights import is_allowed
 from app.http.services import Services
 from tenants import liveness, logs
 from tenants.shares import TenantShare
-from tenants.waiting import WouldWait
 
 StartResponse = Callable[..., Any]
 Wsgi = Callable[[Environ, StartResponse], Iterable[bytes]]
@@ -106,8 +105,8 @@ class FastLane:
         stands_for = 1 if seconds > edge.SLOW_S else edge.quiet_lines.next()
         if stands_for:
             logs.begin(request_id=request_id)  # on a loop, another request's may be set
-            with contextlib.suppress(WouldWait):
-                actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))  # who was known a moment ago
+            with contextlib.suppress(Exception):  # who was known a moment ago may not be valid any more
+                actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))
                 if actor is not None:
                     logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
             edge.log_request(call.method, call.route, status, seconds, stands_for=stands_for)

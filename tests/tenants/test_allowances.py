@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from uuid import uuid4
@@ -94,6 +95,13 @@ def test_callers_who_take_little_cost_no_exchange(connected: None, monkeypatch: 
     assert all(take_one("attempts", 10 * UNTOLD_SHARE, user).is_allowed for _ in range(9))
 
 
+def test_threads_take_hardly_more_together(connected: None) -> None:
+    user = str(uuid4())
+    with ThreadPoolExecutor(8) as threads:
+        allowed = sum(threads.map(lambda _: take_one("attempts", 400, user).is_allowed, range(4_000)))
+    assert 400 <= allowed <= 400 + 400 // UNTOLD_SHARE + 10
+
+
 def test_what_a_process_has_taken_is_told_the_others_within_moments(connected: None) -> None:
     user = str(uuid4())
     for _ in range(10):
@@ -108,10 +116,12 @@ def test_on_an_event_loop_nobody_waits_for_redis(connected: None, on_loop: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(allowances._exchange, "soon", lambda *_: None)  # it is quick: the loop hardly ever meets this
         assert all(take_one("attempts", limit, user).is_allowed for _ in range(10))
-        with pytest.raises(WouldWait):
-            take_one("attempts", limit, user)
+        for _ in range(3):
+            with pytest.raises(WouldWait):
+                take_one("attempts", limit, user)
     waiting.allow_in_this_thread()
-    assert take_one("attempts", limit, user).is_allowed, "a thread asks Redis"
+    state = take_one("attempts", limit, user)
+    assert (state.is_allowed, state.remaining) == (True, limit - 11), "a thread asks Redis, which is told of all"
     waiting.forbid_in_this_thread()
     assert take_one("attempts", limit, user).is_allowed
 
@@ -159,9 +169,7 @@ def take_many(settings: Settings, name: str, calls: Connection) -> None:
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_four_processes_take_at_most_a_tenth_more_together(
-    connected: None, settings: Settings, is_away: bool
-) -> None:
+def test_four_processes_take_at_most_a_tenth_more_together(connected: None, settings: Settings, is_away: bool) -> None:
     if is_away:
         settings = replace(settings, redis_url="redis://127.0.0.1:1/0")
     user, pipes, processes = str(uuid4()), [], []
