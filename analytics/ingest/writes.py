@@ -28,6 +28,7 @@ from analytics.scores import limits as score_limits
 from analytics.scores import payments, update_log
 from analytics.scores.actions import ActionClaim, Payment, Verification
 from analytics.scores.payments import Cashier
+from analytics.scores.update_log import LoggedPayment
 from tenants import ceilings, users
 from tenants.allowances import Taken
 from tenants.ceilings import Ceiling
@@ -108,6 +109,8 @@ class WriteRequest:
     room: int | None = None
     # How many claims of the tenant's app may be paid; None: it has none.
     app_actions: Taken | None = None
+    # The HTTP request's, for the log.
+    request_id: str | None = None
     # Whether its payments are in the log; not those of the demo's traffic.
     is_logged: bool = True
     # What is said of users, by the places of the items and claims that say it.
@@ -229,7 +232,8 @@ class TenantWrite:
         self._pages = {page: place for place, page in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
         self._created_users = 0
         self._paid: list[Payment] = []
-        self._logged: list[Payment] = []
+        # With the ids of their requests.
+        self._logged: list[LoggedPayment] = []
 
     def write(self, tx: Tx) -> list[WriteRequest]:
         """Step by step, in an open transaction. Returns the requests that are still to be written."""
@@ -352,7 +356,8 @@ class TenantWrite:
             request.payments = [outcome for outcome in decided if outcome is not None]
             paid = [one for one in request.payments if isinstance(one, Payment) and not one.is_replay]
             self._paid += paid
-            self._logged += paid if request.is_logged else ()
+            if request.is_logged:
+                self._logged += [(payment, request.request_id) for payment in paid]
             if len(request.payments) < len(decided):
                 left.append(request)
         return left

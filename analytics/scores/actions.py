@@ -132,9 +132,13 @@ class Payment:
     user_id: UUID | None = None
 
 
+def is_from_future(claim: ActionClaim, *, now: datetime) -> bool:
+    return claim.client_time is not None and claim.client_time > now + MAX_AHEAD
+
+
 def flag_impossible_time(tx: Tx, claim: ActionClaim, *, now: datetime) -> None:
     """Flag a claim from the future: such claims are forged more often than sent by a broken clock."""
-    if isinstance(claim.user, UUID) and claim.client_time is not None and claim.client_time > now + MAX_AHEAD:
+    if isinstance(claim.user, UUID) and claim.client_time is not None:
         ahead = min(int((claim.client_time - now).total_seconds()), 2**53)
         integrity.raise_flag(tx, claim.user, Rule.IMPOSSIBLE_CLOCK, {"seconds_ahead": ahead}, now=now)
         integrity.name_entries(tx, claim.user, Rule.IMPOSSIBLE_CLOCK, now=now)

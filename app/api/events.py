@@ -7,7 +7,7 @@ from typing import Any
 import marshmallow as ma
 import msgspec
 import orjson
-from flask import Response, request
+from flask import Response, g, request
 from flask.typing import ResponseReturnValue
 
 from analytics.ingest import events
@@ -159,6 +159,7 @@ def send_events() -> ResponseReturnValue:
         raise Invalid.field("events", f"a list of 1 to {events.MAX_ITEMS} events, and no other field")
     batch = batch_of(current_actor(), raw)
     demo_secret = services().settings.demo_secret
+    batch.request.request_id = g.request_id
     batch.request.is_logged = not edge.is_sent_by_demo(request.environ.get(edge.DEMO_HEADER), demo_secret)
     event_writes.write(batch.request)
     tally = batch.tally()

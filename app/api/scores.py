@@ -1,12 +1,12 @@
 """Scores: users claim actions, and each is paid once."""
 
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any, TypeVar
 from uuid import UUID
 
 import marshmallow as ma
-from flask import request
+from flask import g, request
 from flask.typing import ResponseReturnValue
 
 from analytics.scores import actions, sources, tokens
@@ -16,11 +16,14 @@ from app.http import event_writes
 from app.http.auth import caller_address, current_actor
 from app.http.edge import quiet
 from app.http.rights import May, requires
-from app.http.score_claims import claim_request, payment_answer, update_claim
+from app.http.score_claims import claim_request, count_attempt, payment_answer, update_claim
 from app.http.services import services
 from app.http.transactions import after_refusal, idempotent
+from tenants import allowances
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import DomainError
+
+View = TypeVar("View", bound=Callable[..., Any])
 
 blueprint = Blueprint("scores", __name__, url_prefix="/api/v1/scores", description="Scores")
 
@@ -69,9 +72,22 @@ class PaidOut(Schema):
     event_id = ma.fields.UUID(allow_none=True)
 
 
+def within_attempts(view: View) -> View:
+    """Refuse a user's requests above the limit of attempts. Place it above `@idempotent`, which opens a transaction."""
+
+    @wraps(view)
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        actor = current_actor()
+        count_attempt(request.environ, actor.tenant_id, actor.user_id)
+        return view(*args, **kwargs)
+
+    return answer  # type: ignore[return-value]
+
+
 @blueprint.post("/update")
 @quiet
 @requires(May.ACT)
+@within_attempts
 @idempotent
 @blueprint.arguments(UpdateIn)
 @blueprint.response(200, PaidOut)
@@ -83,6 +99,7 @@ def update_score(body: dict[str, Any]) -> ResponseReturnValue:
 @blueprint.patch("")
 @quiet
 @requires(May.ACT)
+@within_attempts
 @idempotent
 @blueprint.arguments(ClaimIn)
 @blueprint.response(200, PaidOut)
@@ -111,15 +128,21 @@ def claim(body: dict[str, Any]) -> ResponseReturnValue:
 
 def pay(claim: ActionClaim) -> ResponseReturnValue:
     tenant_id = current_actor().tenant_id
-    write_request = claim_request(tenant_id, claim)
+    write_request = claim_request(tenant_id, claim, request_id=g.request_id)
     event_writes.write(write_request)
     (paid,) = write_request.payments
-    if isinstance(paid, ImpossibleTime):
+    if isinstance(paid, ImpossibleTime) and _is_to_flag(tenant_id, claim):
         after_refusal(partial(_flag_impossible_time, tenant_id, claim))
     if isinstance(paid, DomainError):
         raise paid
     body, headers = payment_answer(paid)
     return body, 200, headers
+
+
+def _is_to_flag(tenant_id: str, claim: ActionClaim) -> bool:
+    """A claim from the future is flagged once a minute for a user: its flag needs a transaction of its own."""
+    is_from_future = actions.is_from_future(claim, now=utcnow())
+    return is_from_future and allowances.take_one("impossible-time", 1, tenant_id, str(claim.user)).is_allowed
 
 
 def _flag_impossible_time(tenant_id: str, claim: ActionClaim) -> None:

@@ -21,6 +21,9 @@ log = structlog.get_logger()
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 SLOW_S = 0.5
+# Successes of quiet routes, in a second and process, each with a line of its own; of those above one of a hundred. A
+# request has no claim to a line because it sends an `X-Request-Id`: proxies give one to all.
+MAX_QUIET_LINES_PER_S = 10
 # Of a path without a route, in the log.
 MAX_LOGGED_CHARS = 200
 # A path (percent-decoded, as WSGI servers pass it), and a path with its query.
@@ -50,7 +53,7 @@ class SettingsDiffer(Unavailable):
 
 
 def quiet(view: View) -> View:
-    """For a busy route: successful requests are counted in /metrics, and not logged one by one."""
+    """For a busy route: successful requests are counted in /metrics, and above a rate not logged one by one."""
     view.plaudit_is_quiet = True  # type: ignore[attr-defined]
     return view
 
@@ -138,9 +141,10 @@ def is_sent_by_demo(given: str | None, demo_secret: str | None) -> bool:
 
 
 def record(req: Request, response: Response, demo_secret: str | None) -> None:
-    """Count the request, and log it unless it succeeded on a quiet route or is the demo's own.
+    """Count the request, and log it unless it is the demo's own; of those that succeeded on quiet routes some.
 
-    An error of ours is logged whoever noticed it; that the service is not ready, told to `plaudit up`, is none.
+    An error of ours is logged whoever noticed it; that the service is not ready, told to `plaudit up`, is none. Probes
+    and scrapes that succeed are not logged.
     """
     seconds = time.perf_counter() - g.started
     has_route = req.url_rule is not None
@@ -149,11 +153,23 @@ def record(req: Request, response: Response, demo_secret: str | None) -> None:
     request_counts.add(req.method if has_route else "(any)", route, status, seconds)
     is_notable = status >= 400 or seconds > SLOW_S or not is_quiet(req)
     is_error = status >= 500 and not (status == 503 and route == READY_ROUTE)
-    if is_notable and (is_error or not is_sent_by_demo(req.environ.get(DEMO_HEADER), demo_secret)):
+    if not is_error and is_sent_by_demo(req.environ.get(DEMO_HEADER), demo_secret):
+        return
+    if not is_notable and route.startswith(FOR_OPERATORS):
+        return
+    stands_for = 1 if is_notable else quiet_lines.next()
+    if stands_for:
         logged_route = route if has_route else logs.mask(req.path, max_chars=MAX_LOGGED_CHARS)
-        log_request(req.method[:MAX_LOGGED_CHARS], logged_route, status, seconds, code=g.get("problem_code"))
+        code = g.get("problem_code")
+        log_request(req.method[:MAX_LOGGED_CHARS], logged_route, status, seconds, code=code, stands_for=stands_for)
 
 
-def log_request(method: str, route: str, status: int, seconds: float, *, code: str | None = None) -> None:
+def log_request(
+    method: str, route: str, status: int, seconds: float, *, code: str | None = None, stands_for: int = 1
+) -> None:
     write = log.error if status >= 500 else log.info
-    write(f"{method} {route!r} {status}", action="request", data={"ms": round(seconds * 1000, 1), "code": code})
+    data = {"ms": round(seconds * 1000, 1), "code": code, **({"sampled": stands_for} if stands_for > 1 else {})}
+    write(f"{method} {route!r} {status}", action="request", data=data)
+
+
+quiet_lines = logs.Sampled(MAX_QUIET_LINES_PER_S)

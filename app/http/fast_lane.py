@@ -37,7 +37,6 @@ from app.http.rights import is_allowed
 from app.http.services import Services
 from tenants import liveness, logs
 from tenants.shares import TenantShare
-from tenants.waiting import WouldWait
 
 StartResponse = Callable[..., Any]
 Wsgi = Callable[[Environ, StartResponse], Iterable[bytes]]
@@ -99,15 +98,18 @@ class FastLane:
         return [*answer.headers, *self.always, ("X-Request-Id", request_id)]
 
     def record(self, call: FastCall, status: int, seconds: float, request_id: str, environ: Environ) -> None:
-        """Count the call, and log it if it was slow and not the demo's (which sends its secret)."""
+        """Count the call, and log some, and all slow ones, but the demo's (which sends its secret)."""
         request_counts.add(call.method, call.route, status, seconds)
-        if seconds > edge.SLOW_S and not edge.is_sent_by_demo(environ.get(edge.DEMO_HEADER), self._demo_secret):
+        if edge.is_sent_by_demo(environ.get(edge.DEMO_HEADER), self._demo_secret):
+            return
+        stands_for = 1 if seconds > edge.SLOW_S else edge.quiet_lines.next()
+        if stands_for:
             logs.begin(request_id=request_id)  # on a loop, another request's may be set
-            with contextlib.suppress(WouldWait):
-                actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))  # who was known a moment ago
+            with contextlib.suppress(Exception):  # who was known a moment ago may not be valid any more
+                actor = self._callers.find(environ.get("HTTP_AUTHORIZATION", ""))
                 if actor is not None:
                     logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
-            edge.log_request(call.method, call.route, status, seconds)
+            edge.log_request(call.method, call.route, status, seconds, stands_for=stands_for)
 
     def _answer(self, call: FastCall, environ: Environ, request_id: str) -> FastAnswer | None:
         """The answer; None if the route must handle the request."""

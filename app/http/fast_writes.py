@@ -22,7 +22,7 @@ from app.http.auth import Actor, address_of
 from app.http.fast_answer import FastAnswer
 from app.http.fast_calls import Environ, FastWrite
 from app.http.rights import May
-from app.http.score_claims import claim_request, payment_answer, update_claim
+from app.http.score_claims import claim_request, count_attempt, payment_answer, update_claim
 from app.http.services import Services
 from app.http.single_likes import count_like, like_answer, like_request
 from app.http.single_views import count_view, plain_view_request, view_answer, view_request
@@ -89,9 +89,10 @@ class FastWrites:
             "timestamp": datetime.fromisoformat(update.timestamp),
             "wanted": wanted,
         }
+        count_attempt(environ, actor.tenant_id, actor.user_id)
         address = address_of(environ, proxy_hops=self._proxy_hops)
         claim = update_claim(actor.user_id, claimed, ip=address, agent=environ.get("HTTP_USER_AGENT"))
-        return claim_request(actor.tenant_id, claim)
+        return claim_request(actor.tenant_id, claim, request_id=environ["HTTP_X_REQUEST_ID"])
 
 
 def _claim_answer(_actor: Actor, _environ: Environ, written: WriteRequest) -> FastAnswer | None:

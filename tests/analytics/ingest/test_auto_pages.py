@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -12,12 +13,15 @@ from analytics.ingest import auto_pages, page_writes, pages, unknown_addresses
 from analytics.ingest.auto_pages import place_of, rule_for
 from analytics.ingest.page_writes import DuplicateUrl
 from analytics.ingest.pages import EXTERNAL_ID, Page
+from app.settings import Settings
 from tenants import ceilings, retention
 from tenants import settings as tenant_settings
 from tenants.ceilings import Ceiling
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.settings import TenantSettings
 from tests.analytics.ingest.test_unknown_addresses import listed, refuse
+from tests.conftest import redis_unavailable
+from tests.service import blocked_connections, eventually
 
 SITE = "https://wiki.example"
 ORIGINS = frozenset({SITE, "http://localhost:3000", "https://www.blog.example"})
@@ -164,6 +168,26 @@ def test_one_network_makes_half_of_what_the_others_leave(tenant: str) -> None:
 
     assert (made_by("10.0.0.1", "a"), made_by("10.0.0.2", "b")) == (4, 2)
     assert (made_by("10.0.0.1", "c"), made_by("10.0.0.3", "d")) == (0, 1)
+
+
+@pytest.mark.parametrize("is_redis_away", [False, True])
+def test_a_network_that_sends_several_at_once_makes_no_more(
+    tenant: str, settings: Settings, is_redis_away: bool
+) -> None:
+    """They wait for the day's row together, before any of them is counted."""
+    of_three = settings_of(limits={"auto_pages_per_day": 3})
+    assert create(tenant, f"{SITE}/by-another", of_three)
+
+    def make(number: int) -> str | None:
+        return create(tenant, f"{SITE}/{number}", of_three, network="10.0.0.1")
+
+    with redis_unavailable() if is_redis_away else nullcontext(), ThreadPoolExecutor(2) as threads:
+        with tenant_tx(tenant, separate=True) as tx:
+            tx.execute(text("UPDATE auto_pages_day SET made = made WHERE tenant_id = :tenant"), {"tenant": tenant})
+            pages = [threads.submit(make, number) for number in range(2)]
+            eventually(lambda: blocked_connections(settings.database_url or "") == 2, within_s=5)
+        made = [one.result() for one in pages] + [make(2)]
+    assert len([one for one in made if one]) == 1, "half of the two that another network has left"
 
 
 @pytest.mark.parametrize("ceiling", [Ceiling.PAGES, Ceiling.SPACES])

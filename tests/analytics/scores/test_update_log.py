@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,26 +11,45 @@ import pytest
 from analytics.ingest import writes
 from analytics.ingest.writes import WriteRequest
 from analytics.scores.actions import ActionClaim, Payment, Verification
-from analytics.scores.update_log import MAX_LINES_PER_S, SAMPLED, UpdateLog
+from analytics.scores.update_log import MAX_LINES_PER_S, LoggedPayment, UpdateLog
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
+from tenants.logs import SAMPLED
 from tests.analytics.scores.conftest import UPDATE, claim_of
 from tests.people import Caller
 
 Lines = Callable[[], list[dict[str, Any]]]
 
 
-def payments(count: int, user_id: UUID | None = None) -> list[Payment]:
-    return [Payment(n, 1, None, None, is_replay=False, user_id=user_id) for n in range(count)]
+def payments(count: int) -> list[LoggedPayment]:
+    return [(Payment(n, 1, None, None, is_replay=False), None) for n in range(count)]
 
 
 def test_an_update_is_one_line_and_a_replay_none(player: Caller, tenant: str, logged: Lines) -> None:
-    body = claim_of()
-    answer = player("POST", UPDATE, json=body).get_json()
+    body, asked = claim_of(), {"X-Request-Id": "of-the-claim"}
+    answer = player("POST", UPDATE, json=body, headers=asked).get_json()
     player("POST", UPDATE, json=body)
     (line,) = (line for line in logged() if line["action"] == "score_update")
-    assert (line["tenantId"], line["userId"]) == (tenant, player.id)
+    assert (line["tenantId"], line["userId"], line["requestId"]) == (tenant, player.id, "of-the-claim")
     assert line["data"] == {"scoreDelta": 10, "newScore": answer["score"], "rank": answer["rank"]}
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k"}, {"Cookie": "not=plain"}])
+def test_each_line_has_the_id_of_its_request(player: Caller, logged: Lines, headers: dict[str, str]) -> None:
+    sent = {f"request-{number}" for number in range(5)}
+    with ThreadPoolExecutor(5) as pool:  # some of them share a commit
+        for one in sent:
+            own = {**headers, "X-Request-Id": one} | ({"Idempotency-Key": one} if "Idempotency-Key" in headers else {})
+            pool.submit(player, "POST", UPDATE, json=claim_of(), headers=own)
+    assert {line["requestId"] for line in logged() if line["action"] == "score_update"} == sent
+
+
+def test_the_lines_of_a_batch_have_the_id_of_its_request(admin: Caller, logged: Lines) -> None:
+    batch = [{"type": "action", "user": "ada", "action_type": "post", "id": str(uuid4())} for _ in range(2)]
+    answer = admin("POST", "/api/v1/events", json={"events": batch}, headers={"X-Request-Id": "of-the-batch"})
+    assert answer.get_json()["accepted"] == 2, answer.text
+    ids = [line["requestId"] for line in logged() if line["action"] == "score_update"]
+    assert ids == ["of-the-batch"] * 2
 
 
 @pytest.mark.parametrize("is_logged", [True, False])

@@ -9,10 +9,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from app.api import health
-from app.http.edge import quiet
+from app.http import edge
+from app.http.edge import MAX_QUIET_LINES_PER_S, quiet
 from app.http.rights import public
 from app.settings import Settings
 from app.web import create_app
+from tenants import logs
 from tests.app.conftest import with_settings
 
 
@@ -97,10 +99,51 @@ def test_up_is_told_that_the_service_is_not_ready_without_a_line_in_the_log(
     assert [line["message"] for line in logged()] == ["GET '/health/ready' 503"]
 
 
-def test_a_quiet_route_is_logged_only_when_it_fails(own_app: Flask, logged: Callable[[], list[dict[str, Any]]]) -> None:
-    own_app.add_url_rule("/busy/<int:status>", view_func=quiet(public(lambda status: ("", status))), endpoint="busy")
-    own_app.add_url_rule("/seldom/<int:status>", view_func=public(lambda status: ("", status)), endpoint="seldom")
-    for path in ("/busy/200", "/busy/404", "/seldom/200"):
-        own_app.test_client().get(path)
-    requests = [line["message"] for line in logged() if line["action"] == "request"]
-    assert requests == ["GET '/busy/<int:status>' 404", "GET '/seldom/<int:status>' 200"]
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of quiet lines."""
+    now = [1000.0]
+    monkeypatch.setattr(edge, "quiet_lines", logs.Sampled(MAX_QUIET_LINES_PER_S, clock=lambda: now[0]))
+    return now
+
+
+def add_routes(app: Flask) -> None:
+    app.add_url_rule("/busy/<int:status>", view_func=quiet(public(lambda status: ("", status))), endpoint="busy")
+    app.add_url_rule("/seldom/<int:status>", view_func=public(lambda status: ("", status)), endpoint="seldom")
+
+
+def test_of_a_quiet_route_some_successes_are_logged_and_every_failure(
+    own_app: Flask, logged: Callable[[], list[dict[str, Any]]], clock: list[float]
+) -> None:
+    add_routes(own_app)
+    client = own_app.test_client()
+    for number in range(MAX_QUIET_LINES_PER_S + 2 * logs.SAMPLED):
+        client.get("/busy/200", headers={"X-Request-Id": f"request-{number}"})
+    for path in ("/busy/404", "/seldom/200"):
+        client.get(path)
+    lines = [line for line in logged() if line["action"] == "request"]
+    quiet_lines = [line for line in lines if line["message"] == "GET '/busy/<int:status>' 200"]
+    assert [line["data"].get("sampled", 1) for line in quiet_lines] == [1] * MAX_QUIET_LINES_PER_S + [logs.SAMPLED] * 2
+    assert [line["requestId"] for line in quiet_lines[:2]] == ["request-0", "request-1"]
+    failed, seldom = lines[-2:]
+    assert failed["message"] == "GET '/busy/<int:status>' 404"
+    assert seldom["message"] == "GET '/seldom/<int:status>' 200"
+    clock[0] += 1
+    client.get("/busy/200", headers={"X-Request-Id": "later"})
+    assert logged()[-1]["requestId"] == "later"
+
+
+def test_probes_that_succeed_are_not_logged(client: FlaskClient, logged: Callable[[], list[dict[str, Any]]]) -> None:
+    for path in ("/health/live", "/health/ready", "/metrics"):
+        assert client.get(path).status_code == 200
+    assert [line for line in logged() if line["action"] == "request"] == []
+
+
+def test_the_demos_own_calls_of_quiet_routes_are_not_logged(
+    settings: Settings, logged: Callable[[], list[dict[str, Any]]], clock: list[float]
+) -> None:
+    client = create_app(replace(settings, demo_secret=DEMO)).test_client()
+    add_routes(client.application)
+    for headers in ({"X-Plaudit-Demo": DEMO}, {}):
+        client.get("/busy/200", headers=headers)
+    assert len([line for line in logged() if line["action"] == "request"]) == 1

@@ -13,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from analytics.ingest import page_writes
 from app.http import edge, request_counts
+from tenants import logs
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import views_of
 from tests.app.http.lanes import answer_of, paths_at_the_routes
@@ -130,3 +131,23 @@ def test_a_slow_view_is_logged_unless_the_demo_sent_it(
     assert sender("POST", VIEWS, json={}, headers={"X-Plaudit-Demo": sent}).status_code == 202
     assert flask_routes == []
     assert len(logged()) - before == int(is_logged)
+
+
+def test_some_plain_views_are_logged_with_their_ids(
+    sender: Caller,
+    tenant: str,
+    flask_routes: list[str],
+    logged: Callable[[], list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(edge, "quiet_lines", logs.Sampled(2, clock=lambda: 0.0))
+    sender("POST", VIEWS, json={})  # who is unknown may be looked up by the route
+    before = len(logged())
+    flask_routes.clear()
+    for number in range(logs.SAMPLED + 1):
+        assert sender("POST", VIEWS, json={}, headers={"X-Request-Id": f"view-{number}"}).status_code == 202
+    assert flask_routes == []
+    first, sampled = logged()[before:]
+    assert (first["requestId"], first["tenantId"], first["data"].get("sampled")) == ("view-0", tenant, None)
+    assert (sampled["requestId"], sampled["data"]["sampled"]) == (f"view-{logs.SAMPLED}", logs.SAMPLED)
+    assert sampled["message"] == "POST '/api/v1/pages/<external_id>/views' 202"
