@@ -1,283 +1,150 @@
-"""A restore revives no credential that was revoked, changed or erased after the backup."""
+"""What a restore applies again: the scripts alone, around a few tables that stand for the replaced and the restored.
+
+With a real backup, over HTTP: tests/attacks/test_restored_credentials.py.
+"""
 
 import json
-import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-import requests
-from psycopg import sql
 
-from app.run.data_folder import read_state
-from tenants.db import utcnow
-from tenants.reader_signatures import sign
-from tests import secrets_seen
-from tests.beacons import FIREFOX, ORIGIN
-from tests.conftest import reachable_folder
-from tests.people import PASSWORD
-from tests.secrets_seen import SEEN
-from tests.service import Service, eventually, plaudit, plaudit_json, running_service
+from app.run import revocations
+from app.run.backups import _DROP_EVERYTHING
+from app.run.data_folder import Addresses
+from app.run.revocations import Restored
+from tests.conftest import fresh_database
 
-NEW_PASSWORD = "quite another battery"
-# One answer of the service: whether a credential was accepted.
-Check = Callable[[], bool]
-
-
-@dataclass
-class Installation:
-    """A tenant with everything that can be revoked, over HTTP as its owners use it."""
-
-    service: Service
-    tenant: str
-    client_id: str = ""
-    client_secret: str = ""
-    checks: dict[str, Check] = field(default_factory=dict)
-
-    def call(self, method: str, path: str, token: str = "", **options: Any) -> requests.Response:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        headers |= options.pop("headers", {})
-        answer = requests.request(method, self.service.url + path, headers=headers, timeout=60, **options)
-        if answer.content and answer.headers.get("Content-Type") == "application/json":
-            secrets_seen.collect(answer.json())
-        return answer
-
-    def admin(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self.call(method, path, self.token_of(self.client_id, self.client_secret), json=body)
-        assert answer.ok, answer.text
-        return answer.json() if answer.content else None
-
-    def token_of(self, client_id: str, secret: str) -> str:
-        answer = self.ask_token(client_id, secret)
-        assert answer.status_code == 200, answer.text
-        return str(answer.json()["access_token"])
-
-    def ask_token(self, client_id: str, secret: str) -> requests.Response:
-        return self.call("POST", "/oauth/token", data={"grant_type": "client_credentials"}, auth=(client_id, secret))
-
-    def client(self) -> tuple[str, str]:
-        made = self.admin("POST", "/api/v1/clients", {"name": "app", "scopes": ["stats:read"]})
-        return made["client_id"], made["client_secret"]
-
-    def log_in(self, username: str, password: str = PASSWORD) -> requests.Response:
-        body = {"tenant": self.tenant, "username": username, "password": password}
-        return self.call("POST", "/api/v1/auth/login", json=body)
-
-    def user(self, username: str) -> dict[str, Any]:
-        """A user who has just logged in."""
-        body = {"tenant": self.tenant, "username": username, "email": f"{username}@example.org", "password": PASSWORD}
-        assert self.call("POST", "/api/v1/auth/register", json=body).status_code == 201
-        logged_in: dict[str, Any] = self.log_in(username).json()
-        return logged_in
-
-    def refresh(self, token: str) -> requests.Response:
-        return self.call("POST", "/api/v1/auth/refresh", json={"refresh_token": token})
-
-    def can_refresh(self, logged_in: dict[str, Any]) -> bool:
-        """Whether the newest refresh token is valid. It is used, and replaced."""
-        answer = self.refresh(logged_in["refresh_token"])
-        if answer.ok:
-            logged_in["refresh_token"] = answer.json()["refresh_token"]
-        return answer.ok
-
-    def is_me(self, token: str) -> bool:
-        return self.call("GET", "/api/v1/me", token).status_code == 200
-
-    def can_view(self, key: str, signed_by: str = "") -> bool:
-        body: dict[str, str] = {"page": "home"}
-        if signed_by:
-            signature = sign(signed_by, self.tenant, "reader", at=int(utcnow().timestamp()))
-            body |= {"user": "reader", "user_signature": signature, "type": "like"}
-        headers = {"Origin": ORIGIN, "Content-Type": "text/plain", "User-Agent": FIREFOX}
-        return self.call("POST", f"/api/v1/beacon?key={key}", data=json.dumps(body), headers=headers).ok
-
-    def accepted(self) -> list[str]:
-        return [name for name, check in self.checks.items() if check()]
+Rows = list[tuple[Any, ...]]
+ACME = """
+    CREATE TABLE alembic_version (version_num text);
+    CREATE TABLE tenants (id text PRIMARY KEY, created_at timestamptz, deleted_at timestamptz);
+    INSERT INTO tenants VALUES ('acme', '2026-01-01', NULL);
+"""
+STATIC_TOKENS = (
+    "CREATE TABLE static_tokens (tenant_id text, id int, revoked_at timestamptz, PRIMARY KEY (tenant_id, id));"
+)
+TWO_TOKENS = f"{ACME} {STATIC_TOKENS} INSERT INTO static_tokens VALUES ('acme', 1, NULL), ('acme', 2, NULL);"
 
 
-def install(service: Service) -> Installation:
-    tenant = f"t{secrets.token_hex(4)}"
-    assert plaudit("tenant", "create", tenant, "--name", tenant, data_dir=service.data_dir).returncode == 0
-    made = plaudit_json("client", "create", tenant, "--scopes", "admin", data_dir=service.data_dir)
-    secrets_seen.collect(made)
-    new = Installation(service, tenant, made["client_id"], made["client_secret"])
-    new.admin("PATCH", "/api/v1/settings", {"signup_open": True})
-    page = {"space": "eng", "title": "Home", "url": "https://wiki.example/home", "visibility": "public"}
-    new.admin("PUT", "/api/v1/pages/home", page)
-    return new
+@pytest.fixture
+def database(servers: Addresses) -> Iterator[psycopg.Connection[Any]]:
+    with fresh_database(servers) as fresh, psycopg.connect(fresh.database_url, autocommit=True) as connection:
+        connection.execute(_DROP_EVERYTHING)
+        yield connection
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with reachable_folder() as folder, running_service(folder / "data") as running:
-        yield running
-
-
-def restored(file: Path, data_dir: Path, *options: str) -> Any:
-    done = plaudit("restore", str(file), "--yes", "--json", *options, data_dir=data_dir)
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if "database.restored" in line]
-    assert lines, done.stderr
-    audited = json.loads(lines[0])
-    answer = json.loads(done.stdout)
-    assert audited["data"]["appliedAgain"] == answer["applied_again"]
-    return answer
-
-
-def test_what_was_revoked_after_the_backup_is_still_refused_after_the_restore(service: Service, tmp_path: Path) -> None:
-    at, file = install(service), tmp_path / "b"
-    revoke: list[Callable[[], Any]] = []
-
-    revoked, rotated, with_token = at.client(), at.client(), at.client()
-    tokens = [at.token_of(*client) for client in (revoked, with_token)]
-    at.checks["a revoked client's token"] = lambda: at.is_me(tokens[0])
-    at.checks["a revoked client's secret"] = lambda: at.ask_token(*revoked).ok
-    revoke.append(lambda: at.admin("DELETE", f"/api/v1/clients/{revoked[0]}"))
-    at.checks["a secret that was rotated away"] = lambda: at.ask_token(*rotated).ok
-    rotations: list[str] = []
-
-    def rotate_twice() -> None:  # the secret before the last is valid for another day
-        rotations.extend(at.admin("POST", f"/api/v1/clients/{rotated[0]}/rotate")["client_secret"] for _ in range(2))
-
-    revoke.append(rotate_twice)
-    at.checks["a revoked access token"] = lambda: at.is_me(tokens[1])
-    revoke.append(lambda: at.call("POST", "/oauth/revoke", data={"token": tokens[1]}, auth=with_token))
-
-    key, signing = (at.admin("POST", "/api/v1/keys", {"origins": [ORIGIN]}) for _ in range(2))
-    at.checks["a revoked key"] = lambda: at.can_view(key["key"])
-    revoke.append(lambda: at.admin("DELETE", f"/api/v1/keys/{key['key']}"))
-    at.checks["a signing secret that was changed"] = lambda: at.can_view(signing["key"], signing["signing_secret"])
-    revoke.append(lambda: at.admin("POST", f"/api/v1/keys/{signing['key']}/signing-secret"))
-
-    leaver, refresher = at.user("leaver"), at.user("refresher")
-    at.checks["a session that was ended"] = lambda: at.is_me(leaver["access_token"])
-    at.checks["the refresh token of a session that was ended"] = lambda: at.can_refresh(leaver)
-    revoke.append(lambda: at.call("POST", "/api/v1/auth/logout", leaver["access_token"]))
-    newer_tokens: list[str] = []
-
-    def use_refresh_token() -> None:
-        newer_tokens.append(at.refresh(refresher["refresh_token"]).json()["refresh_token"])
-
-    revoke.append(use_refresh_token)
-
-    changer, resetter = at.user("changer"), at.user("resetter")
-    at.checks["a password that was changed"] = lambda: at.log_in("changer").ok
-    passwords = {"old": PASSWORD, "new": NEW_PASSWORD}
-    revoke.append(lambda: at.call("POST", "/api/v1/auth/password", changer["access_token"], json=passwords))
-    reset = at.admin("POST", f"/api/v1/users/{resetter['user']['id']}/password-reset")["reset_token"]
-
-    def use_reset() -> bool:
-        body = {"reset_token": reset, "password": NEW_PASSWORD}
-        return at.call("POST", "/api/v1/auth/reset", json=body).ok
-
-    at.checks["a session from before a reset"] = lambda: at.is_me(resetter["access_token"])
-    revoke.append(use_reset)
-
-    browser = requests.Session()
-    login = {"tenant": at.tenant, "username": "resetter", "password": PASSWORD}
-    own_page = {"X-Plaudit-Dashboard": "1"}
-    signed_in = browser.post(f"{service.url}/dashboard/login", json=login, headers=own_page, timeout=60)
-    assert signed_in.status_code == 204, signed_in.text
-    SEEN.update(cookie.value or "" for cookie in browser.cookies)
-    at.checks["a dashboard's cookie"] = lambda: browser.get(f"{service.url}/api/v1/me", timeout=60).ok
-
-    demoted, suspended, erased = at.user("demoted"), at.user("suspended"), at.user("erased")
-    at.admin("PATCH", f"/api/v1/users/{demoted['user']['id']}", {"role": "admin"})
-    at.checks["a demoted admin"] = lambda: (
-        at.call("GET", "/api/v1/clients", at.log_in("demoted").json()["access_token"]).ok
+def replaced(database: psycopg.Connection[Any], now: str, backup: str, query: str) -> tuple[Restored, Rows]:
+    """Restore `backup` over `now`. Returns what the restore says, and the rows of this query afterwards."""
+    database.execute(now.encode())
+    script = "".join(
+        ("BEGIN;", revocations.copying(), _DROP_EVERYTHING, backup, revocations.applying(revoke_all=False))
     )
-    revoke.append(lambda: at.admin("PATCH", f"/api/v1/users/{demoted['user']['id']}", {"role": "member"}))
-    at.checks["a suspended user's session"] = lambda: at.is_me(suspended["access_token"])
-    at.checks["a suspended user's password"] = lambda: at.log_in("suspended").ok
-    revoke.append(lambda: at.admin("PATCH", f"/api/v1/users/{suspended['user']['id']}", {"suspended": True}))
-    erased_id = erased["user"]["id"]
-    assert at.call("PUT", "/api/v1/pages/home/like", erased["access_token"]).ok
-    at.checks["an erased user's session"] = lambda: at.is_me(erased["access_token"])
-    at.checks["an erased user's password"] = lambda: at.log_in("erased").ok
-    revoke.append(lambda: at.admin("DELETE", f"/api/v1/users/{erased_id}"))
-
-    assert at.accepted() == list(at.checks), "all are valid before the backup"
-    assert plaudit("backup", str(file), data_dir=service.data_dir).returncode == 0
-    for end in revoke:
-        end()
-    assert at.accepted() == [], "none is after they were revoked"
-
-    said = restored(file, service.data_dir)
-    assert at.accepted() == []
-    assert not use_reset(), "a used reset token"
-    assert at.refresh(newer_tokens[0]).ok, "the newest refresh token"
-    assert not at.refresh(refresher["refresh_token"]).ok, "one that was used"
-    assert at.log_in("changer", NEW_PASSWORD).ok, "the newer password is valid"
-    assert at.ask_token(rotated[0], rotations[-1]).ok, "the newer secret is valid"
-    state = read_state(service.data_dir)
-    assert state is not None
-    with psycopg.connect(state["addresses"]["database_url"]) as owner:
-        liked = owner.execute("SELECT user_id FROM page_likes WHERE tenant_id = %s", [at.tenant]).fetchall()
-        erased_row = owner.execute(
-            "SELECT username, email, erased_at IS NOT NULL FROM users WHERE id = %s", [erased_id]
-        )
-        assert erased_row.fetchone() == (None, None, True)
-    assert len(liked) == 1, "an erased user's like is gone, a reader's is not"
-    assert said["valid_again"] == said["revoked"] == {}
-    assert said["tenants_back"] == []
-    again = said["applied_again"]
-    assert {
-        name: again[name]
-        for name in ("clients revoked", "client secrets rotated", "access tokens revoked", "publishable keys revoked")
-    } == {
-        "clients revoked": 1,
-        "client secrets rotated": 1,
-        "access tokens revoked": 1,
-        "publishable keys revoked": 1,
-    }
-    assert (again["passwords changed"], again["users erased"]) == (2, 1)
+    cursor = database.execute(script.encode())
+    while cursor.nextset():
+        pass
+    said = revocations.parse(json.dumps(cursor.fetchall()[0][0]))
+    database.execute("COMMIT")
+    return said, database.execute(query.encode()).fetchall()
 
 
-def test_a_new_server_counts_what_is_valid_again_and_revoke_all_revokes_it(service: Service, tmp_path: Path) -> None:
-    at, file = install(service), tmp_path / "b"
-    app, reader = at.client(), at.user("reader")
-    token = at.token_of(*app)
-    key = at.admin("POST", "/api/v1/keys", {"origins": [ORIGIN]})["key"]
-    at.checks = {
-        "a client's token": lambda: at.is_me(token),
-        "a client's secret": lambda: at.ask_token(*app).ok,
-        "a session": lambda: at.is_me(reader["access_token"]),
-        "a refresh token": lambda: at.can_refresh(reader),
-    }
-    reset = at.admin("POST", f"/api/v1/users/{reader['user']['id']}/password-reset")["reset_token"]
-    assert plaudit("backup", str(file), data_dir=service.data_dir).returncode == 0
-    lose_database(service)
-    said = plaudit("restore", str(file), "--yes", data_dir=service.data_dir)
-    assert said.returncode == 0, said.stderr
-    assert "Valid again, even if they were revoked" in said.stdout
-    assert "Restore again with --revoke-all" in said.stdout
-    assert at.accepted() == list(at.checks), "nobody knows whether they were revoked"
-
-    lose_database(service)
-    answer = restored(file, service.data_dir, "--revoke-all")
-    assert {*answer["revoked"]} == {"sessions", "client secrets", "password resets", "signing keys"}
-    assert {*answer["valid_again"]} == {"publishable keys", "passwords"}
-    at.checks.pop("a client's token")  # a process that runs meanwhile knows the deleted signing key for a minute
-    assert at.accepted() == []
-    body = {"reset_token": reset, "password": NEW_PASSWORD}
-    assert at.call("POST", "/api/v1/auth/reset", json=body).status_code == 401
-    assert at.log_in("reader").ok
-    assert at.can_view(key)
-    rotated = plaudit_json("client", "rotate", at.tenant, app[0], data_dir=service.data_dir)
-    secrets_seen.collect(rotated)
-    assert at.ask_token(app[0], rotated["client_secret"]).ok
-    assert not at.ask_token(*app).ok, "the old secret, which is valid for a day after other rotations"
-    eventually(lambda: not at.is_me(token), within_s=120, every_s=2)
+def test_rows_that_were_deleted_since_have_ended_and_those_of_other_tenants_are_counted(
+    database: psycopg.Connection[Any],
+) -> None:
+    """The second static token is purged. Another tenant is not in the replaced database."""
+    now = f"{ACME} {STATIC_TOKENS} INSERT INTO static_tokens VALUES ('acme', 1, '2026-02-01');"
+    of_other = (
+        "INSERT INTO tenants VALUES ('other', '2026-01-01', NULL); INSERT INTO static_tokens VALUES ('other', 3);"
+    )
+    said, rows = replaced(
+        database, now, TWO_TOKENS + of_other, "SELECT id, revoked_at IS NULL FROM static_tokens ORDER BY id"
+    )
+    assert rows == [(1, False), (3, True)]
+    assert said.applied_again == {"static tokens revoked": 2}
+    assert said.valid_again == {"static tokens": 1}
+    assert said.tenants_back == ("other",)
 
 
-def lose_database(service: Service) -> None:
-    """Lose everything in PostgreSQL, as when a machine is lost. Its secrets have been kept."""
-    state = read_state(service.data_dir)
-    assert state is not None
-    with psycopg.connect(state["addresses"]["database_url"]) as owner:
-        tables = owner.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-        for (table,) in tables:
-            owner.execute(sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(sql.Identifier(table)))
+@pytest.mark.parametrize(
+    ("now", "back"),
+    [
+        ("", ()),
+        ("CREATE TABLE users (name text); CREATE TABLE sessions (id int PRIMARY KEY);", ()),
+        (f"{ACME} {STATIC_TOKENS} UPDATE tenants SET deleted_at = '2026-02-01';", ("acme",)),
+        (f"{ACME} {STATIC_TOKENS} UPDATE tenants SET created_at = '2026-02-01';", ("acme",)),
+        (f"{ACME} {STATIC_TOKENS} DELETE FROM tenants;", ()),
+    ],
+    ids=["no database", "another program's", "deleted", "deleted and created again", "a new server"],
+)
+def test_nothing_is_ended_where_the_replaced_database_does_not_know_the_tenant(
+    database: psycopg.Connection[Any], now: str, back: tuple[str, ...]
+) -> None:
+    said, rows = replaced(database, now, TWO_TOKENS, "SELECT FROM static_tokens WHERE revoked_at IS NULL")
+    assert len(rows) == 2
+    assert said.valid_again == {"static tokens": 2}
+    assert said.tenants_back == back
+
+
+@pytest.mark.parametrize("drop", ["DROP TABLE static_tokens;", "ALTER TABLE static_tokens DROP revoked_at;"])
+@pytest.mark.parametrize("is_older", [False, True], ids=["the replaced", "the backup"])
+def test_a_schema_without_a_table_or_column_leaves_its_rule_out(
+    database: psycopg.Connection[Any], drop: str, is_older: bool
+) -> None:
+    now, backup = (TWO_TOKENS, TWO_TOKENS + drop) if is_older else (TWO_TOKENS + drop, TWO_TOKENS)
+    said, _ = replaced(database, now, backup, "SELECT FROM tenants")
+    assert said.applied_again == {}
+
+
+@pytest.mark.parametrize(("changed_at", "kept"), [("2026-02-01", ("member", "new")), ("2025-01-01", ("admin", "old"))])
+def test_of_two_states_of_a_user_the_later_wins(
+    database: psycopg.Connection[Any], changed_at: str, kept: tuple[str, str]
+) -> None:
+    """A backup may be newer than what it replaces, after a wrong one was restored."""
+    users = """
+        CREATE TABLE users (tenant_id text, id uuid, updated_at timestamptz, role text, password_hash text,
+                            PRIMARY KEY (tenant_id, id));
+        INSERT INTO users VALUES ('acme', '00000000-0000-0000-0000-000000000001', '2026-01-01', 'admin', 'old');
+    """
+    change = f"UPDATE users SET updated_at = '{changed_at}', role = 'member', password_hash = 'new';"
+    said, rows = replaced(database, ACME + users + change, ACME + users, "SELECT role, password_hash FROM users")
+    assert rows == [kept]
+    assert said.valid_again == {}
+    assert said.applied_again == ({"passwords changed": 1, "roles changed": 1} if kept[0] == "member" else {})
+
+
+def test_an_erased_user_is_blank_before_anybody_sees_them_and_a_second_restore_names_them_too(
+    database: psycopg.Connection[Any],
+) -> None:
+    users = """
+        CREATE TABLE users (tenant_id text, id uuid, updated_at timestamptz, erased_at timestamptz, external_id text,
+                            username text, segments text[] NOT NULL DEFAULT '{}', PRIMARY KEY (tenant_id, id));
+        INSERT INTO users
+        VALUES ('acme', '00000000-0000-0000-0000-000000000001', '2026-01-01', NULL, 'ada', 'ada_l', '{eng}');
+    """
+    blank = "UPDATE users SET erased_at = '2026-02-01', external_id = NULL, username = NULL, segments = '{}';"
+    asked = "SELECT external_id, username, segments, erased_at IS NULL FROM users"
+    said, rows = replaced(database, ACME + users + blank, ACME + users, asked)
+    assert rows == [(None, None, [], False)]
+    assert [(one.tenant_id, one.external_id) for one in said.erased] == [("acme", "ada")]
+    again, rows = replaced(database, "SELECT", ACME + users, asked)
+    assert (again, rows) == (said, [(None, None, [], False)]), "a restore that was interrupted is repeated"
+
+
+def test_a_signing_key_that_was_retired_signs_no_more_and_the_present_ones_stay(
+    database: psycopg.Connection[Any],
+) -> None:
+    keys = """
+        CREATE TABLE signing_keys (kid text PRIMARY KEY, private_key bytea, public_jwk jsonb, created_at timestamptz,
+                                   activates_at timestamptz, retires_at timestamptz);
+        INSERT INTO signing_keys SELECT unnest('{purged,leaked}'::text[]), '', '{}', now(), now(), NULL;
+    """
+    change = """
+        DELETE FROM signing_keys WHERE kid = 'purged';
+        UPDATE signing_keys SET retires_at = now() + interval '1 hour';
+        INSERT INTO signing_keys SELECT 'new', '', '{}', now(), now(), NULL;
+    """
+    _, rows = replaced(
+        database, ACME + keys + change, ACME + keys, "SELECT kid, retires_at IS NULL FROM signing_keys ORDER BY kid"
+    )
+    assert rows == [("leaked", False), ("new", True)]
