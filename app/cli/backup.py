@@ -91,7 +91,7 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, revoke_all: bool
         "tenants_back": [*restored.tenants_back],
     }
     audit(
-        "database.restored",
+        "backup.restored",
         "",
         schema=after,
         revokeAll=revoke_all,

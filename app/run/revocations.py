@@ -75,7 +75,7 @@ class Restored:
 
 
 _IS_LIVE = "restored.revoked_at IS NULL"
-_RUNS = "restored.revoked_at IS NULL AND restored.expires_at > now()"
+_RUNS = "restored.revoked_at IS NULL AND COALESCE(restored.expires_at > now(), true)"
 _REVOKED = "restored.revoked_at IS NULL AND newer.revoked_at IS NOT NULL"
 # The later of two states of a user. A second restore may bring a backup that is newer than what it replaces.
 _LATER = "newer.updated_at >= restored.updated_at"
@@ -156,7 +156,7 @@ AGAIN = (
         when="newer.expires_at > now()",
     ),
     Rule("static tokens revoked", "static_tokens", Action.CHANGE, ("revoked_at",), when=_REVOKED),
-    Rule("static tokens revoked", "static_tokens", Action.END, ("revoked_at",), when=_IS_LIVE),
+    Rule("static tokens revoked", "static_tokens", Action.END, ("revoked_at", "expires_at"), when=_RUNS),
     Rule("sessions ended", "sessions", Action.CHANGE, ("revoked_at",), when=_REVOKED),
     Rule("sessions ended", "sessions", Action.END, ("revoked_at", "expires_at"), when=_RUNS),
     Rule(
@@ -205,7 +205,12 @@ REVOKE_ALL = (
         when=_IS_LIVE,
     ),
     Rule(
-        "static tokens", "static_tokens", Action.SET, ("revoked_at",), assignments="revoked_at = now()", when=_IS_LIVE
+        "static tokens",
+        "static_tokens",
+        Action.SET,
+        ("revoked_at", "expires_at"),
+        assignments="revoked_at = now()",
+        when=_RUNS,
     ),
     Rule("password resets", "password_resets", Action.DELETE, ("used_at",), when="restored.used_at IS NULL"),
     # Without its key no access token is valid; the service creates a new one.
@@ -221,7 +226,7 @@ VALID = (
         ("revoked_at", "secret_hash"),
         when="restored.revoked_at IS NULL AND restored.secret_hash <> 'none'",
     ),
-    Rule("static tokens", "static_tokens", Action.COUNT, ("revoked_at",), when=_IS_LIVE),
+    Rule("static tokens", "static_tokens", Action.COUNT, ("revoked_at", "expires_at"), when=_RUNS),
     Rule(
         "password resets",
         "password_resets",

@@ -119,7 +119,7 @@ def service() -> Iterator[Service]:
 def restored(file: Path, data_dir: Path, *options: str) -> Any:
     done = plaudit("restore", str(file), "--yes", "--json", *options, data_dir=data_dir)
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if "database.restored" in line]
+    lines = [line for line in done.stderr.splitlines() if "backup.restored" in line]
     assert lines, done.stderr
     audited = json.loads(lines[0])
     answer = json.loads(done.stdout)

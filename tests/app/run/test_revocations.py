@@ -22,9 +22,10 @@ ACME = """
     CREATE TABLE tenants (id text PRIMARY KEY, created_at timestamptz, deleted_at timestamptz);
     INSERT INTO tenants VALUES ('acme', '2026-01-01', NULL);
 """
-STATIC_TOKENS = (
-    "CREATE TABLE static_tokens (tenant_id text, id int, revoked_at timestamptz, PRIMARY KEY (tenant_id, id));"
-)
+STATIC_TOKENS = """
+    CREATE TABLE static_tokens (tenant_id text, id int, revoked_at timestamptz, expires_at timestamptz,
+                                PRIMARY KEY (tenant_id, id));
+"""
 TWO_TOKENS = f"{ACME} {STATIC_TOKENS} INSERT INTO static_tokens VALUES ('acme', 1, NULL), ('acme', 2, NULL);"
 
 
@@ -35,11 +36,13 @@ def database(servers: Addresses) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def replaced(database: psycopg.Connection[Any], now: str, backup: str, query: str) -> tuple[Restored, Rows]:
+def replaced(
+    database: psycopg.Connection[Any], now: str, backup: str, query: str, *, revoke_all: bool = False
+) -> tuple[Restored, Rows]:
     """Restore `backup` over `now`. Returns what the restore says, and the rows of this query afterwards."""
     database.execute(now.encode())
     script = "".join(
-        ("BEGIN;", revocations.copying(), _DROP_EVERYTHING, backup, revocations.applying(revoke_all=False))
+        ("BEGIN;", revocations.copying(), _DROP_EVERYTHING, backup, revocations.applying(revoke_all=revoke_all))
     )
     cursor = database.execute(script.encode())
     while cursor.nextset():
@@ -84,6 +87,14 @@ def test_nothing_is_ended_where_the_replaced_database_does_not_know_the_tenant(
     assert len(rows) == 2
     assert said.valid_again == {"static tokens": 2}
     assert said.tenants_back == back
+
+
+def test_revoke_all_ends_static_tokens_too(database: psycopg.Connection[Any]) -> None:
+    said, rows = replaced(
+        database, "", TWO_TOKENS, "SELECT FROM static_tokens WHERE revoked_at IS NULL", revoke_all=True
+    )
+    assert rows == []
+    assert (said.revoked, said.valid_again) == ({"static tokens": 2}, {})
 
 
 @pytest.mark.parametrize("drop", ["DROP TABLE static_tokens;", "ALTER TABLE static_tokens DROP revoked_at;"])
