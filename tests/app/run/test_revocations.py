@@ -14,6 +14,8 @@ from app.run import revocations
 from app.run.backups import _DROP_EVERYTHING
 from app.run.data_folder import Addresses
 from app.run.revocations import Restored
+from migrations.run import load_models
+from tenants.db import Base
 from tests.conftest import fresh_database
 
 Rows = list[tuple[Any, ...]]
@@ -27,6 +29,23 @@ STATIC_TOKENS = """
                                 PRIMARY KEY (tenant_id, id));
 """
 TWO_TOKENS = f"{ACME} {STATIC_TOKENS} INSERT INTO static_tokens VALUES ('acme', 1, NULL), ('acme', 2, NULL);"
+
+
+# Tables of credentials without a rule.
+WITHOUT_RULE = {"live_tickets": "valid for 30 seconds"}
+ENDED_BY = {"revoked_at", "used_at", "password_hash", "refresh_hash", "secret_hash", "ticket_hash", "token_hash"}
+
+
+def test_every_table_of_credentials_has_rules_whose_columns_exist() -> None:
+    """A rule without its table or column is skipped, so a wrong name would go unnoticed."""
+    load_models()
+    tables = {table.name: {column.name for column in table.columns} for table in Base.metadata.tables.values()}
+    of_credentials = {table for table, columns in tables.items() if columns & ENDED_BY}
+    ruled = {rule.table for rule in revocations.AGAIN}
+    assert of_credentials - ruled - WITHOUT_RULE.keys() == set()
+    assert {"sessions", "oauth_clients", "users", "password_resets"} <= of_credentials
+    for rule in (*revocations.AGAIN, *revocations.REVOKE_ALL, *revocations.VALID):
+        assert {*rule.columns, *rule.reset} <= tables.get(rule.table, {*rule.columns}), rule
 
 
 @pytest.fixture
