@@ -19,7 +19,7 @@ JS_FORMAT := --no-config --quiet --line-width 120
 JS_RULES := --no-config --quiet --rules-exclude=no-window,no-window-prefix --rules-include=eqeqeq,guard-for-in,no-eval,no-throw-literal
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test test-servers chaos quick lint format bench loadtest lock clean
+.PHONY: help install up test test-servers chaos quick lint format bench loadtest lock sbom clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -79,6 +79,9 @@ lock: $(DEV) ## Pin the newest allowed versions of every dependency again
 	@UV_CUSTOM_COMPILE_COMMAND="make lock" UV="$(BIN)/uv" sh -c 'command -v uv >/dev/null && UV=uv; \
 	  LOCK="$$UV pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --upgrade"; \
 	  $$LOCK pyproject.toml --extra build -o requirements.txt && $$LOCK pyproject.toml --extra build --extra dev -c requirements.txt -o requirements-dev.txt'
+
+sbom: $(RUNTIME) ## List what the service runs on, with versions and licences, as CycloneDX in .build/plaudit-sbom.json
+	@$(BIN)/python -m app.run.sbom .build/plaudit-sbom.json
 
 clean: ## Remove .venv, caches and build output (data in .plaudit stays)
 	@rm -rf .venv .build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -99,16 +99,31 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
     users.lock(tx, user)
     if user.role == Role.ADMIN and not by_admin:
         raise Forbidden("Only an admin may erase an admin")
-    removed_likes = likes.remove_all(tx, user.id)
-    owned = tx.execute(update(Page).where(Page.owner_id == user.id).values(owner_id=None).returning(Page.id)).all()
-    quests = personal.erase(tx, user.id)
-    ended = sessions.delete_all(tx, user.id)
-    tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user.id))
-    redaction.mark(tx, user.id, now=now)
-    audited = tx.scalar(select(func.count()).select_from(ActionEvent).where(ActionEvent.user_id == user.id)) or 0
+    return _remove(tx, user.id, now=now)
+
+
+def erase_again(tx: Tx, user_id: UUID, external_id: str | None, *, now: datetime) -> Erased:
+    """Erase what a restored backup has brought back of an erased user, whose row is blank and marked already."""
+    liked = tx.scalars(select(PageLike.page_id).where(PageLike.user_id == user_id)).all()
+    counters.lock(tx, liked)
+    if external_id is not None:
+        visitors.forget(tx, external_id)
+    tx.execute(select(User.id).where(User.id == user_id).with_for_update())
+    return _remove(tx, user_id, now=now)
+
+
+def _remove(tx: Tx, user_id: UUID, *, now: datetime) -> Erased:
+    """Erase a user, who is locked."""
+    removed_likes = likes.remove_all(tx, user_id)
+    owned = tx.execute(update(Page).where(Page.owner_id == user_id).values(owner_id=None).returning(Page.id)).all()
+    quests = personal.erase(tx, user_id)
+    ended = sessions.delete_all(tx, user_id)
+    tx.execute(delete(PasswordReset).where(PasswordReset.user_id == user_id))
+    redaction.mark(tx, user_id, now=now)
+    audited = tx.scalar(select(func.count()).select_from(ActionEvent).where(ActionEvent.user_id == user_id)) or 0
     dismissed = {"state": State.DISMISSED.value, "resolved_at": now, "resolved_by": "erasure"}
-    tx.execute(update(Flag).where(Flag.user_id == user.id, Flag.resolved_at.is_(None)).values(**dismissed))
-    tx.execute(update(Flag).where(Flag.user_id == user.id).values(note=None))
+    tx.execute(update(Flag).where(Flag.user_id == user_id, Flag.resolved_at.is_(None)).values(**dismissed))
+    tx.execute(update(Flag).where(Flag.user_id == user_id).values(note=None))
     blank: dict[str, Any] = {
         **dict.fromkeys(PERSONAL),
         "stored_segments": [],
@@ -117,10 +132,10 @@ def erase(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> Erased:
         "role": "member",
         "suspended_until": None,
     }
-    tx.execute(update(User).where(User.id == user.id).values(**blank, erased_at=now, updated_at=now))
-    outbox.mark_stale(tx, Kind.USER, [str(user.id)])
+    tx.execute(update(User).where(User.id == user_id).values(**blank, erased_at=now, updated_at=now))
+    outbox.mark_stale(tx, Kind.USER, [str(user_id)])
     return Erased(
-        user.id,
+        user_id,
         now,
         likes=removed_likes,
         sessions=ended,

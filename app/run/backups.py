@@ -18,7 +18,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.engine import URL
 
-from app.run import environment
+from app.run import environment, revocations
+from app.run.revocations import Restored
 from app.run.server_files import wheel_binaries
 from migrations import roles
 from tenants.engines import disconnect_others, is_pooled
@@ -84,9 +85,13 @@ def write(file: Path, engine: Engine) -> int:
     return size
 
 
-def read(file: Path, engine: Engine, *, trust: bool = False) -> None:
-    """Replace the schema by the dump's, all or nothing. A dump with unknown objects needs `trust`."""
+def read(file: Path, engine: Engine, *, trust: bool = False, revoke_all: bool = False) -> Restored:
+    """Replace the schema by the dump's, all or nothing. A dump with unknown objects needs `trust`.
+
+    What the replaced database has revoked since the dump is revoked in the same transaction.
+    """
     refuse_pooler(engine)
+    _refuse_partial(engine)  # revocations that this login does not see could not be applied again
     tool = _tool("pg_restore", engine)
     listed = subprocess.run([str(tool), "--list", str(file)], capture_output=True, text=True, check=False)
     if listed.returncode or "alembic_version" not in listed.stdout:
@@ -105,15 +110,18 @@ def read(file: Path, engine: Engine, *, trust: bool = False) -> None:
         _run([str(tool), "--no-owner", f"--file={script}", str(file)], engine)
         portable = script.with_name("portable.sql")
         with script.open() as lines, portable.open("w") as out:
-            out.write(f"SET lock_timeout = '10s';\n{_DROP_EVERYTHING}")
+            out.write(f"SET lock_timeout = '10s';\n{revocations.copying()}{_DROP_EVERYTHING}")
             out.writelines(_portable(lines))
-        options = ["--no-psqlrc", "--quiet", "--single-transaction", "-v", "ON_ERROR_STOP=1"]
-        _run([str(tool.with_name("psql")), *options, "-f", str(portable)], engine)
+            out.write(revocations.applying(revoke_all=revoke_all))
+        options = ["--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--single-transaction"]
+        restore = [str(tool.with_name("psql")), *options, "-v", "ON_ERROR_STOP=1", "-f", str(portable)]
+        restored = revocations.parse(_run(restore, engine))
     with engine.begin() as connection:
         for statement in create_roles():
             connection.execute(text(statement))
         # Other sessions still have plans for the tables of before.
         disconnect_others(connection)
+    return restored
 
 
 # Not the schema itself: an extension may live there (Citus), with all that it knows.
@@ -230,8 +238,8 @@ def _major_version(tool: Path) -> int:
     return int(major[1]) if major else 0
 
 
-def _run(command: list[str], engine: Engine) -> None:
-    """Run a tool on the database. The password is in the environment, never on a command line."""
+def _run(command: list[str], engine: Engine) -> str:
+    """Run a tool on the database; returns its output. The password is in the environment, never on a command line."""
     url = engine.url
     env = environment.inherited(
         PGCONNECT_TIMEOUT="5",
@@ -247,3 +255,4 @@ def _run(command: list[str], engine: Engine) -> None:
         lines = done.stderr.strip().splitlines() or ["no message"]
         message = next((line for line in lines if "error" in line.lower()), lines[0])
         raise Unavailable(f"{Path(command[0]).name} failed: {message}")
+    return done.stdout

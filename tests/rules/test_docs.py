@@ -16,7 +16,8 @@ from tenants.errors import DomainError
 from tenants.settings import TenantSettings
 from tests.service import ROOT
 
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+DOCS = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").glob("*.md"))]
 GUIDE, OPERATING = ROOT / "docs" / "guide.md", ROOT / "docs" / "operating.md"
 MAX_README_LINES = 150
 # Refusals of commands, which print the sentence and not the code.
@@ -85,6 +86,14 @@ def test_links_lead_somewhere(file: Path) -> None:
         target = file.parent / path if path else file
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "security.md"])
+def test_tests_that_are_named_exist(name: str) -> None:
+    """Below `tests/`, as in the tables of promises, or with it."""
+    named = re.findall(r"`(?:tests/)?((?:\w+/)*test_\w+\.py)`", (ROOT / "docs" / name).read_text())
+    assert len(named) > 10
+    assert [path for path in named if not any((ROOT / "tests").rglob(path))] == []
 
 
 def without_code(file: Path) -> str:

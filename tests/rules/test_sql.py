@@ -72,7 +72,13 @@ PARTS = {
     "analytics.boards.summaries._from_postgres",
 }
 # Not sent to a server by us.
-SCRIPTS = {"app.run.backups.read": "a script for psql", "app.doctor.schema._repair": "the doctor's advice"}
+SCRIPTS = {
+    "app.run.backups.read": "a script for psql",
+    "app.run.revocations.copying": "a part of that",
+    "app.run.revocations.applying": "a part of that",
+    "app.run.revocations._APPLY": "a part of that",
+    "app.doctor.schema._repair": "the doctor's advice",
+}
 
 
 def constants(module: ModuleType) -> Iterator[tuple[str, str]]:
