@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.common import audit, connect_redis, database, json_option, show
+from tenants.security_events import SecurityEvent
 
 if TYPE_CHECKING:
     from app.run.revocations import Restored
@@ -91,7 +92,7 @@ def restore(data_dir: Path, file: Path, yes: bool, trust: bool, revoke_all: bool
         "tenants_back": [*restored.tenants_back],
     }
     audit(
-        "backup.restored",
+        SecurityEvent.BACKUP_RESTORED,
         "",
         schema=after,
         revokeAll=revoke_all,
