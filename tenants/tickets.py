@@ -1,10 +1,10 @@
 """Tickets: how a browser authenticates a socket, where it can send no header, and an address must not contain a token.
 
-A ticket is valid once, for half a minute, and stored in PostgreSQL: using it is one DELETE, so it is used once even
-without Redis. A socket outlives its ticket by far, so it keeps the ticket's holder and checks their rights again.
+A ticket is `tkt_<tenant>_<random>_<mac>`, valid once, for half a minute, and stored in PostgreSQL: using it is one
+DELETE, so it is used once even without Redis. A socket outlives its ticket by far, so it keeps the ticket's holder and
+checks their rights again.
 """
 
-import secrets
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -14,11 +14,12 @@ from sqlalchemy import Index, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import credentials, sessions
+from tenants import credentials, sessions, unproven
 from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Unauthenticated
 from tenants.liveness import TENANT
-from tenants.opaque_tokens import hash_token, tenant_part
+from tenants.opaque_tokens import hash_token, is_ours, signed, tenant_part
+from tenants.signing import Signer
 
 TICKET_TTL = timedelta(seconds=30)
 
@@ -77,9 +78,9 @@ class Holder:
                 return True if credentials.find_key(self.id) is not None else None
 
 
-def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
+def issue(tx: Tx, holder: Holder, *, signer: Signer, now: datetime) -> tuple[str, datetime]:
     """Create a ticket; returns it and when it expires."""
-    ticket, expires_at = f"tkt_{tx.tenant}_{secrets.token_urlsafe(32)}", now + TICKET_TTL
+    ticket, expires_at = signed(signer, "tkt", tx.tenant), now + TICKET_TTL
     tx.add(
         LiveTicket(tenant_id=tx.tenant, ticket_hash=hash_token(ticket), holder=asdict(holder), expires_at=expires_at),
     )
@@ -87,15 +88,24 @@ def issue(tx: Tx, holder: Holder, *, now: datetime) -> tuple[str, datetime]:
     return ticket, expires_at
 
 
-def consume(ticket: str, *, now: datetime) -> Holder:
-    """Use up a ticket; returns its holder, whose credential the caller has to check (`sees_public_only`)."""
-    with tenant_tx(tenant_part(ticket, "tkt_", BadTicket)) as tx:
-        used = tx.run(_CONSUME, {"tenant": tx.tenant, "hash": hash_token(ticket)})
+def consume(ticket: str, *, signer: Signer, network: str, now: datetime) -> Holder:
+    """Use up a ticket; returns its holder, whose credential the caller has to check (`sees_public_only`).
+
+    One that does not prove that we issued it may be of a process of before this release, and is looked up first.
+    """
+    tenant_id, hashed = tenant_part(ticket, "tkt_", BadTicket), hash_token(ticket)
+    if not is_ours(ticket, signer):
+        values = (tenant_id, hashed)
+        if not unproven.exists(tenant_id, f"ticket:{hashed}", _STORED, values, network=network):
+            raise BadTicket
+    with tenant_tx(tenant_id) as tx:
+        used = tx.run(_CONSUME, {"tenant": tx.tenant, "hash": hashed})
     if not used or used[0].expires_at <= now:
         raise BadTicket
     return Holder(**used[0].holder)
 
 
+_STORED = "SELECT expires_at FROM live_tickets WHERE tenant_id = %s AND ticket_hash = %s"
 _CONSUME = text("""
     DELETE FROM live_tickets WHERE tenant_id = :tenant AND ticket_hash = :hash RETURNING holder, expires_at
 """)

@@ -9,9 +9,10 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from app.http.services import services_of
-from tenants import credentials, passwords, sessions, users
+from tenants import credentials, passwords, sessions, tickets, users
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
+from tenants.tickets import Holder
 from tenants.users import Role
 from tests.secrets_seen import SEEN
 
@@ -99,3 +100,9 @@ def log_in(http: FlaskClient, tenant: str, username: str, password: str = PASSWO
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.get_json()
     return body
+
+
+def use_ticket(http: FlaskClient, ticket: str) -> Holder:
+    """Use up a ticket, as the live process does."""
+    signer = services_of(http.application).signer
+    return tickets.consume(ticket, signer=signer, network="127.0.0.1", now=utcnow())

@@ -71,7 +71,7 @@ def issue_ticket(_query: dict[str, Any]) -> Any:
     limit = throttle.per_minute(TICKETS_PER_MINUTE[holder.kind])
     throttle.require("tickets", limit, holder.tenant_id, holder.id, key, detail="Too many tickets in a minute")
     with tenant_tx(holder.tenant_id) as tx:
-        ticket, expires_at = tickets.issue(tx, holder, now=now)
+        ticket, expires_at = tickets.issue(tx, holder, signer=essentials().signer, now=now)
     settings = essentials().settings
     expires_in = int((expires_at - now).total_seconds())
     return {"ticket": ticket, "expires_in": expires_in, "live_url": settings.live_url}

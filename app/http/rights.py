@@ -13,7 +13,15 @@ from flask import g, request
 
 from analytics.scraping import may_scrape
 from app.http import body
-from app.http.auth import WRITTEN, Actor, NoCredentials, OriginNotAllowed, authenticate, caller_address
+from app.http.auth import (
+    WRITTEN,
+    Actor,
+    NoCredentials,
+    OriginNotAllowed,
+    authenticate,
+    caller_address,
+    caller_network,
+)
 from app.http.services import essentials, services
 from tenants import credentials, logs
 from tenants.credentials import Scope, ValidKey
@@ -129,7 +137,7 @@ def publishable_key(view: View) -> View:
         given = request.headers.get("X-Plaudit-Key") or request.args.get("key", "")
         if not given:
             raise NoCredentials("Send a publishable key: X-Plaudit-Key, or ?key=")
-        key = credentials.find_key(given)
+        key = credentials.find_sent_key(given, signer=essentials().signer, network=caller_network())
         if key is None:
             raise BadKey
         _check_origin(key)
