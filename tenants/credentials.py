@@ -97,8 +97,8 @@ class NewSecret:
 
 def create_client(tx: Tx, *, name: str, scopes: Iterable[str], now: datetime) -> NewSecret:
     """Create a client. Its secret cannot be shown again."""
-    _check_name(name)
-    wanted = _check_scopes(scopes)
+    check_name(name)
+    wanted = check_scopes(scopes)
     secret = _new_secret()
     client = Client(
         tenant_id=tx.tenant,
@@ -217,7 +217,7 @@ def create_key(
     tx: Tx, *, signer: Signer, name: str, origins: Iterable[str], auto_pages: bool = False, now: datetime
 ) -> PublishableKey:
     """Create a key that browsers may send from these origins."""
-    _check_name(name)
+    check_name(name)
     row = PublishableKey(
         tenant_id=tx.tenant,
         id=signed(signer, "pk", tx.tenant, random_bytes=12, separator="-"),
@@ -339,12 +339,14 @@ def _revoke(tx: Tx, table: type[Client] | type[PublishableKey], row_id: str, now
         raise NotFound
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """The name of a credential, for those who manage it."""
     if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise Invalid.field("name", f"1 to {MAX_NAME_CHARS} printable characters")
 
 
-def _check_scopes(scopes: Iterable[str]) -> list[str]:
+def check_scopes(scopes: Iterable[str]) -> list[str]:
+    """These scopes, each once, in the order of `Scope`."""
     given = list(dict.fromkeys(scopes))
     known = [scope.value for scope in Scope]
     unknown = [scope for scope in given if scope not in known]

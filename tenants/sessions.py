@@ -20,7 +20,7 @@ from sqlalchemy import ForeignKeyConstraint, Index, Uuid, cast, delete, func, se
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import liveness, logs, resets, users
+from tenants import liveness, logs, resets, static_tokens, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import NotFound, Unauthenticated
@@ -299,16 +299,18 @@ def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = No
 
 
 def revoke_all(tx: Tx, user_id: UUID, *, now: datetime, except_id: UUID | None = None) -> int:
-    """End every session of a user (but for one, if given). Returns how many they were."""
+    """End every session of a user (but for one, if given), and revoke their static tokens. Returns how many ended."""
     ended = update(Session).where(Session.user_id == user_id, Session.revoked_at.is_(None)).values(revoked_at=now)
     if except_id is not None:
         ended = ended.where(Session.id != except_id)
+    static_tokens.revoke_all_of(tx, user_id, now=now)
     liveness.record(tx, [_user_name(user_id)])
     return len(tx.scalars(ended.returning(Session.id)).all())
 
 
 def delete_all(tx: Tx, user_id: UUID) -> int:
-    """End every session of a user, and delete what is stored of them. Returns how many they were."""
+    """End and delete every session and static token of a user. Returns how many sessions they were."""
+    static_tokens.delete_all_of(tx, user_id)
     liveness.record(tx, [_user_name(user_id)])
     return len(tx.scalars(delete(Session).where(Session.user_id == user_id).returning(Session.id)).all())
 

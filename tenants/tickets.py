@@ -14,12 +14,13 @@ from sqlalchemy import Index, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import credentials, sessions, unproven
+from tenants import credentials, sessions, static_tokens, unproven
 from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Unauthenticated
 from tenants.liveness import TENANT
 from tenants.opaque_tokens import hash_token, is_ours, signed, tenant_part
 from tenants.signing import Signer
+from tenants.static_tokens import STATIC
 
 TICKET_TTL = timedelta(seconds=30)
 
@@ -45,7 +46,7 @@ class Holder:
     tenant_id: str
     kind: Literal["user", "client", "key"]
     id: str
-    # A user's session, or the id of a client's token, and when (UNIX time in seconds) that expires.
+    # A user's session, or the id of a client's or a static token, and when (UNIX time in seconds) that expires.
     proof: str = ""
     until: int | None = None
 
@@ -53,11 +54,17 @@ class Holder:
         """The credentials that must not be revoked, by their names in `liveness`."""
         match self.kind:
             case "user":
-                return {f"session:{self.proof}", TENANT}
+                return {f"{'token' if self._static_token else 'session'}:{self.proof}", TENANT}
             case "client":
                 return {f"client:{self.id}", f"token:{self.proof}", TENANT}
             case "key":
                 return {f"key:{self.id}", TENANT}
+
+    @property
+    def _static_token(self) -> str:
+        """The id of the static token that requested the ticket; empty if it was another credential."""
+        is_static = self.kind != "key" and self.proof.startswith(STATIC)
+        return self.proof.removeprefix(STATIC) if is_static else ""
 
     @property
     def subject(self) -> str:
@@ -68,6 +75,9 @@ class Holder:
         """Whether the holder sees public pages only, as of now. None: the credential is no longer valid."""
         if self.until is not None and time.time() >= self.until:
             return None
+        if self._static_token:
+            allowed = static_tokens.rights_of(self.tenant_id, self._static_token)
+            return allowed.public_only if allowed is not None else None
         match self.kind:
             case "user":
                 rights = sessions.rights_of(self.tenant_id, self.proof)

@@ -179,5 +179,6 @@ def _holder() -> Holder:
     if not isinstance(actor, Actor):
         return Holder(reader.tenant_id, "key", current_key().key_id)
     if actor.kind == "user":
-        return Holder(actor.tenant_id, "user", actor.id, str(actor.session_id))
+        proof = actor.token_id or str(actor.session_id)
+        return Holder(actor.tenant_id, "user", actor.id, proof, until=actor.token_expires_at)
     return Holder(actor.tenant_id, "client", actor.id, actor.token_id, until=actor.token_expires_at)

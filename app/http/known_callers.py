@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.http.auth import Actor, authenticate_bearer, verified_claims
-from tenants import liveness, sessions
+from tenants import liveness, sessions, token_uses
 from tenants.db import current_tx
 from tenants.errors import Unauthenticated
 from tenants.fair_cache import FairCache, Groups
@@ -33,6 +33,8 @@ class _Known:
     actor: Actor
     basis: Basis
     key_ids: frozenset[str]
+    # Whose use is noted; empty for all other tokens.
+    static_token_id: str
 
 
 class KnownCallers:
@@ -69,6 +71,8 @@ class KnownCallers:
             and known.key_ids == self._signer.key_ids()
             and liveness.is_current(known.basis)
         ):
+            if known.static_token_id:
+                token_uses.note(known.actor.tenant_id, known.static_token_id)
             return known.actor
         return None
 
@@ -78,7 +82,7 @@ class KnownCallers:
         actor = authenticate_bearer(authorization, self._signer)
         if current_tx() is None:  # an open transaction may see what it has not committed
             basis = Basis(actor.tenant_id, actor.names, sequence, usable_until)
-            self._known.put(digest, _Known(actor, basis, key_ids))
+            self._known.put(digest, _Known(actor, basis, key_ids, actor.static_token_id))
         return actor
 
 

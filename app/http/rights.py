@@ -46,6 +46,7 @@ class May(Enum):
     MANAGE_OWN_SESSIONS = ("list and end one's own sessions", set[Scope](), {Role.MEMBER, Role.ADMIN})
     CHANGE_OWN_PASSWORD = ("change one's own password", set[Scope](), {Role.MEMBER, Role.ADMIN})
     MANAGE_CREDENTIALS = ("create and revoke clients and keys", {Scope.ADMIN}, {Role.ADMIN})
+    MANAGE_TOKENS = ("list, create and revoke static tokens", {Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
     MANAGE_SETTINGS = ("read and change the tenant's settings", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_USERS = ("list users, set roles, suspend", {Scope.ADMIN}, {Role.ADMIN})
     CHANGE_PROFILES = ("change users, or as a member one's own profile", {Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
@@ -207,9 +208,10 @@ def _check_origin(key: ValidKey) -> None:
 
 
 def is_allowed(actor: Actor, may: May) -> bool:
-    if actor.kind == "user":
+    if actor.kind == "user" and not actor.static_token_id:
         return actor.role in may.roles
-    return bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))
+    in_scope = bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))
+    return in_scope and (actor.kind == "client" or actor.role in may.roles)
 
 
 def _declare(view: View, access: Access | May) -> View:
