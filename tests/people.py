@@ -80,6 +80,16 @@ def user_of(
     return Caller(http, tenant, tokens.access_token, str(user.id), refresh_token=tokens.refresh_token)
 
 
+def static_token_of(creator: Caller, *scopes: str, **more: Any) -> Caller:
+    """A caller with a new static token. Its `id` is the token's."""
+    body = {"name": "Grafana", "scopes": scopes or ["stats:read"], **more}
+    answer = creator("POST", "/api/v1/tokens", json=body)
+    assert answer.status_code == 201, answer.text
+    created = answer.get_json()
+    SEEN.add(created["token"])
+    return Caller(creator.http, creator.tenant, created["token"], created["id"])
+
+
 def let_suspension_end(tenant: str, user_id: str) -> None:
     """As if the time of a user's suspension had passed; nobody has done anything about it."""
     with tenant_tx(tenant) as tx:

@@ -192,7 +192,7 @@ def test_over_http_a_flood_is_limited_and_a_valid_key_is_not(client: FlaskClient
             "/api/v1/leaderboards?window=7d", headers={"X-Plaudit-Key": key, "Origin": ORIGIN}, environ_base=origin
         )
 
-    statuses = []
+    statuses: list[int] = []
     while len(statuses) < 200 and 429 not in statuses:
         statuses.append(read(made_up(tenant)).status_code)
     assert set(statuses) == {401, 429}

@@ -12,8 +12,7 @@ from tenants import static_tokens, throttle
 from tenants.db import tenant_tx, utcnow
 from tenants.users import Role
 from tests.analytics.conftest import make_page, views_of
-from tests.people import Caller, client_of, use_ticket, user_of
-from tests.secrets_seen import SEEN
+from tests.people import Caller, client_of, static_token_of, use_ticket, user_of
 from tests.service import eventually
 from tests.tenants.conftest import trusted_memory
 
@@ -27,18 +26,9 @@ def app_client(client: FlaskClient, tenant: str) -> Caller:
     return client_of(client, tenant)
 
 
-def token_of(creator: Caller, *scopes: str, **more: Any) -> Caller:
-    body = {"name": "Grafana", "scopes": scopes or ["stats:read"], **more}
-    answer = creator("POST", TOKENS, json=body)
-    assert answer.status_code == 201, answer.text
-    created = answer.get_json()
-    SEEN.add(created["token"])
-    return Caller(creator.http, creator.tenant, created["token"], created["id"])
-
-
 def test_a_token_is_shown_once_and_listed_without_it(app_client: Caller) -> None:
     expires_at = (utcnow() + timedelta(days=30)).isoformat()
-    token = token_of(app_client, "stats:read", "events:write", expires_at=expires_at)
+    token = static_token_of(app_client, "stats:read", "events:write", expires_at=expires_at)
     assert token.token.startswith(f"plt_{app_client.tenant}_")
     listed = app_client("GET", TOKENS)
     (shown,) = listed.get_json()["items"]
@@ -50,7 +40,7 @@ def test_a_token_is_shown_once_and_listed_without_it(app_client: Caller) -> None
 
 
 def test_a_tenants_token_may_do_what_its_scopes_allow(app_client: Caller) -> None:
-    token = token_of(app_client)
+    token = static_token_of(app_client)
     me = token("GET", "/api/v1/me").get_json()
     assert (me["kind"], me["id"], me["scopes"]) == ("client", f"static:{token.id}", ["stats:read"])
     assert token("GET", "/api/v1/leaderboards?window=7d").status_code == 200
@@ -61,7 +51,7 @@ def test_a_tenants_token_may_do_what_its_scopes_allow(app_client: Caller) -> Non
 
 def test_a_tenants_token_writes_until_it_is_revoked(app_client: Caller) -> None:
     make_page(app_client, "home")
-    token = token_of(app_client, "events:write")
+    token = static_token_of(app_client, "events:write")
     for path, body in (
         ("/api/v1/pages/home/views", {}),
         (
@@ -79,7 +69,7 @@ def test_a_tenants_token_writes_until_it_is_revoked(app_client: Caller) -> None:
 
 def test_a_members_token_acts_as_them_as_far_as_its_scopes_go(client: FlaskClient, tenant: str) -> None:
     member = user_of(client, tenant)
-    token = token_of(member, "stats:read", "quests:write")
+    token = static_token_of(member, "stats:read", "quests:write")
     me = token("GET", "/api/v1/me").get_json()
     assert (me["kind"], me["id"], me["roles"]) == ("user", member.id, ["member"])
     assert me["scopes"] == ["quests:write", "stats:read"]
@@ -99,7 +89,7 @@ def test_a_members_token_acts_as_them_as_far_as_its_scopes_go(client: FlaskClien
 
 
 def test_a_self_registered_members_token_sees_public_pages_only(client: FlaskClient, tenant: str) -> None:
-    token = token_of(user_of(client, tenant, sees_private=False))
+    token = static_token_of(user_of(client, tenant, sees_private=False))
     assert token("GET", "/api/v1/me").get_json()["sees"] == "public"
     assert token("GET", "/api/v1/leaderboards?scope=tenant&window=7d").status_code == 403
 
@@ -108,7 +98,7 @@ def test_an_admins_token_without_the_scope_is_no_admins_and_loses_the_role_with_
     client: FlaskClient, tenant: str, app_client: Caller
 ) -> None:
     admin, other = user_of(client, tenant, role=Role.ADMIN), user_of(client, tenant, role=Role.ADMIN)
-    narrow, wide = token_of(admin, "users:write", owner="me"), token_of(admin, "admin", owner="me")
+    narrow, wide = static_token_of(admin, "users:write", owner="me"), static_token_of(admin, "admin", owner="me")
     assert narrow("POST", f"/api/v1/users/{other.id}/password-reset").status_code == 403
     assert narrow("GET", f"/api/v1/users/{other.id}/export").status_code in {403, 404}
     assert wide("GET", "/api/v1/users").status_code == 200
@@ -120,7 +110,7 @@ def test_an_admins_token_without_the_scope_is_no_admins_and_loses_the_role_with_
 
 def test_members_see_and_revoke_their_own_and_admins_all(client: FlaskClient, tenant: str, app_client: Caller) -> None:
     ada, bob, admin = (user_of(client, tenant, role=role) for role in (Role.MEMBER, Role.MEMBER, Role.ADMIN))
-    of_ada, of_bob, of_tenant = token_of(ada), token_of(bob), token_of(admin)
+    of_ada, of_bob, of_tenant = static_token_of(ada), static_token_of(bob), static_token_of(admin)
 
     def seen(caller: Caller) -> set[str]:
         return {item["id"] for item in caller("GET", f"{TOKENS}?limit=100").get_json()["items"]}
@@ -159,7 +149,7 @@ def test_too_many_tokens_are_a_conflict_and_too_many_attempts_are_limited(
     app_client: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(static_tokens, "MAX_TOKENS_OF_TENANT", 1)
-    token_of(app_client)
+    static_token_of(app_client)
     body = {"name": "x", "scopes": ["stats:read"]}
     refused = app_client("POST", TOKENS, json=body)
     assert (refused.status_code, refused.get_json()["code"]) == (409, "ceiling_reached")
@@ -168,7 +158,7 @@ def test_too_many_tokens_are_a_conflict_and_too_many_attempts_are_limited(
 
 
 def test_a_made_up_token_is_refused_without_a_look_up(app_client: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = token_of(app_client)
+    token = static_token_of(app_client)
     for name in ("static_tokens.rights_of", "static_tokens.read_one"):
         monkeypatch.setattr(f"tenants.{name}", lambda *_a, **_k: pytest.fail("looked up"))
     body, _, mac = token.token.rpartition("_")
@@ -184,7 +174,7 @@ def test_a_ticket_is_as_good_as_the_token_that_requested_it(
     client: FlaskClient, tenant: str, app_client: Caller
 ) -> None:
     member = user_of(client, tenant)
-    for token in (token_of(app_client), token_of(member)):
+    for token in (static_token_of(app_client), static_token_of(member)):
         ticket = token("POST", "/api/v1/live/tickets").get_json()["ticket"]
         holder = use_ticket(client, ticket)
         assert holder.proof == f"static:{token.id}"
@@ -198,7 +188,7 @@ def test_a_ticket_is_as_good_as_the_token_that_requested_it(
 def test_a_token_is_known_to_the_fast_lane_from_the_second_call_on(
     app_client: Caller, trusted_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = token_of(app_client)
+    token = static_token_of(app_client)
     assert token("GET", "/api/v1/leaderboards?window=7d").status_code == 200
     lane = app_client.http.application.wsgi_app
     actor = lane._callers.find(f"Bearer {token.token}")  # type: ignore[attr-defined]
