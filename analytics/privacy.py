@@ -27,6 +27,7 @@ from tenants.db import Tx
 from tenants.errors import Forbidden
 from tenants.resets import PasswordReset
 from tenants.sessions import Session
+from tenants.static_tokens import StaticToken
 from tenants.users import Role, User, UserNotFound
 
 PROFILE = """
@@ -35,6 +36,7 @@ PROFILE = """
     quests_created quests_completed attestations_given attestations_received
 """
 SESSION = "id ip user_agent created_at last_used_at expires_at revoked_at"
+GRANT = "id name scopes created_at expires_at last_used_at revoked_at"
 LEDGER = "id source account action_type delta previous score at event_id reverses reason"
 ACTIONS = "id received_at action_type source verification client_time points object ip agent client_info"
 FLAG = "id rule details state created_at"
@@ -72,6 +74,7 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
         own,
     )
     logins = tx.scalars(select(Session).where(Session.user_id == user.id).order_by(Session.created_at))
+    tokens = tx.scalars(select(StaticToken).where(StaticToken.user_id == user.id).order_by(StaticToken.created_at))
     entries = tx.scalars(select(LedgerEntry).where(LedgerEntry.user_id == user.id).order_by(LedgerEntry.id))
     events = tx.scalars(
         select(ActionEvent).where(ActionEvent.user_id == user.id).order_by(ActionEvent.received_at, ActionEvent.id)
@@ -83,6 +86,7 @@ def export(tx: Tx, user: User) -> dict[str, Any]:
         "views": [{"page": visit.page, "day": visit.day} for visit in _visits(tx, user)],
         "pages_owned": list(tx.scalars(select(Page.external_id).where(Page.owner_id == user.id).order_by(Page.id))),
         "sessions": [_fields(row, SESSION) for row in logins],
+        "static_tokens": [_fields(row, GRANT) for row in tokens],
         "ledger": [_fields(row, LEDGER) for row in entries],
         "actions": [{**_fields(row, ACTIONS), "metadata": row.metadata_} for row in events],
         "integrity_flags": [_fields(row, FLAG) for row in flags],

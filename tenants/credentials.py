@@ -1,7 +1,8 @@
 """What tenant apps and browsers authenticate with: OAuth clients with secrets, publishable keys with origins.
 
-A client's id is `<tenant>.<random>` and a key `pk_<tenant>_<random>`, so each is looked up inside its own tenant. A
-secret is random and long, shown once, and stored as a hash. After a rotation the old secret is valid for a day.
+A client's id is `<tenant>.<random>` and a key `pk_<tenant>_<random>-<mac>`, so each is looked up inside its own tenant.
+Keys of earlier releases have no MAC (`tenants.unproven`). A secret is random and long, shown once, and stored as a
+hash. After a rotation the old secret is valid for a day.
 """
 
 import hmac
@@ -16,11 +17,11 @@ from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import ARRAY, TEXT, insert
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import liveness, registry
+from tenants import liveness, registry, unproven
 from tenants import settings as tenant_settings
 from tenants.db import Base, DeletedWithTenant, Tx, tenant_tx
 from tenants.errors import Invalid, NotFound
-from tenants.opaque_tokens import hash_token
+from tenants.opaque_tokens import hash_token, is_ours, signed
 from tenants.settings import is_origin
 from tenants.signing import Signer
 
@@ -96,8 +97,8 @@ class NewSecret:
 
 def create_client(tx: Tx, *, name: str, scopes: Iterable[str], now: datetime) -> NewSecret:
     """Create a client. Its secret cannot be shown again."""
-    _check_name(name)
-    wanted = _check_scopes(scopes)
+    check_name(name)
+    wanted = check_scopes(scopes)
     secret = _new_secret()
     client = Client(
         tenant_id=tx.tenant,
@@ -137,11 +138,15 @@ def revoke_client(tx: Tx, client_id: str, *, now: datetime) -> None:
     liveness.record(tx, [f"client:{client_id}"])
 
 
-def find_client(client_id: str) -> Client | None:
-    """The client with this id, if it is not revoked. The caller has to check its secret."""
+def find_client(client_id: str, *, network: str) -> Client | None:
+    """The client with this id, if it is not revoked. The caller limits attempts, and checks the secret."""
     if CLIENT_ID.fullmatch(client_id) is None:
         return None
-    with tenant_tx(client_id.split(".", 1)[0]) as tx:
+    tenant_id, name = client_id.split(".", 1)[0], f"client:{client_id}"
+    values = (tenant_id, client_id)
+    if not unproven.exists(tenant_id, name, _LIVE_CLIENT, values, network=network, is_limited=False):
+        return None
+    with tenant_tx(tenant_id) as tx:
         return tx.scalar(
             select(Client)
             .join(registry.Tenant, registry.Tenant.id == Client.tenant_id)
@@ -208,12 +213,14 @@ def revoke_token(tenant_id: str, jti: str, *, expires_at: datetime) -> None:
             liveness.record(tx, [f"token:{jti}"])
 
 
-def create_key(tx: Tx, *, name: str, origins: Iterable[str], auto_pages: bool = False, now: datetime) -> PublishableKey:
+def create_key(
+    tx: Tx, *, signer: Signer, name: str, origins: Iterable[str], auto_pages: bool = False, now: datetime
+) -> PublishableKey:
     """Create a key that browsers may send from these origins."""
-    _check_name(name)
+    check_name(name)
     row = PublishableKey(
         tenant_id=tx.tenant,
-        id=f"pk_{tx.tenant}_{secrets.token_urlsafe(18).replace('_', '-')}",
+        id=signed(signer, "pk", tx.tenant, random_bytes=12, separator="-"),
         name=name,
         origins=check_origins(origins),
         reader_salt=secrets.token_hex(16),
@@ -261,8 +268,20 @@ class ValidKey:
     auto_pages: bool = False
 
 
+def find_sent_key(key_id: str, *, signer: Signer, network: str) -> ValidKey | None:
+    """The publishable key that a caller sends, if it is valid. Anybody can make one up: see `tenants.unproven`."""
+    match = KEY_ID.fullmatch(key_id)
+    if match is None:
+        return None
+    if not is_ours(key_id, signer, separator="-"):
+        tenant_id = match[1]
+        if not unproven.exists(tenant_id, f"key:{key_id}", _LIVE_KEY, (tenant_id, key_id), network=network):
+            return None
+    return find_key(key_id)
+
+
 def find_key(key_id: str) -> ValidKey | None:
-    """The publishable key, if it is valid."""
+    """The publishable key, if it is valid; for a key that we know we issued."""
     match = KEY_ID.fullmatch(key_id)
     if match is None:
         return None
@@ -290,6 +309,16 @@ def find_key(key_id: str) -> ValidKey | None:
     return liveness.look_up(tenant_id, name, read)
 
 
+_LIVE_KEY = """
+    SELECT k.id FROM publishable_keys k JOIN tenants t ON t.id = k.tenant_id
+    WHERE k.tenant_id = %s AND k.id = %s AND k.revoked_at IS NULL AND t.deleted_at IS NULL
+"""
+_LIVE_CLIENT = """
+    SELECT c.id FROM oauth_clients c JOIN tenants t ON t.id = c.tenant_id
+    WHERE c.tenant_id = %s AND c.id = %s AND c.revoked_at IS NULL AND t.deleted_at IS NULL
+"""
+
+
 def check_origins(origins: Iterable[str]) -> list[str]:
     """Origins as browsers send them: scheme, host and an optional port, in lower case."""
     given = list(dict.fromkeys(origins))
@@ -310,12 +339,14 @@ def _revoke(tx: Tx, table: type[Client] | type[PublishableKey], row_id: str, now
         raise NotFound
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """The name of a credential, for those who manage it."""
     if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():
         raise Invalid.field("name", f"1 to {MAX_NAME_CHARS} printable characters")
 
 
-def _check_scopes(scopes: Iterable[str]) -> list[str]:
+def check_scopes(scopes: Iterable[str]) -> list[str]:
+    """These scopes, each once, in the order of `Scope`."""
     given = list(dict.fromkeys(scopes))
     known = [scope.value for scope in Scope]
     unknown = [scope for scope in given if scope not in known]

@@ -10,7 +10,6 @@ Redis only makes it quicker: a message on `CHANNEL` has other processes read the
 
 import contextlib
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ import structlog
 from tenants import credential_feed, redis
 from tenants.credential_feed import MAX_UNCOMMITTED_S, Change, Feed, boottime
 from tenants.db import Tx, current_tx, tenant_tx
+from tenants.fair_cache import FairCache, Groups
 from tenants.fingerprints import Difference, Fingerprints
 from tenants.redis import RedisUnavailable
 
@@ -31,6 +31,7 @@ TENANT = "tenant"
 SETTINGS = "settings"
 
 MAX_ANSWERS = 20_000
+MAX_ANSWERS_OF_TENANT = MAX_ANSWERS // 2
 MAX_CHANGED_NAMES = 50_000
 # A bound for whatever is changed without `record`, such as by hand: as long as a user's access token is valid, so that
 # its caller is looked up once. What is kept with a `Basis` may be made of an answer that is as old, and so be twice as
@@ -72,7 +73,7 @@ class KeptAnswers:
     def __init__(self, is_trusted: Callable[[float], bool], *, clock: Callable[[], float] = boottime) -> None:
         self._is_trusted, self._clock = is_trusted, clock
         self._lock = threading.Lock()
-        self._answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+        self._answers: FairCache[Asked, _Answer] = FairCache(_groups_of)
         # tenant → name → the sequence number of its last change
         self._changed: dict[str, dict[str, int]] = {}
         self._changed_names = 0
@@ -91,7 +92,7 @@ class KeptAnswers:
         sequence = self._sequence
         value, names = read()
         if current_tx() is None:  # an open transaction may see what it has not committed
-            self._keep((tenant_id, name), _Answer(value, (*names, TENANT), sequence, now + MAX_AGE_S))
+            self._answers.put((tenant_id, name), _Answer(value, (*names, TENANT), sequence, now + MAX_AGE_S))
         return value
 
     def fetch(self, wanted: Iterable[Asked], name_of: Callable[[str], str], read: ReadAll[Value]) -> None:
@@ -102,7 +103,7 @@ class KeptAnswers:
         missing = [asked for asked in dict.fromkeys(wanted) if self._usable(asked[0], name_of(asked[1]), now) is None]
         sequence = self._sequence
         for (tenant_id, of), (value, names) in zip(missing, read(missing) if missing else (), strict=True):
-            self._keep((tenant_id, name_of(of)), _Answer(value, (*names, TENANT), sequence, now + MAX_AGE_S))
+            self._answers.put((tenant_id, name_of(of)), _Answer(value, (*names, TENANT), sequence, now + MAX_AGE_S))
 
     def _usable(self, tenant_id: str, name: str, now: float) -> _Answer | None:
         kept = self._answers.get((tenant_id, name))
@@ -150,12 +151,10 @@ class KeptAnswers:
                     return False
         return True
 
-    def _keep(self, key: tuple[str, str], answer: _Answer) -> None:
-        with self._lock:
-            self._answers[key] = answer
-            self._answers.move_to_end(key)
-            if len(self._answers) > MAX_ANSWERS:
-                self._answers.popitem(last=False)
+
+def _groups_of(asked: Asked, _answer: _Answer) -> Groups:
+    """The tenant, and all, and how many answers of each are kept."""
+    return ((asked[0],), MAX_ANSWERS_OF_TENANT), ((), MAX_ANSWERS)
 
 
 def look_up(tenant_id: str, name: str, read: Read[Value]) -> Value:

@@ -23,6 +23,8 @@ class Kept:
 RETENTION = {
     "sessions": Kept(("id",), "expires_at", timedelta(hours=24)),
     "password_resets": Kept(("token_hash",), "expires_at", timedelta(hours=1)),
+    # What is null is left out of the least, and nothing is less than null: valid tokens without an end stay.
+    "static_tokens": Kept(("id",), "LEAST(revoked_at, expires_at)", timedelta(days=30)),
     "revoked_tokens": Kept(("jti",), "expires_at", timedelta(hours=1)),
     "consumed_tokens": Kept(("token_id",), "expires_at", timedelta(hours=1)),
     "live_tickets": Kept(("ticket_hash",), "expires_at", timedelta(hours=1)),

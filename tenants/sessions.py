@@ -7,8 +7,6 @@ A browser that signs in to the dashboard has a cookie instead, `ds_<tenant>_<ses
 not change while its session is valid.
 """
 
-import hmac
-import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +18,12 @@ from sqlalchemy import ForeignKeyConstraint, Index, Uuid, cast, delete, func, se
 from sqlalchemy.dialects.postgresql import INET
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import liveness, logs, resets, users
+from tenants import liveness, logs, resets, static_tokens, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
 from tenants.errors import NotFound, Unauthenticated
 from tenants.group_tx import read_one, read_together
-from tenants.opaque_tokens import hash_token, tenant_part
+from tenants.opaque_tokens import hash_token, is_ours, signed, tenant_part
 from tenants.security_events import SecurityEvent
 from tenants.settings import VisiblePages
 from tenants.signing import Signer
@@ -101,7 +99,7 @@ class Rights:
 def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Tokens:
     """Start a session for a user who has authenticated."""
     session_id = uuid4()
-    refresh = _signed(signer, "rt", tx.tenant, session_id.hex)
+    refresh = signed(signer, "rt", tx.tenant, session_id.hex)
     _store(tx, session_id, user, refresh, ip=ip, agent=agent, now=now)
     return _tokens(tx.tenant, user.id, session_id, refresh, signer, now)
 
@@ -109,7 +107,7 @@ def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | No
 def start_in_browser(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Cookie:
     """The same, for the dashboard."""
     session_id = uuid4()
-    cookie = _signed(signer, "ds", tx.tenant, session_id.hex, user.id.hex)
+    cookie = signed(signer, "ds", tx.tenant, session_id.hex, user.id.hex)
     _store(tx, session_id, user, cookie, ip=ip, agent=agent, now=now)
     return Cookie(cookie, session_id)
 
@@ -117,7 +115,7 @@ def start_in_browser(tx: Tx, user: User, *, signer: Signer, ip: str | None, agen
 def parse_cookie(cookie: str, signer: Signer) -> BrowserSession | None:
     """The session in a cookie, if we issued it. `rights_of` checks whether the session is valid."""
     parts = cookie.split("_")
-    if len(parts) != 6 or parts[0] != "ds" or TENANT_ID.fullmatch(parts[1]) is None or not _is_ours(cookie, signer):
+    if len(parts) != 6 or parts[0] != "ds" or TENANT_ID.fullmatch(parts[1]) is None or not is_ours(cookie, signer):
         return None
     return BrowserSession(parts[1], user_id=UUID(hex=parts[3]), session_id=UUID(hex=parts[2]))
 
@@ -165,7 +163,7 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
     tenant_id, session_id = _parse_refresh(token, signer)
     signer.load()
     with tenant_tx(tenant_id) as tx:
-        new = _signed(signer, "rt", tenant_id, session_id.hex)
+        new = signed(signer, "rt", tenant_id, session_id.hex)
         user_id = tx.scalar(
             update(Session)
             .where(
@@ -300,16 +298,18 @@ def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = No
 
 
 def revoke_all(tx: Tx, user_id: UUID, *, now: datetime, except_id: UUID | None = None) -> int:
-    """End every session of a user (but for one, if given). Returns how many they were."""
+    """End every session of a user (but for one, if given), and revoke their static tokens. Returns how many ended."""
     ended = update(Session).where(Session.user_id == user_id, Session.revoked_at.is_(None)).values(revoked_at=now)
     if except_id is not None:
         ended = ended.where(Session.id != except_id)
+    static_tokens.revoke_all_of(tx, user_id, now=now)
     liveness.record(tx, [_user_name(user_id)])
     return len(tx.scalars(ended.returning(Session.id)).all())
 
 
 def delete_all(tx: Tx, user_id: UUID) -> int:
-    """End every session of a user, and delete what is stored of them. Returns how many they were."""
+    """End and delete every session and static token of a user. Returns how many sessions they were."""
+    static_tokens.delete_all_of(tx, user_id)
     liveness.record(tx, [_user_name(user_id)])
     return len(tx.scalars(delete(Session).where(Session.user_id == user_id).returning(Session.id)).all())
 
@@ -355,20 +355,10 @@ def _tokens(tenant_id: str, user_id: UUID, session_id: UUID, refresh: str, signe
     return Tokens(access, refresh, ACCESS_TOKEN_TTL_S, session_id)
 
 
-def _signed(signer: Signer, *parts: str) -> str:
-    body = "_".join([*parts, secrets.token_hex(24)])
-    return f"{body}_{signer.mac(body)}"
-
-
-def _is_ours(token: str, signer: Signer) -> bool:
-    body, _, mac = token.rpartition("_")
-    return token.isascii() and hmac.compare_digest(mac, signer.mac(body))
-
-
 def _parse_refresh(token: str, signer: Signer) -> tuple[str, UUID]:
     """The tenant and session of a token that we issued. Knowing a session's id is not enough to forge one."""
     tenant_id = tenant_part(token, "rt_", BadRefreshToken)
-    if not _is_ours(token, signer):
+    if not is_ours(token, signer):
         raise BadRefreshToken
     try:
         return tenant_id, UUID(hex=token.split("_")[2])

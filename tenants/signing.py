@@ -6,13 +6,11 @@ has expired: a rotation breaks no token, for any verifier that reads the JWKS ev
 """
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -28,6 +26,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from tenants.db import Base, Tx, current_tx, platform_tx, utcnow
 from tenants.errors import Unauthenticated
+from tenants.fair_cache import FairCache, Groups
 from tenants.waiting import require_may_wait
 
 ALGORITHM = "ES256"
@@ -42,6 +41,7 @@ RELOAD_AFTER_S = 60.0
 RELOAD_UNKNOWN_AFTER_S = 2.0
 _CREATE_LOCK = 7_526_103_842
 _MAX_CACHED_TOKENS = 10_000
+_MAX_CACHED_TOKENS_OF_TENANT = _MAX_CACHED_TOKENS // 2
 
 
 class SigningKey(Base):
@@ -87,7 +87,7 @@ class Signer:
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
         # By the token's hash: a token in memory for an hour could be read from a core dump.
-        self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+        self._verified: FairCache[bytes, _Verified] = FairCache(_groups_of)
         self._claims = jwt.JWTClaimsRegistry(
             leeway=CLOCK_LEEWAY_S,
             iss={"essential": True, "value": issuer},
@@ -126,16 +126,13 @@ class Signer:
         if known is not None:
             if known.claims["exp"] > time.time() and known.kid in self._keys().kids:
                 return known.claims
-            self._verified.pop(digest, None)
+            self._verified.forget(digest)
         kid, claims = self._decode(token)
         try:
             self._claims.validate(claims)
         except (JoseError, ValueError, TypeError) as error:
             raise BadToken(f"The access token is not valid: {getattr(error, 'error', 'malformed')}") from None
-        self._verified[digest] = _Verified(claims, kid)
-        while len(self._verified) > _MAX_CACHED_TOKENS:
-            with contextlib.suppress(KeyError):  # another thread removed it
-                self._verified.popitem(last=False)
+        self._verified.put(digest, _Verified(claims, kid))
         return claims
 
     def mac(self, text: str) -> str:
@@ -240,6 +237,11 @@ class Signer:
 def lock_keys(tx: Tx) -> None:
     """Until the transaction ends, nobody else creates a key."""
     tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CREATE_LOCK})
+
+
+def _groups_of(_digest: bytes, verified: _Verified) -> Groups:
+    """The tenant, and all, and how many tokens of each are kept."""
+    return ((str(verified.claims["tenant"]),), _MAX_CACHED_TOKENS_OF_TENANT), ((), _MAX_CACHED_TOKENS)
 
 
 def _kid_of(token: str) -> str:

@@ -9,9 +9,10 @@ from sqlalchemy import text
 from werkzeug.test import TestResponse
 
 from app.http.services import services_of
-from tenants import credentials, passwords, sessions, users
+from tenants import credentials, passwords, sessions, tickets, users
 from tenants import settings as tenant_settings
 from tenants.db import tenant_tx, utcnow
+from tenants.tickets import Holder
 from tenants.users import Role
 from tests.secrets_seen import SEEN
 
@@ -79,6 +80,16 @@ def user_of(
     return Caller(http, tenant, tokens.access_token, str(user.id), refresh_token=tokens.refresh_token)
 
 
+def static_token_of(creator: Caller, *scopes: str, **more: Any) -> Caller:
+    """A caller with a new static token. Its `id` is the token's."""
+    body = {"name": "Grafana", "scopes": scopes or ["stats:read"], **more}
+    answer = creator("POST", "/api/v1/tokens", json=body)
+    assert answer.status_code == 201, answer.text
+    created = answer.get_json()
+    SEEN.add(created["token"])
+    return Caller(creator.http, creator.tenant, created["token"], created["id"])
+
+
 def let_suspension_end(tenant: str, user_id: str) -> None:
     """As if the time of a user's suspension had passed; nobody has done anything about it."""
     with tenant_tx(tenant) as tx:
@@ -99,3 +110,9 @@ def log_in(http: FlaskClient, tenant: str, username: str, password: str = PASSWO
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.get_json()
     return body
+
+
+def use_ticket(http: FlaskClient, ticket: str) -> Holder:
+    """Use up a ticket, as the live process does."""
+    signer = services_of(http.application).signer
+    return tickets.consume(ticket, signer=signer, network="127.0.0.1", now=utcnow())

@@ -18,6 +18,7 @@ NAMES = {
     "reset_token",
     "action_token",
     "ticket",
+    "token",
     "owner_password",
     "service_password",
     "redis_password",

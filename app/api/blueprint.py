@@ -152,7 +152,12 @@ SECURITY_SCHEMES: dict[str, dict[str, Any]] = {
         "type": "oauth2",
         "flows": {"clientCredentials": {"tokenUrl": "/oauth/token", "scopes": {s.value: s.value for s in Scope}}},
     },
-    "user": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+    "user": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "an access token; or a static token (`plt_…`), which may do what its scopes allow",
+    },
     "key": {"type": "apiKey", "in": "header", "name": "X-Plaudit-Key"},
     "key_in_query": {"type": "apiKey", "in": "query", "name": "key"},
     "client_login": {"type": "http", "scheme": "basic", "description": "client_id and client_secret"},

@@ -137,7 +137,7 @@ def list_keys(query: dict[str, Any]) -> Any:
 def create_key(body: dict[str, Any]) -> Any:
     """Create a key that browsers may send from these origins. Its signing secret is in this answer only."""
     with actor_tx() as tx:
-        created = credentials.create_key(tx, **body, now=utcnow())
+        created = credentials.create_key(tx, signer=services().signer, **body, now=utcnow())
     logs.audit(SecurityEvent.KEY_CREATED, key=created.id[-6:], origins=created.origins)
     return _with_signing_secret(created)
 

@@ -71,7 +71,7 @@ def issue_ticket(_query: dict[str, Any]) -> Any:
     limit = throttle.per_minute(TICKETS_PER_MINUTE[holder.kind])
     throttle.require("tickets", limit, holder.tenant_id, holder.id, key, detail="Too many tickets in a minute")
     with tenant_tx(holder.tenant_id) as tx:
-        ticket, expires_at = tickets.issue(tx, holder, now=now)
+        ticket, expires_at = tickets.issue(tx, holder, signer=essentials().signer, now=now)
     settings = essentials().settings
     expires_in = int((expires_at - now).total_seconds())
     return {"ticket": ticket, "expires_in": expires_in, "live_url": settings.live_url}
@@ -179,5 +179,6 @@ def _holder() -> Holder:
     if not isinstance(actor, Actor):
         return Holder(reader.tenant_id, "key", current_key().key_id)
     if actor.kind == "user":
-        return Holder(actor.tenant_id, "user", actor.id, str(actor.session_id))
+        proof = actor.token_id or str(actor.session_id)
+        return Holder(actor.tenant_id, "user", actor.id, proof, until=actor.token_expires_at)
     return Holder(actor.tenant_id, "client", actor.id, actor.token_id, until=actor.token_expires_at)

@@ -291,7 +291,7 @@ def _throttle() -> None:
 
 def _query_client(client_id: str) -> OAuthClient:
     """The client; for an unknown id one that accepts no secret, so that both get the same error."""
-    client = credentials.find_client(client_id)
+    client = credentials.find_client(client_id, network=caller_network())
     return OAuthClient(client) if client is not None else UnknownClient()
 
 

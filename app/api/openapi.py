@@ -16,7 +16,7 @@ from app.api import patterns
 from app.api.blueprint import ref
 from app.http.edge import REQUEST_ID
 from app.http.rights import Access, May, declared, takes_key
-from tenants import idempotency, users
+from tenants import idempotency, static_tokens, users
 from tenants.credentials import CLIENT_ID, KEY_ID, Scope
 
 Json = dict[str, Any]
@@ -78,6 +78,7 @@ PATH_PARAMETERS: dict[str, Json] = {
     "{action_type}": {"description": "the action, by its type", "pattern": patterns.whole(ACTION_TYPE.pattern)},
     "{client_id}": {"pattern": patterns.whole(CLIENT_ID.pattern)},
     "{key_id}": {"pattern": patterns.whole(KEY_ID.pattern)},
+    "{token_id}": {"pattern": patterns.whole(static_tokens.ID.pattern)},
     "{tag}": {"minLength": 1, "maxLength": 32},
 }
 

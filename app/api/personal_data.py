@@ -33,6 +33,7 @@ class ExportOut(Schema):
     likes = ma.fields.List(ma.fields.Dict(keys=ma.fields.String()))
     pages_owned = ma.fields.List(ma.fields.String())
     sessions = ma.fields.List(ma.fields.Dict(keys=ma.fields.String()))
+    static_tokens = ma.fields.List(ma.fields.Dict(keys=ma.fields.String()))
     ledger = ma.fields.List(ma.fields.Dict(keys=ma.fields.String()))
     actions = ma.fields.List(ma.fields.Dict(keys=ma.fields.String()))
     integrity_flags = ma.fields.List(ma.fields.Dict(keys=ma.fields.String()))

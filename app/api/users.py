@@ -146,7 +146,7 @@ class MeOut(Schema):
     tenant = ma.fields.String(required=True)
     tenant_name = ma.fields.String(metadata=SOMETIMES)
     id = ma.fields.String(required=True)
-    scopes = ma.fields.List(ma.fields.String(), metadata={"description": "of a client", **SOMETIMES})
+    scopes = ma.fields.List(ma.fields.String(), metadata={"description": "of a client or a static token", **SOMETIMES})
     roles = ma.fields.List(ma.fields.String(), metadata={"description": "of a user", **SOMETIMES})
     sees = ma.fields.Enum(VisiblePages, by_value=True, metadata={"description": "which pages the caller may see"})
     user = ma.fields.Nested(UserOut, metadata=SOMETIMES)
@@ -220,6 +220,8 @@ def me() -> Any:
     with actor_tx() as tx:
         user = users.get(tx, actor.user_id)
         tenant = registry.get(tx, actor.tenant_id)
+    if actor.static_token_id:
+        answer["scopes"] = sorted(actor.scopes)
     return {**answer, "tenant_name": tenant.name, "roles": [actor.role], "user": user}
 
 

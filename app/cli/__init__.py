@@ -5,7 +5,20 @@ from pathlib import Path
 
 import click
 
-from app.cli import actions, backup, boards, credentials, distribution, doctor, imports, pages, quests, service, tenant
+from app.cli import (
+    actions,
+    backup,
+    boards,
+    credentials,
+    distribution,
+    doctor,
+    imports,
+    pages,
+    quests,
+    service,
+    static_tokens,
+    tenant,
+)
 from app.cli.common import clear_errors
 from app.run import environment
 from app.run.launcher import die_with_parent
@@ -32,7 +45,20 @@ def cli(context: click.Context, data_dir: Path) -> None:
     context.obj = data_dir
 
 
-for module in (service, tenant, credentials, actions, quests, pages, imports, boards, doctor, backup, distribution):
+for module in (
+    service,
+    tenant,
+    credentials,
+    static_tokens,
+    actions,
+    quests,
+    pages,
+    imports,
+    boards,
+    doctor,
+    backup,
+    distribution,
+):
     module.register(cli)
 
 

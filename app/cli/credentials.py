@@ -125,9 +125,11 @@ def key_create(
     from tenants import credentials
     from tenants.db import utcnow
 
-    signatures = reader_signatures(data_dir)
+    signatures, signer = reader_signatures(data_dir), signer_of(data_dir)
     with inside(data_dir, tenant_id) as tx:
-        created = credentials.create_key(tx, name=name, origins=origins, auto_pages=auto_pages, now=utcnow())
+        created = credentials.create_key(
+            tx, signer=signer, name=name, origins=origins, auto_pages=auto_pages, now=utcnow()
+        )
     audit(SecurityEvent.KEY_CREATED, tenant_id, origins=list(origins))
     show_signing_secret(created, signatures, as_json=as_json)
 
@@ -344,13 +346,10 @@ def signing_key() -> None:
 @click.pass_obj
 def signing_key_rotate(data_dir: Path, as_json: bool) -> None:
     """Publish a new key, which signs tokens from 15 minutes on. Existing tokens stay valid."""
-    from app.run import environment
     from tenants.db import utcnow
-    from tenants.signing import Signer
 
-    with migrated_database(data_dir) as settings:
-        secret_key = environment.secret_key(settings, data_dir)
-        kid = Signer(issuer=settings.public_url, secret_key=secret_key).rotate(now=utcnow())
+    with migrated_database(data_dir):
+        kid = signer_of(data_dir).rotate(now=utcnow())
     audit(SecurityEvent.SIGNING_KEY_ROTATED, "", kid=kid)
     show({"kid": kid}, as_json=as_json, text=f"Key {kid} is published.")
 
@@ -361,6 +360,16 @@ def show_secret(created: Any, *, as_json: bool) -> None:
         as_json=as_json,
         text=f"client_id      {created.client.id}\nclient_secret  {created.secret}\nThe secret is not shown again.",
     )
+
+
+def signer_of(data_dir: Path) -> Any:
+    """What signs access tokens, keys and static tokens, as in the processes that answer requests."""
+    from app.run import environment
+    from app.settings import Settings
+    from tenants.signing import Signer
+
+    settings = Settings.from_env()
+    return Signer(issuer=settings.public_url, secret_key=environment.secret_key(settings, data_dir))
 
 
 def reader_signatures(data_dir: Path) -> Any:

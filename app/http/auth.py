@@ -1,9 +1,11 @@
 """Authentication: who calls.
 
-A caller is an OAuth client (scopes), a user (role; by token, or by the dashboard's cookie), or a browser with a
-publishable key (origin). What each may do is in `app.http.rights`.
+A caller is an OAuth client (scopes), a user (role; by token, or by the dashboard's cookie), a static token, or a
+browser with a publishable key (origin). A static token of the tenant has scopes, as a client; one of a user has their
+role, as far as its scopes go. What each may do is in `app.http.rights`.
 """
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -14,11 +16,12 @@ from uuid import UUID
 from flask import g, request
 
 from app.http.services import essentials
-from tenants import credentials, liveness, logs, sessions
+from tenants import credentials, liveness, logs, sessions, static_tokens, token_uses
 from tenants.credentials import ClientToken, Scope, ValidKey
 from tenants.db import TENANT_ID
 from tenants.errors import Forbidden, Unauthenticated
 from tenants.signing import BadToken, Signer
+from tenants.static_tokens import STATIC
 from tenants.users import Role
 
 # In the WSGI environment, if the fast lane has already written the request: its `WriteRequest`.
@@ -36,12 +39,13 @@ class Actor:
     kind: Literal["client", "user"]
     tenant_id: str
     id: str
+    # Of a user only with a static token, which limits what their role allows.
     scopes: frozenset[str] = frozenset()
     role: Role | None = None
     # Whether they see public pages only: a self-registered member.
     public_only: bool = False
     session_id: UUID | None = None
-    # The id of a client's token, and when it expires (seconds since the epoch).
+    # The id of a client's or a static token, and when it expires (seconds since the epoch).
     token_id: str = ""
     token_expires_at: int | None = None
     # Until when all of this is so, unless something is revoked or changed (seconds since the epoch).
@@ -56,6 +60,8 @@ class Actor:
         """The names of `liveness` whose changes may make this another actor, or none."""
         if self.kind == "client":
             return (*credentials.token_names(self.id, self.token_id), liveness.TENANT)
+        if self.static_token_id:
+            return (*static_tokens.names_of(self.static_token_id, self.user_id), liveness.SETTINGS, liveness.TENANT)
         return (*sessions.names_of(str(self.session_id), self.user_id), liveness.SETTINGS, liveness.TENANT)
 
     @property
@@ -67,7 +73,8 @@ class Actor:
         """The rights in one text, to be compared with those of another time."""
         if self.kind == "client":
             return " ".join(sorted(self.scopes))
-        return f"{self.role} public_only" if self.public_only else str(self.role)
+        role = f"{self.role} public_only" if self.public_only else str(self.role)
+        return " ".join((role, *sorted(self.scopes)))
 
     @property
     def user_id(self) -> UUID:
@@ -82,8 +89,15 @@ class Actor:
         return ClientToken(self.id, self.token_id) if self.kind == "client" else None
 
     @property
+    def static_token_id(self) -> str:
+        """The id of the static token that was sent; empty if the caller has authenticated in another way."""
+        return self.token_id.removeprefix(STATIC) if self.token_id.startswith(STATIC) else ""
+
+    @property
     def is_admin(self) -> bool:
-        return self.role is Role.ADMIN or Scope.ADMIN in self.scopes
+        if self.kind == "user":
+            return self.role is Role.ADMIN and (not self.static_token_id or Scope.ADMIN in self.scopes)
+        return Scope.ADMIN in self.scopes
 
 
 class NoCredentials(Unauthenticated):
@@ -222,8 +236,15 @@ def verified_claims(authorization: str, signer: Signer) -> dict[str, Any]:
         raise NoCredentials("Send an access token: Authorization: Bearer …")
     if scheme.lower() != "bearer":
         raise NoCredentials("Only bearer tokens are accepted")
+    token = token.strip()
+    if token.startswith(static_tokens.PREFIX):
+        shown = static_tokens.parse(token, signer)
+        if shown is None:
+            raise BadCredentials
+        ends = {"exp": math.inf}  # its own end is checked with its validity
+        return {"kind": "static", "tenant": shown.tenant_id, "sub": shown.token_id, "hash": shown.hash, **ends}
     try:
-        return signer.verify(token.strip())
+        return signer.verify(token)
     except BadToken:
         raise BadCredentials from None
 
@@ -276,6 +297,8 @@ def _actor_from_claims(claims: dict[str, Any]) -> Actor:
         if actor is None:
             raise BadToken
         return actor
+    if claims.get("kind") == "static":
+        return _actor_from_static_token(tenant_id, subject, claims["hash"])
     if claims.get("kind") == "client":
         jti, scopes = str(claims.get("jti")), frozenset(str(claims.get("scope", "")).split())
         if not credentials.client_token_is_valid(tenant_id, subject, jti):
@@ -283,3 +306,22 @@ def _actor_from_claims(claims: dict[str, Any]) -> Actor:
         exp = int(claims["exp"])
         return Actor("client", tenant_id, subject, scopes, token_id=jti, token_expires_at=exp, expires_at=exp)
     raise BadToken
+
+
+def _actor_from_static_token(tenant_id: str, token_id: str, hashed: str) -> Actor:
+    rights = static_tokens.rights_of(tenant_id, token_id, hashed=hashed)
+    if rights is None:
+        raise BadToken
+    token_uses.note(tenant_id, token_id)
+    shown_id = f"{STATIC}{token_id}"
+    return Actor(
+        "client" if rights.user_id is None else "user",
+        tenant_id,
+        shown_id if rights.user_id is None else str(rights.user_id),
+        rights.scopes,
+        role=rights.role,
+        public_only=rights.public_only,
+        token_id=shown_id,
+        token_expires_at=int(rights.expires_at) if rights.expires_at is not None else None,
+        expires_at=rights.expires_at if rights.expires_at is not None else math.inf,
+    )

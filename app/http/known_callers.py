@@ -8,23 +8,24 @@ most half of the memory, and a caller with many tokens the place of a few: neith
 
 import contextlib
 import hashlib
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from app.http.auth import Actor, authenticate_bearer, verified_claims
-from tenants import liveness, sessions
+from tenants import liveness, sessions, token_uses
 from tenants.db import current_tx
 from tenants.errors import Unauthenticated
+from tenants.fair_cache import FairCache, Groups
 from tenants.liveness import Basis
 from tenants.signing import Signer
 
 MAX_TOKENS = 20_000
 MAX_TOKENS_OF_TENANT = MAX_TOKENS // 2
-MAX_TOKENS_OF_CALLER = 20
+# A client may have many workers that each fetch a token of their own every hour. A user has a token per browser.
+MAX_TOKENS_OF_CLIENT = 200
+MAX_TOKENS_OF_USER = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,14 @@ class _Known:
     actor: Actor
     basis: Basis
     key_ids: frozenset[str]
+    # Whose use is noted; empty for all other tokens.
+    static_token_id: str
 
 
 class KnownCallers:
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
-        self._lock = threading.Lock()
-        self._known: dict[bytes, _Known] = {}
-        # The hashes in the order of their arrival: of all, of each tenant, and of each caller.
-        self._arrivals: dict[tuple[str, ...], OrderedDict[bytes, None]] = {}
+        self._known: FairCache[bytes, _Known] = FairCache(_groups_of)
 
     def authenticate(self, authorization: str) -> Actor:
         """The caller with this header; raises as `authenticate_bearer` does."""
@@ -71,6 +71,8 @@ class KnownCallers:
             and known.key_ids == self._signer.key_ids()
             and liveness.is_current(known.basis)
         ):
+            if known.static_token_id:
+                token_uses.note(known.actor.tenant_id, known.static_token_id)
             return known.actor
         return None
 
@@ -80,34 +82,15 @@ class KnownCallers:
         actor = authenticate_bearer(authorization, self._signer)
         if current_tx() is None:  # an open transaction may see what it has not committed
             basis = Basis(actor.tenant_id, actor.names, sequence, usable_until)
-            with self._lock:
-                self._keep(digest, _Known(actor, basis, key_ids))
+            self._known.put(digest, _Known(actor, basis, key_ids, actor.static_token_id))
         return actor
 
-    def _keep(self, digest: bytes, known: _Known) -> None:
-        self._forget(digest)
-        self._known[digest] = known
-        for group, limit in _groups_of(known.actor):
-            arrivals = self._arrivals.setdefault(group, OrderedDict())
-            arrivals[digest] = None
-            if len(arrivals) > limit:
-                self._forget(next(iter(arrivals)))
 
-    def _forget(self, digest: bytes) -> None:
-        known = self._known.pop(digest, None)
-        if known is None:
-            return
-        for group, _ in _groups_of(known.actor):
-            arrivals = self._arrivals[group]
-            del arrivals[digest]
-            if not arrivals:
-                del self._arrivals[group]
-
-
-def _groups_of(actor: Actor) -> tuple[tuple[tuple[str, ...], int], ...]:
-    """The groups whose tokens are counted together, and how many of each are kept."""
+def _groups_of(_digest: bytes, known: _Known) -> Groups:
+    """The caller, the tenant, and all, and how many tokens of each are kept."""
+    actor = known.actor
     return (
-        ((actor.tenant_id, actor.caller), MAX_TOKENS_OF_CALLER),
+        ((actor.tenant_id, actor.caller), MAX_TOKENS_OF_CLIENT if actor.kind == "client" else MAX_TOKENS_OF_USER),
         ((actor.tenant_id,), MAX_TOKENS_OF_TENANT),
         ((), MAX_TOKENS),
     )

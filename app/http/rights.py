@@ -13,7 +13,15 @@ from flask import g, request
 
 from analytics.scraping import may_scrape
 from app.http import body
-from app.http.auth import WRITTEN, Actor, NoCredentials, OriginNotAllowed, authenticate, caller_address
+from app.http.auth import (
+    WRITTEN,
+    Actor,
+    NoCredentials,
+    OriginNotAllowed,
+    authenticate,
+    caller_address,
+    caller_network,
+)
 from app.http.services import essentials, services
 from tenants import credentials, logs
 from tenants.credentials import Scope, ValidKey
@@ -41,6 +49,7 @@ class May(Enum):
     MANAGE_OWN_SESSIONS = ("list and end one's own sessions", set[Scope](), {Role.MEMBER, Role.ADMIN})
     CHANGE_OWN_PASSWORD = ("change one's own password", set[Scope](), {Role.MEMBER, Role.ADMIN})
     MANAGE_CREDENTIALS = ("create and revoke clients and keys", {Scope.ADMIN}, {Role.ADMIN})
+    MANAGE_TOKENS = ("list, create and revoke static tokens", {Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
     MANAGE_SETTINGS = ("read and change the tenant's settings", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_USERS = ("list users, set roles, suspend", {Scope.ADMIN}, {Role.ADMIN})
     CHANGE_PROFILES = ("change users, or as a member one's own profile", {Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
@@ -132,7 +141,7 @@ def publishable_key(view: View) -> View:
         given = request.headers.get("X-Plaudit-Key") or request.args.get("key", "")
         if not given:
             raise NoCredentials("Send a publishable key: X-Plaudit-Key, or ?key=")
-        key = credentials.find_key(given)
+        key = credentials.find_sent_key(given, signer=essentials().signer, network=caller_network())
         if key is None:
             raise BadKey
         _check_origin(key)
@@ -202,9 +211,10 @@ def _check_origin(key: ValidKey) -> None:
 
 
 def is_allowed(actor: Actor, may: May) -> bool:
-    if actor.kind == "user":
+    if actor.kind == "user" and not actor.static_token_id:
         return actor.role in may.roles
-    return bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))
+    in_scope = bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))
+    return in_scope and (actor.kind == "client" or actor.role in may.roles)
 
 
 def _declare(view: View, access: Access | May) -> View:

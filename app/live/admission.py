@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import orjson
 from flask import request
 
-from app.http.auth import NoCredentials, OriginNotAllowed, Reader
+from app.http.auth import NoCredentials, OriginNotAllowed, Reader, caller_network
 from app.http.services import essentials
 from tenants import credentials, liveness, registry, tickets
 from tenants import settings as tenant_settings
@@ -52,7 +52,8 @@ def admit_by_ticket() -> Guest:
     ticket = request.args.get("ticket", "")
     if not ticket:
         raise NoCredentials("Open it with a ticket from POST /api/v1/live/tickets: ?ticket=…")
-    return _check_origin(_guest(tickets.consume(ticket, now=utcnow())))
+    holder = tickets.consume(ticket, signer=essentials().signer, network=caller_network(), now=utcnow())
+    return _check_origin(_guest(holder))
 
 
 def admit_by_ticket_or_resume() -> tuple[Guest, int]:

@@ -18,7 +18,7 @@ from tenants.settings import VisiblePages
 from tenants.users import Role
 from tests.app.cli.conftest import Run, on_ours
 from tests.beacons import ORIGIN
-from tests.people import PASSWORD, Caller, client_of, user_of
+from tests.people import PASSWORD, Caller, client_of, static_token_of, user_of
 from tests.tenants.conftest import trusted_memory
 
 __all__ = ["on_ours", "trusted_memory"]
@@ -164,6 +164,35 @@ def test_a_revoked_client_token_or_key_is_refused_on_the_next_call(wiki: Wiki) -
     assert {"token", "key", "client"} <= kinds
 
 
+@pytest.mark.parametrize(
+    ("end", "of_tenant"),
+    [
+        (end_the_session, False),
+        (suspend, False),
+        (reset_the_password, False),
+        (erase, False),
+        (delete_the_tenant, True),
+    ],
+)
+def test_whatever_ends_all_sessions_of_a_user_ends_their_static_tokens_on_the_next_call(
+    wiki: Wiki, end: Callable[[Wiki], None], of_tenant: bool
+) -> None:
+    own, tenants = static_token_of(wiki.member), static_token_of(wiki.app)
+    assert (status(own), status(tenants)) == (200, 200)
+    end(wiki)
+    assert (status(own), status(tenants)) == (200 if end is end_the_session else 401, 401 if of_tenant else 200)
+
+
+def test_a_revoked_static_token_is_refused_on_the_next_call_and_elsewhere(wiki: Wiki) -> None:
+    own, tenants = static_token_of(wiki.member), static_token_of(wiki.app)
+    assert (status(own), status(tenants)) == (200, 200)
+    assert wiki.member("DELETE", f"/api/v1/tokens/{own.id}").status_code == 204
+    assert (status(own), status(tenants)) == (401, 200)
+    assert wiki.admin("DELETE", f"/api/v1/tokens/{tenants.id}").status_code == 204
+    assert status(tenants) == 401
+    assert {f"token:static:{own.id}", f"token:static:{tenants.id}"} <= wiki.names_elsewhere()
+
+
 def test_a_key_has_the_tenants_new_origins_at_once(wiki: Wiki) -> None:
     assert credentials.find_key(wiki.key) is not None
     wiki.admin("PATCH", "/api/v1/settings", json={"allowed_origins": ["https://new.example"]})
@@ -172,14 +201,19 @@ def test_a_key_has_the_tenants_new_origins_at_once(wiki: Wiki) -> None:
     assert "https://new.example" in found.origins
 
 
-@pytest.mark.parametrize("command", ["user suspend", "user role", "client revoke", "key revoke", "tenant delete"])
+@pytest.mark.parametrize(
+    "command", ["user suspend", "user role", "client revoke", "key revoke", "token revoke", "tenant delete"]
+)
 def test_a_command_is_effective_in_other_processes_when_it_returns(wiki: Wiki, on_ours: Run, command: str) -> None:
     assert (status(wiki.member), status(wiki.app), credentials.find_key(wiki.key) is not None) == (200, 200, True)
+    token = static_token_of(wiki.app)
+    assert status(token) == 200
     arguments = {
         "user suspend": [wiki.tenant, "ada"],
         "user role": [wiki.tenant, "ada", "admin"],
         "client revoke": [wiki.tenant, wiki.app.id],
         "key revoke": [wiki.tenant, wiki.key],
+        "token revoke": [wiki.tenant, token.id],
         "tenant delete": [wiki.tenant, "--yes"],
     }[command]
     done = on_ours(*command.split(), *arguments)
@@ -191,6 +225,8 @@ def test_a_command_is_effective_in_other_processes_when_it_returns(wiki: Wiki, o
             assert wiki.member("GET", "/api/v1/users").status_code == 200
         case "client revoke":
             assert status(wiki.app) == 401
+        case "token revoke":
+            assert status(token) == 401
         case "key revoke":
             assert credentials.find_key(wiki.key) is None
 

@@ -26,6 +26,7 @@ class Victim:
     tenant: str
     client_id: str
     key_id: str
+    token_id: str
     user: str
     session_id: str
     action_token: str
@@ -84,6 +85,9 @@ CASES: dict[str, Case | None] = {
     "POST /api/v1/keys": None,
     "DELETE /api/v1/keys/<key_id>": lambda v: {"key_id": v.key_id},
     "POST /api/v1/keys/<key_id>/signing-secret": lambda v: {"key_id": v.key_id},
+    "GET /api/v1/tokens": None,
+    "POST /api/v1/tokens": None,
+    "DELETE /api/v1/tokens/<token_id>": lambda v: {"token_id": v.token_id},
     "GET /api/v1/settings": None,
     "PATCH /api/v1/settings": None,
     "PUT /api/v1/pages/<external_id>": None,  # the same id in one's own tenant is one's own page
@@ -199,6 +203,7 @@ def victim(client: FlaskClient, other_tenant: str) -> Victim:
         client, key, '{"url": "https://victim.example/unknown"}', headers={"Origin": "https://victim.example"}
     )
     assert beacon.get_json()["rejected"], beacon.text
+    token_id = admin("POST", "/api/v1/tokens", json={"name": "x", "scopes": ["admin"]}).get_json()["id"]
     session = user("GET", "/api/v1/auth/sessions").get_json()["items"][0]["id"]
     admin("PATCH", "/api/v1/settings", json={"integrity": {"points_per_hour": 1}})
     assert admin("PUT", "/api/v1/actions/catalog/victim-action", json={"points": 5}).status_code == 200
@@ -212,7 +217,7 @@ def victim(client: FlaskClient, other_tenant: str) -> Victim:
     template = admin("POST", "/api/v1/quest-templates", json={**TEMPLATE, "title": "victim_user"}).get_json()["id"]
     quest, reward = quest_of(other_tenant)
     token = tokens[1]["action_token"]
-    return Victim(other_tenant, admin.id, key, user.id, session, token, flag["id"], quest, template, reward)
+    return Victim(other_tenant, admin.id, key, token_id, user.id, session, token, flag["id"], quest, template, reward)
 
 
 def quest_of(tenant: str) -> tuple[str, str]:

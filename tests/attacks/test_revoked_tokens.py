@@ -1,6 +1,7 @@
 """A revoked token does nothing at all; and whatever is rolled back leaves no trace (P2, P7)."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -11,10 +12,10 @@ from sqlalchemy import text
 
 from analytics.ingest import rejections
 from analytics.ingest.writes import WriteRequest
-from tenants import credentials
+from tenants import credentials, liveness, static_tokens
 from tenants.db import tenant_tx, utcnow
 from tests.analytics.conftest import make_page, views_of
-from tests.people import Caller, client_of
+from tests.people import Caller, client_of, static_token_of
 
 
 @pytest.fixture
@@ -82,6 +83,40 @@ def test_a_client_revoked_while_its_batch_is_written_leaves_no_trace(
     assert refused.status_code == 401
     assert traces(tenant) == before
     assert breaker_counts(tenant) == breakers, "nor is it held against the tenant"
+
+
+def expire(token: Caller) -> None:
+    with tenant_tx(token.tenant, separate=True) as tx:
+        past = text("UPDATE static_tokens SET expires_at = :at WHERE tenant_id = :tenant AND id = :id")
+        tx.execute(past, {"tenant": token.tenant, "id": token.id, "at": utcnow() - timedelta(minutes=1)})
+
+
+def revoke_static(token: Caller) -> None:
+    with tenant_tx(token.tenant, separate=True) as tx:
+        static_tokens.revoke(tx, token.id, now=utcnow())
+
+
+@pytest.mark.parametrize("end", [revoke_static, expire])
+def test_a_static_token_that_ends_while_its_batch_is_written_leaves_no_trace(
+    sender: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch, end: Callable[[Caller], None]
+) -> None:
+    real, token = WriteRequest.prepare, static_token_of(sender, "events:write")
+    before = traces(tenant)
+
+    def ended_meanwhile(request: WriteRequest) -> None:
+        real(request)
+        end(token)
+
+    monkeypatch.setattr(WriteRequest, "prepare", ended_meanwhile)
+    for path, body in (("/api/v1/events", mixed_batch("mona")), ("/api/v1/pages/home/views", {})):
+        assert token("POST", path, json=body).status_code == 401
+        with tenant_tx(tenant) as tx:
+            valid = text("UPDATE static_tokens SET revoked_at = NULL, expires_at = NULL WHERE tenant_id = :tenant")
+            tx.execute(valid, {"tenant": tenant})
+            liveness.record(tx, [f"token:static:{token.id}"])
+    assert traces(tenant) == before
+    monkeypatch.setattr(WriteRequest, "prepare", real)
+    assert token("POST", "/api/v1/events", json=mixed_batch("mona")).get_json()["accepted"] > 0
 
 
 def test_a_revoked_clients_bad_view_is_refused_and_not_recorded(sender: Caller, tenant: str) -> None:

@@ -14,6 +14,7 @@ import requests
 from flask.testing import FlaskClient
 
 from analytics.boards import projection
+from app.http.services import services_of
 from app.run.data_folder import Addresses
 from app.run.ports import reserve_port
 from app.settings import Settings
@@ -22,7 +23,7 @@ from tenants import tickets
 from tenants.db import tenant_tx, utcnow
 from tests.conftest import reachable_folder
 from tests.live import Live, ticket_for
-from tests.people import Caller, client_of
+from tests.people import Caller, client_of, use_ticket
 from tests.service import (
     PLAUDIT,
     ROOT,
@@ -51,10 +52,13 @@ def like(wiki: Caller, user: str, page: str = "a") -> None:
 
 def many_tickets(wiki: Caller, count: int) -> Iterator[str]:
     """As they are made by the API, some at a time, and just before they are used."""
-    holder = tickets.consume(ticket_for(wiki), now=utcnow())
+    holder = use_ticket(wiki.http, ticket_for(wiki))
     for start in range(0, count, 50):
         with tenant_tx(wiki.tenant) as tx:
-            issued = [tickets.issue(tx, holder, now=utcnow())[0] for _ in range(min(50, count - start))]
+            issued = [
+                tickets.issue(tx, holder, signer=services_of(wiki.http.application).signer, now=utcnow())[0]
+                for _ in range(min(50, count - start))
+            ]
         yield from issued
 
 

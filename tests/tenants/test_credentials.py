@@ -9,7 +9,10 @@ from tenants import settings as tenant_settings
 from tenants.credentials import Client, ClientToken
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tenants.errors import Invalid, NotFound
+from tenants.signing import Signer
 from tests.secrets_seen import SEEN
+
+SIGNER = Signer(issuer="https://a.example", secret_key="a secret of these tests' own, long enough")
 
 
 @pytest.fixture
@@ -54,12 +57,14 @@ def test_a_client_is_found_until_it_or_its_tenant_is_deleted(created: credential
     client_id = created.client.id
 
     def is_found() -> bool:
-        found = credentials.find_client(client_id)
+        found = credentials.find_client(client_id, network="here")
         assert found is None or isinstance(found, Client)
         return found is not None
 
     assert is_found()
-    assert [credentials.find_client(wrong) for wrong in ("", f"{tenant}.x", "nobody.0123456789abcdef")] == [None] * 3
+    assert [
+        credentials.find_client(wrong, network="here") for wrong in ("", f"{tenant}.x", "nobody.0123456789abcdef")
+    ] == [None] * 3
     with owner_tx() as tx:
         registry.mark_deleted(tx, tenant, now=utcnow())
     assert not is_found()
@@ -82,12 +87,12 @@ def test_a_revoked_client_and_a_revoked_token_are_valid_no_more(created: credent
             credentials.revoke_client(tx, client_id, now=utcnow())
         assert credentials.list_clients(tx) == []
     assert valid("t2") == (False, False)
-    assert credentials.find_client(client_id) is None
+    assert credentials.find_client(client_id, network="here") is None
 
 
 def test_a_key_has_its_own_and_the_tenants_origins_until_it_is_revoked(tenant: str) -> None:
     with tenant_tx(tenant) as tx:
-        key = credentials.create_key(tx, name="Wiki", origins=["https://a.example"], now=utcnow()).id
+        key = credentials.create_key(tx, signer=SIGNER, name="Wiki", origins=["https://a.example"], now=utcnow()).id
         tenant_settings.change(tx, {"allowed_origins": ["https://b.example"]}, now=utcnow())
     found = credentials.find_key(key)
     assert found is not None
@@ -109,7 +114,7 @@ def test_pages_make_themselves_with_a_key_that_allows_it_or_if_the_tenant_does(
     with tenant_tx(tenant) as tx:
         origins = ["https://a.example"]
         keys = [
-            credentials.create_key(tx, name="k", origins=origins, auto_pages=auto_pages, now=utcnow()).id
+            credentials.create_key(tx, signer=SIGNER, name="k", origins=origins, auto_pages=auto_pages, now=utcnow()).id
             for auto_pages in (False, True)
         ]
     assert allowed() == [False, True]

@@ -1,7 +1,6 @@
 """Answers from memory: kept until what they depend on changes, never longer than they are trusted, by tenant."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from secrets import token_hex
@@ -13,6 +12,7 @@ from sqlalchemy import text
 from tenants import liveness, redis
 from tenants.credential_feed import MAX_UNCOMMITTED_S, Change, boottime
 from tenants.db import current_tx, owner_tx, tenant_tx
+from tenants.fair_cache import FairCache
 from tenants.liveness import MAX_AGE_S, SETTINGS, TENANT, Basis, KeptAnswers
 from tests.service import eventually
 
@@ -143,6 +143,18 @@ def test_memory_is_bounded(answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch
         assert answers._changed_names <= 5
 
 
+def test_a_tenant_with_many_answers_makes_us_forget_its_own_only(
+    answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "MAX_ANSWERS_OF_TENANT", 3)
+    neighbour = Source()
+    answers.look_up("quiet", "session:1", neighbour)
+    for number in range(20):
+        answers.look_up("busy", f"key:{number}", Source(None))
+    answers.look_up("quiet", "session:1", neighbour)
+    assert (neighbour.reads, len(answers._answers)) == (1, 4)
+
+
 def test_a_recorded_change_is_effective_here_when_the_commit_returns(tenant: str, trusted_memory: None) -> None:
     name = f"session:{token_hex(8)}"
     source = Source("member", [name])
@@ -248,7 +260,7 @@ def test_a_moment_that_falls_into_a_change_is_before_it(answers: KeptAnswers) ->
             moments.append(answers.moment())
             return super().__iter__()
 
-    class Answers(OrderedDict[Any, Any]):
+    class Answers(FairCache[Any, Any]):
         def clear(self) -> None:
             moments.append(answers.moment())
             super().clear()
@@ -258,7 +270,7 @@ def test_a_moment_that_falls_into_a_change_is_before_it(answers: KeptAnswers) ->
 
     answers.apply(Change(1, "acme", Names(["session:1"])))
     assert not is_used(moments.pop())
-    answers._answers = Answers()
+    answers._answers = Answers(liveness._groups_of)
     answers.drop_all()
     assert not is_used(moments.pop())
     assert is_used(answers.moment())

@@ -22,9 +22,10 @@ SECRETS = [
     "rt_demo_0123456789abcdef_" + "feed" * 12,
     "ds_demo_" + "beef" * 20,
     "rs_" + "Signs-For-Readers_" * 2,
+    "plt_demo_" + "fade" * 28,
     "postgresql://me:hunter2-hunter2@host/db",
 ]
-HARMLESS = ("Bearer", "bearer", "eyJ", "sk_", "rt_", "rs_", "ds_", "postgresql://me:", "@host/db")
+HARMLESS = ("Bearer", "bearer", "eyJ", "sk_", "rt_", "rs_", "ds_", "plt_", "postgresql://me:", "@host/db")
 
 SCRIPT = """
 import logging, structlog

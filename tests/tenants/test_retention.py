@@ -53,6 +53,34 @@ def test_more_rows_than_a_chunk_are_deleted_too_and_only_a_chunk_once_the_turn_i
     assert keys_of(tenant) == set()
 
 
+def test_a_static_token_is_kept_a_month_after_it_ends_and_for_ever_while_it_is_valid(tenant: str) -> None:
+    now, kept_for = utcnow(), RETENTION["static_tokens"].after
+    old, recent, ahead = now - kept_for - timedelta(hours=1), now - kept_for + timedelta(hours=1), now + kept_for
+    ends = {
+        "valid": (None, None),
+        "limited": (None, ahead),
+        "revoked": (recent, ahead),
+        "expired": (None, recent),
+        "revoked long ago": (old, ahead),
+        "expired long ago": (None, old),
+        "both": (recent, old),
+    }
+    with owner_tx() as tx:
+        for name, (revoked_at, expires_at) in ends.items():
+            tx.execute(
+                text("""
+                    INSERT INTO static_tokens
+                        (tenant_id, id, token_hash, name, scopes, created_at, revoked_at, expires_at)
+                    VALUES (:tenant, :name, '', :name, '{}', :old, :revoked_at, :expires_at)
+                """),
+                {"tenant": tenant, "name": name, "old": old, "revoked_at": revoked_at, "expires_at": expires_at},
+            )
+    purge(now)
+    with owner_tx() as tx:
+        left = set(tx.scalars(text("SELECT name FROM static_tokens WHERE tenant_id = :tenant"), {"tenant": tenant}))
+    assert left == {"valid", "limited", "revoked", "expired"}
+
+
 def test_every_table_of_the_list_has_its_time_column_and_its_key(connected: None) -> None:
     assert purge(utcnow() - timedelta(days=4000)).keys() == RETENTION.keys()
     with owner_tx() as tx:

@@ -31,6 +31,7 @@ def full_tenant(client: FlaskClient, other_tenant: str) -> str:
     admin("PATCH", "/api/v1/settings", json={"limits": {"auto_pages_per_day": 0}})
     assert send(client, key, f'{{"url": "{ORIGIN}/unknown"}}').get_json()["rejected"]
     admin("POST", f"/api/v1/users/{user.id}/password-reset")
+    admin("POST", "/api/v1/tokens", json={"name": "Grafana", "scopes": ["stats:read"]})
     admin("PUT", "/api/v1/pages/p", json={"space": "s", "title": "t", "url": "/p"})
     user("PUT", "/api/v1/pages/p/like")
     send(client, key, '{"page": "p"}')

@@ -94,7 +94,7 @@ def test_a_verified_token_goes_with_its_key_and_with_its_time(
     signer = Signer(issuer=settings.public_url, secret_key="a secret of this test's own, long enough")
     token = signer.sign({"sub": "x", "tenant": "y"}, ttl_s=60, now=utcnow())
     assert signer.verify(token) is signer.verify(token), "kept"
-    assert token.encode() not in repr(signer._verified).encode()
+    assert token.encode() not in repr(signer._verified._values).encode()
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 66)
     with pytest.raises(BadToken):
@@ -116,6 +116,19 @@ def test_verified_tokens_are_bounded(settings: Settings, connected: None, monkey
     for number in range(6):
         signer.verify(signer.sign({"sub": str(number), "tenant": "y"}, ttl_s=60, now=utcnow()))
     assert len(signer._verified) == 3
+
+
+def test_a_tenant_with_many_tokens_makes_us_forget_its_own_only(
+    settings: Settings, connected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signing, "_MAX_CACHED_TOKENS_OF_TENANT", 3)
+    signer = Signer(issuer=settings.public_url, secret_key=settings.secret_key or "")
+    neighbour = signer.sign({"sub": "x", "tenant": "quiet"}, ttl_s=60, now=utcnow())
+    claims = signer.verify(neighbour)
+    for number in range(6):
+        signer.verify(signer.sign({"sub": str(number), "tenant": "busy"}, ttl_s=60, now=utcnow()))
+    assert signer.verify(neighbour) is claims
+    assert len(signer._verified) == 4
 
 
 def test_private_keys_are_sealed_and_a_lost_secret_makes_a_new_key(app: Flask, settings: Settings) -> None:

@@ -6,11 +6,9 @@ from werkzeug.test import TestResponse
 
 from app.api import live
 from app.settings import Settings
-from tenants import tickets
-from tenants.db import utcnow
 from tenants.tickets import Holder
 from tests.beacons import ORIGIN
-from tests.people import Caller, client_of
+from tests.people import Caller, client_of, use_ticket
 
 TICKETS = "/api/v1/live/tickets"
 
@@ -31,22 +29,22 @@ def test_a_websockets_address_without_an_upgrade_is_426(client: FlaskClient, set
         assert settings.live_url in problem["detail"]
 
 
-def holder_of(answer: TestResponse) -> Holder:
+def holder_of(http: FlaskClient, answer: TestResponse) -> Holder:
     assert (answer.status_code, answer.get_json()["expires_in"]) == (201, 30)
-    return tickets.consume(answer.get_json()["ticket"], now=utcnow())
+    return use_ticket(http, answer.get_json()["ticket"])
 
 
 def test_a_ticket_names_the_credential_that_it_was_issued_for(
     client: FlaskClient, app_client: Caller, player: Caller, tenant: str
 ) -> None:
     session = player("GET", "/api/v1/auth/sessions").get_json()["items"][0]["id"]
-    assert holder_of(player("POST", TICKETS)) == Holder(tenant, "user", player.id, session)
-    by_client = holder_of(app_client("POST", TICKETS))
+    assert holder_of(client, player("POST", TICKETS)) == Holder(tenant, "user", player.id, session)
+    by_client = holder_of(client, app_client("POST", TICKETS))
     assert (by_client.kind, by_client.id, bool(by_client.proof)) == ("client", app_client.id, True)
     assert by_client.until is not None, "it ends with the client's token"
     key = app_client("POST", "/api/v1/keys", json={"origins": [ORIGIN]}).get_json()["key"]
     by_key = client.post(f"{TICKETS}?key={key}", headers={"Origin": ORIGIN})
-    assert holder_of(by_key) == Holder(tenant, "key", key)
+    assert holder_of(client, by_key) == Holder(tenant, "key", key)
 
 
 def test_tickets_are_limited_for_each_credential(

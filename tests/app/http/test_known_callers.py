@@ -72,7 +72,7 @@ def test_a_token_is_known_in_every_spelling_of_its_header(
 def test_a_caller_and_a_tenant_make_us_forget_their_own_tokens_only(
     callers: KnownCallers, app: Flask, client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_callers, "MAX_TOKENS_OF_CALLER", 2)
+    monkeypatch.setattr(known_callers, "MAX_TOKENS_OF_USER", 2)
     monkeypatch.setattr(known_callers, "MAX_TOKENS_OF_TENANT", 3)
     signer = services_of(app).signer
     ada, bob, carl = (user_of(client, tenant) for _ in range(3))
@@ -87,6 +87,17 @@ def test_a_caller_and_a_tenant_make_us_forget_their_own_tokens_only(
     assert known() == [True, False, True, True, False]
     callers.authenticate(header_of(carl))
     assert known() == [False, False, True, True, True]
+
+
+def test_a_client_with_many_workers_keeps_all_their_tokens(
+    callers: KnownCallers, app: Flask, client: FlaskClient, tenant: str
+) -> None:
+    signer, worker = services_of(app).signer, client_of(client, tenant)
+    claims = {name: value for name, value in signer.verify(worker.token).items() if name != "jti"}
+    tokens = [f"Bearer {signer.sign(claims, ttl_s=600, now=utcnow())}" for _ in range(50)]
+    for header in tokens:
+        callers.authenticate(header)
+    assert all(callers.find(header) is not None for header in tokens)
 
 
 def end_session(member: Actor, _app: Actor) -> None:
@@ -185,7 +196,7 @@ def test_what_is_not_valid_is_not_kept_and_what_is_kept_is_bounded(
     for header in (first, second):
         callers.authenticate(header)
     assert len(callers._known) == 1
-    assert not any(token in str(callers._known) for token in (first[7:], second[7:])), "no token is kept"
+    assert not any(token in str(callers._known._values) for token in (first[7:], second[7:])), "no token is kept"
 
 
 def test_an_actor_knows_what_it_depends_on(callers: KnownCallers, client: FlaskClient, tenant: str) -> None:

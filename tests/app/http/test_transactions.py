@@ -27,6 +27,7 @@ CREDENTIAL_ROUTES = {
     "/api/v1/clients/<client_id>/rotate",
     "/api/v1/keys",
     "/api/v1/keys/<key_id>/signing-secret",
+    "/api/v1/tokens",
     "/api/v1/users/<user>/password-reset",
     "/api/v1/action-tokens",
     "/api/v1/live/tickets",

@@ -18,7 +18,7 @@ from tenants.ceilings import Ceiling
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.app.live.conftest import BOARD, TOPIC, like, opened
 from tests.live import Live, events, ticket_for
-from tests.people import Caller, client_of, user_of
+from tests.people import Caller, client_of, use_ticket, user_of
 from tests.service import eventually
 
 
@@ -40,13 +40,14 @@ def test_without_a_ticket_no_socket_opens(live: Live, ticket: str) -> None:
 
 
 def test_a_clients_connections_end_when_its_token_expires(live: Live, wiki: Caller) -> None:
-    holder = tickets.consume(ticket_for(wiki), now=utcnow())
+    holder = use_ticket(wiki.http, ticket_for(wiki))
     assert holder.until is not None
     assert 3500 < holder.until - time.time() <= 3600
     ends_at = int(time.time()) + 5
+    signer = services_of(wiki.http.application).signer
     with tenant_tx(wiki.tenant) as tx:
-        soon, _ = tickets.issue(tx, replace(holder, until=ends_at), now=utcnow())
-        over, _ = tickets.issue(tx, replace(holder, until=int(time.time())), now=utcnow())
+        soon, _ = tickets.issue(tx, replace(holder, until=ends_at), signer=signer, now=utcnow())
+        over, _ = tickets.issue(tx, replace(holder, until=int(time.time())), signer=signer, now=utcnow())
     assert live.refusal(f"/ws/leaderboards?ticket={over}") == (401, "invalid_ticket")
     stream = events(opened(live, f"topic={TOPIC}&ticket={soon}"))
     last_id, _ = next(stream)
@@ -56,7 +57,7 @@ def test_a_clients_connections_end_when_its_token_expires(live: Live, wiki: Call
 
 
 def test_a_stream_is_continued_for_an_hour(app: Flask, wiki: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = tickets.consume(ticket_for(wiki), now=utcnow())
+    holder = use_ticket(wiki.http, ticket_for(wiki))
     token = admission.resume_token(holder, services_of(app).signer)
     with app.app_context():
         assert admission._holder_in(token) == holder

@@ -1,4 +1,4 @@
-// Clients (servers of the tenant, with a secret) and publishable keys (for its pages in browsers).
+// Clients (servers of the tenant, with a secret), publishable keys (for its pages in browsers) and static tokens.
 
 import { getAll, send } from "../api.js";
 import { empty } from "../components.js";
@@ -6,7 +6,8 @@ import { h, userText } from "../dom.js";
 import { form } from "../form.js";
 import { ago } from "../format.js";
 import { names } from "../names.js";
-import { badge, card, confirmButton, dataTable, unfold } from "./components.js";
+import { badge, card, confirmButton, dataTable, secretBox, unfold } from "./components.js";
+import { tokensCard } from "./tokens.js";
 
 // Answers with a secret, which stays on screen until the admin confirms having saved it. Shown only while the client
 // or key is in the tenant's list: not when that was revoked, nor to another tenant's admin who signs in after this one.
@@ -14,8 +15,9 @@ let createdClient = null;
 let keyWithSecret = null;
 
 export async function accessTab(reload) {
-  const [clients, keys] = await Promise.all([getAll("/api/v1/clients"), getAll("/api/v1/keys")]);
-  return [clientsCard(clients.items, reload), keysCard(keys.items, reload)];
+  const paths = ["/api/v1/clients", "/api/v1/keys", "/api/v1/tokens"];
+  const [clients, keys, tokens] = await Promise.all(paths.map((path) => getAll(path)));
+  return [clientsCard(clients.items, reload), keysCard(keys.items, reload), tokensCard(tokens.items, reload)];
 }
 
 function clientsCard(clients, reload) {
@@ -74,17 +76,6 @@ function signingSecretOf(key, reload) {
   };
   const purpose = "Your server signs the ids of your readers with it, so that they can like pages from their browsers.";
   return secretBox({ key: key.key, signing_secret: key.signing_secret }, hide, purpose);
-}
-
-function secretBox(shown, hide, purpose) {
-  return h(
-    "div",
-    { class: "secret", role: "status" },
-    h("strong", {}, "The secret is shown now and never again"),
-    purpose && h("span", {}, purpose),
-    Object.entries(shown).map(([name, value]) => h("span", {}, `${name} `, h("code", {}, value))),
-    h("div", {}, h("button", { type: "button", onclick: hide }, "I have saved it")),
-  );
 }
 
 function keysCard(keys, reload) {

@@ -42,3 +42,32 @@ export function confirmButton({ text, question, act, reload }) {
   });
   return [message, button];
 }
+
+/** Secrets that are shown once, by name, each with a button that copies it. */
+export function secretBox(shown, hide, purpose) {
+  return h(
+    "div",
+    { class: "secret", role: "status" },
+    h("strong", {}, "The secret is shown now and never again"),
+    purpose && h("span", {}, purpose),
+    Object.entries(shown).map(([name, value]) =>
+      h("span", {}, `${name} `, h("code", {}, value), " ", copyButton(value))
+    ),
+    h("div", {}, h("button", { type: "button", onclick: hide }, "I have saved it")),
+  );
+}
+
+/** Browsers have a clipboard for pages of https and of the own machine only. */
+function copyButton(value) {
+  if (!navigator.clipboard) return null;
+  const button = h("button", { type: "button" }, "Copy");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(value);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Not copied: select it";
+    }
+  });
+  return button;
+}
