@@ -2,6 +2,9 @@
 
 Pub/sub may lose a message, and delivers none while it is not connected. So a listener has two outputs: the versions
 that changed, and whether it is connected. A cache that relies on it must still expire soon.
+
+A listener also notices a Redis that was restarted, or hung, while nobody reads: the boards of no tenant are trusted
+afterwards before they have caught up (`analytics.boards.caught_up`).
 """
 
 import contextlib
@@ -17,7 +20,11 @@ from redis.exceptions import RedisError
 from tenants import redis
 from tenants.redis import RedisUnavailable
 
-PING_EVERY_S = 2.0
+PING_EVERY_S = 1.0
+# A Redis that is silent so long hangs. Workers wait longer for it before they commit without it
+# (`workers.run.BOARDS_TIMEOUT_S`), so trust is lost before boards are out of date.
+HUNG_AFTER_S = 2.5
+LOST_AFTER_S = 4.0
 RETRY_S = 0.5
 
 # Channel → handler of a decoded message.
@@ -57,6 +64,7 @@ class Listener:
             except Exception:
                 log.exception("the listener failed", action="invalidations.failed")
             self.is_connected = False
+            redis.boards().outage.forget()
             self._stop.wait(RETRY_S)
 
     def _listen(self) -> None:
@@ -71,14 +79,17 @@ class Listener:
                 if message is not None:
                     received_at = now
                     self._handle(message)
-                elif now - received_at > 2 * PING_EVERY_S:
+                elif now - received_at > LOST_AFTER_S:
                     return  # the connection hangs: open another
+                elif now - received_at > HUNG_AFTER_S:
+                    redis.boards().outage.forget()
                 if now - pinged_at > PING_EVERY_S:
                     pubsub.ping()
                     pinged_at = now
 
     def _handle(self, message: dict[str, Any]) -> None:
         if message["type"] == "subscribe" and message["data"] == len(self._handlers):
+            redis.boards().outage.forget()  # it may have been restarted while nobody listened
             self._missed()  # messages before this moment
             self.is_connected = True
         elif message["type"] == "message":

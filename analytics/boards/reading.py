@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from analytics.boards import caught_up, postgres_reads, redis_reads, redis_store, snapshots, summaries, versions
@@ -134,7 +135,10 @@ def read_together(
 
     None: only `read` can, or must once, so that the next time it is in memory. `Top` only from the first row on.
     """
+    known = caught_up.known_tenants()
     listings = redis_reads.read_together([(board, _command(board, part)) for board, part in asked])
+    if caught_up.known_tenants() is not known:  # a fault was noticed: maybe what answered is another server
+        return [None] * len(asked)
     shown = {
         (board.tenant_id, row.subject)
         for (board, _), listing in zip(asked, listings, strict=True)
@@ -144,7 +148,7 @@ def read_together(
     summaries.fetch(shown, memory)
     return [
         _show(board, part, listing, listing.total, now.date(), with_movement=True, memory=memory)
-        if listing is not None and caught_up.is_known(board) and _is_in_memory(board, listing, now.date(), memory)
+        if listing is not None and board.tenant_id in known and _is_in_memory(board, listing, now.date(), memory)
         else None
         for (board, part), listing in zip(asked, listings, strict=True)
     ]
@@ -207,16 +211,18 @@ def ranks_for(tx: Tx, question: RankQuestion) -> list[int | None]:
     """The ranks that entries have on a board of the transaction's tenant. None: far down, while Redis is away."""
     if not question.asked:
         return []
-    ranks = redis_reads.ranks_together([question])[0] if caught_up.is_trusted(question.board) else None
+    ranks = caught_up.read_if_trusted(question.board, lambda: redis_reads.ranks_together([question])[0])
     return ranks if ranks is not None else postgres_reads.ranks_for(tx, question)
 
 
 def known_ranks_together(questions: Sequence[RankQuestion]) -> list[list[int | None] | None]:
     """The ranks that entries have on several boards, in one round trip to Redis. None: only `ranks_for` can tell."""
+    known = caught_up.known_tenants()
     ranks = redis_reads.ranks_together(questions)
+    if caught_up.known_tenants() is not known:
+        return [None] * len(questions)
     return [
-        of_one if caught_up.is_known(question.board) else None
-        for question, of_one in zip(questions, ranks, strict=True)
+        of_one if question.board.tenant_id in known else None for question, of_one in zip(questions, ranks, strict=True)
     ]
 
 
@@ -226,11 +232,10 @@ def _listing(board: Board, part: Part, *, now: datetime, at_least: int) -> tuple
         with transaction_for(board) as tx:
             snapshot = snapshots.require_sealed(tx, board, part.day)
         return snapshot.all_of(limit=part.limit, after=part.after), snapshot.total, part.day
-    is_trusted = caught_up.is_trusted(board)
-    listing = _from_redis(board, part) if is_trusted else None
+    listing = caught_up.read_if_trusted(board, partial(_from_redis, board, part))
     if listing is None or listing.version.number < at_least:
         newer = _newer_than(listing, board, part, now=now, at_least=at_least)
-        if listing is None and is_trusted:
+        if listing is None and caught_up.is_known(board):
             _ask_for_rebuild(board, newer)
         listing = newer
     return listing, listing.total, now.date()
