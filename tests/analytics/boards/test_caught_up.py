@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
+from flask import Flask
 
 from analytics.boards import caught_up, reading, redis_store, snapshots
 from analytics.boards.kept import BoardMemory
@@ -12,6 +13,7 @@ from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, board_of
 from analytics.boards.ranks import RankQuestion
 from analytics.boards.rows import Source
 from analytics.windows import Window
+from app.http.services import services_of
 from app.settings import Settings
 from tenants import redis
 from tenants.db import tenant_tx, utcnow
@@ -86,8 +88,9 @@ def test_the_global_boards_are_trusted_at_the_versions_that_postgres_has(
 
 
 @pytest.fixture
-def own_redis(connected: None, settings: Settings) -> Iterator[Node]:
-    """The boards' server, which a test may stop and start."""
+def own_redis(app: Flask, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """The boards' server, which a test may stop and start. Nothing listens to it but `listener`."""
+    monkeypatch.setattr(services_of(app).boards._listener, "start", lambda: None)
     with reachable_folder() as folder, contextlib.ExitStack() as stack:
         node = Node(folder / "redis", is_clustered=False)
         stack.callback(node.kill)
