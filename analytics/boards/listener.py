@@ -18,7 +18,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from tenants import redis
-from tenants.redis import RedisUnavailable
+from tenants.redis import Guarded, RedisUnavailable
 
 PING_EVERY_S = 1.0
 # A Redis that is silent so long hangs. Workers wait longer for it before they commit without it
@@ -56,19 +56,22 @@ class Listener:
         self._stop.set()
 
     def _run(self) -> None:
+        boards, is_reopened = redis.boards(), False
         while not self._stop.is_set():
             try:
-                self._listen()
+                self._listen(boards, is_reopened=is_reopened)
             except (RedisError, RedisUnavailable, OSError):
                 pass  # the breaker of board reads logs the outage
             except Exception:
                 log.exception("the listener failed", action="invalidations.failed")
             self.is_connected = False
-            redis.boards().outage.forget()
+            if not self._stop.is_set():
+                boards.outage.forget()
+            is_reopened = True
             self._stop.wait(RETRY_S)
 
-    def _listen(self) -> None:
-        client = redis.boards().redis  # referenced while we listen: a collected client closes its connections
+    def _listen(self, boards: Guarded, *, is_reopened: bool) -> None:
+        client = boards.redis  # referenced while we listen: a collected client closes its connections
         pubsub = client.pubsub()  # type: ignore[no-untyped-call]
         with contextlib.closing(pubsub):
             pubsub.subscribe(*self._handlers)
@@ -78,18 +81,19 @@ class Listener:
                 now = time.monotonic()
                 if message is not None:
                     received_at = now
+                    if is_reopened and message["type"] == "subscribe":
+                        boards.outage.forget()  # Redis may have been restarted while nobody listened
                     self._handle(message)
                 elif now - received_at > LOST_AFTER_S:
                     return  # the connection hangs: open another
                 elif now - received_at > HUNG_AFTER_S:
-                    redis.boards().outage.forget()
+                    boards.outage.forget()
                 if now - pinged_at > PING_EVERY_S:
                     pubsub.ping()
                     pinged_at = now
 
     def _handle(self, message: dict[str, Any]) -> None:
         if message["type"] == "subscribe" and message["data"] == len(self._handlers):
-            redis.boards().outage.forget()  # it may have been restarted while nobody listened
             self._missed()  # messages before this moment
             self.is_connected = True
         elif message["type"] == "message":

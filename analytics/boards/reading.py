@@ -90,6 +90,8 @@ class ShownBoard:
     next: Position | None
     # How many rows above the last one may not be shown, as far as it is known: they have no rank.
     hidden: int = 0
+    # See `Listing`.
+    is_newest: bool = True
 
 
 def read(
@@ -124,7 +126,9 @@ def read(
         if not isinstance(part, Top) or shown.next is None or len(shown.rows) == part.limit:
             break
         more = read_part(Top(part.limit - len(shown.rows), shown.next), shown.hidden)
-        shown = replace(more, rows=[*shown.rows, *more.rows], version=shown.version, as_of=shown.as_of)
+        is_newest = shown.is_newest and more.is_newest
+        rows = [*shown.rows, *more.rows]
+        shown = replace(more, rows=rows, version=shown.version, as_of=shown.as_of, is_newest=is_newest)
     return shown
 
 
@@ -204,6 +208,7 @@ def _show(
         as_of=listing.as_of,
         next=listing.next if isinstance(part, Top | AsOf) else None,
         hidden=hidden,
+        is_newest=listing.is_newest,
     )
 
 
@@ -260,11 +265,11 @@ def _newer_than(
         if behind is not None and current <= behind.version.number:
             return behind
         if current >= at_least:
-            return _from_postgres(tx, board, part, now=now, at_least=at_least)
+            return _from_postgres(tx, board, part, now=now, at_least=at_least, current=current)
     _wait_for_commit(board)
     with transaction_for(board) as tx:
         current = versions.read(tx, [board], now=now)[board].number
-        return _from_postgres(tx, board, part, now=now, at_least=min(at_least, current))
+        return _from_postgres(tx, board, part, now=now, at_least=min(at_least, current), current=current)
 
 
 def _wait_for_commit(board: Board) -> None:
@@ -278,15 +283,20 @@ def _wait_for_commit(board: Board) -> None:
         tx.set_statement_timeout(STATEMENT_TIMEOUT_MS)
 
 
-def _from_postgres(tx: Tx, board: Board, part: Top | Only | Around, *, now: datetime, at_least: int) -> Listing:
-    """Read the live snapshot if it has the first rows at this version or a newer one, else the numbers."""
+def _from_postgres(
+    tx: Tx, board: Board, part: Top | Only | Around, *, now: datetime, at_least: int, current: int
+) -> Listing:
+    """Read the live snapshot if it has the first rows at this version or a newer one, else the numbers.
+
+    `current`: the version that PostgreSQL has.
+    """
     match part:
         case Top(limit, after):
             snapshot = snapshots.live(tx, board, now=now)
             if snapshot is not None and snapshot.version.number >= at_least:
                 listing = snapshot.part(limit=limit, after=after)
                 if listing is not None:
-                    return listing
+                    return replace(listing, is_newest=snapshot.version.number >= current)
             return postgres_reads.read_top(tx, board, limit=limit, after=after, now=now)
         case Only(subjects):
             return postgres_reads.read_subjects(tx, board, subjects, now=now)

@@ -246,6 +246,28 @@ def test_without_redis_a_snapshot_answers_only_who_has_nothing_newer(board: Make
     assert found == {0: snapshot, then: snapshot, then + 1: newest, current: newest}
 
 
+@pytest.mark.parametrize("path", [BOARD, f"{BOARD}&limit=1"])
+def test_a_snapshot_says_that_nothing_changed_only_if_postgres_does(
+    board: MakeBoard, app_client: Caller, tenant: str, path: str
+) -> None:
+    def statuses() -> tuple[int, int]:
+        first = app_client("GET", path)
+        return first.status_code, app_client("GET", path, headers={"If-None-Match": first.headers["ETag"]}).status_code
+
+    board(a=2, b=1)
+    snapshots.refresh(tenant, now=utcnow())
+    with redis_unavailable():
+        assert statuses() == (200, 304)
+        assert app_client("POST", "/api/v1/events", json={"events": [{"type": "view", "page": "a"}]}).status_code == 202
+        project(tenant)
+        assert read(app_client)["source"] == "snapshot"
+        assert statuses() == (200, 200)
+    project(tenant)
+    snapshots.refresh(tenant, now=utcnow())
+    with redis_unavailable():
+        assert statuses() == (200, 304)
+
+
 def test_a_version_that_nobody_has_is_answered_by_the_newest_there_is(board: MakeBoard, tenant: str) -> None:
     """It was lost with a server, or made up by the asker."""
     board(a=2)
