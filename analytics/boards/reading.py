@@ -272,6 +272,13 @@ def _newer_than(
         return _from_postgres(tx, board, part, now=now, at_least=min(at_least, current), current=current)
 
 
+def is_newest(board: Board, version: int, *, now: datetime) -> bool:
+    """Whether PostgreSQL has no newer version than this one. Raises Busy while one may still be committed."""
+    _wait_for_commit(board)
+    with transaction_for(board) as tx:
+        return versions.read(tx, [board], now=now)[board].number <= version
+
+
 def _wait_for_commit(board: Board) -> None:
     """Redis shows a change some moments before its commit, which whoever has the lock may be about to do.
 
