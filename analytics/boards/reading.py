@@ -34,6 +34,8 @@ from tenants.redis import RedisUnavailable
 MAX_REFILLS = 10
 # How long a reader who has seen a version waits for its commit.
 MAX_COMMIT_WAIT_MS = 1_000
+# Below every row: who has no points is on no board.
+END = Position(0, "")
 
 
 @dataclass(frozen=True)
@@ -110,15 +112,18 @@ def read(
     `memory`: what this process keeps of boards; used for what Redis answers.
 
     Rows of users who were erased, and are on the board until the next projection, are passed over: those below move up,
-    and as many more are read.
+    and as many more are read. Single rows have the ranks that they have among those who stay.
     """
     hidden = 0
     if board.is_users and isinstance(part, Top) and part.after is not None:
         with transaction_for(board) as tx:
-            hidden = postgres_reads.count_leaving(tx, board, above=part.after)
+            (hidden,) = postgres_reads.count_leaving(tx, board, above=[part.after])
 
     def read_part(part: Part, hidden: int) -> ShownBoard:
         listing, total, day = _listing(board, part, now=now, at_least=at_least)
+        if board.is_users and isinstance(part, Only | Around):
+            listing = _without_leaving(board, listing)
+            total = listing.total
         return _show(board, part, listing, total, day, with_movement=with_movement, memory=memory, hidden=hidden)
 
     shown = read_part(part, hidden)
@@ -192,17 +197,18 @@ def _show(
         memory = None
     subjects = [row.subject for row in listing.rows]
     shown = summaries.of_subjects(board, subjects, trust_redis=listing.source is not Source.SNAPSHOT, memory=memory)
+    has_ranks = isinstance(part, AsOf) or (board.is_users and not isinstance(part, Top))
     rows: list[Row] = []
     for row in listing.rows:
         if not _may_be_shown(board, row, shown):
             hidden += 1
         else:  # an earlier day's ranks stay what they were
-            rows.append(row if not hidden or isinstance(part, AsOf) else row._replace(rank=row.rank - hidden))
+            rows.append(row if not hidden or has_ranks else row._replace(rank=row.rank - hidden))
     before = _ranks_before(board, day, memory) if with_movement and rows else None
     return ShownBoard(
         board=board,
         rows=[_shown_row(row, shown, before) for row in rows],
-        total=total if isinstance(part, AsOf) else total - hidden,
+        total=total if has_ranks else total - hidden,
         version=listing.version.number,
         source=listing.source,
         as_of=listing.as_of,
@@ -210,6 +216,15 @@ def _show(
         hidden=hidden,
         is_newest=listing.is_newest,
     )
+
+
+def _without_leaving(board: Board, listing: Listing) -> Listing:
+    """Single rows of a board of users, with their ranks among those who stay."""
+    positions = [*(Position(row.value, row.member) for row in listing.rows), END]
+    with transaction_for(board) as tx:
+        *above, of_all = postgres_reads.count_leaving(tx, board, above=positions)
+    rows = [row._replace(rank=row.rank - leaving) for row, leaving in zip(listing.rows, above, strict=True)]
+    return replace(listing, rows=rows, total=listing.total - of_all)
 
 
 def ranks_for(tx: Tx, question: RankQuestion) -> list[int | None]:

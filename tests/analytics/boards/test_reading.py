@@ -138,14 +138,24 @@ def test_an_erased_user_leaves_no_gap_until_the_board_follows(
     left = [*enumerate((person for person in people if person not in gone), 1)]
     assert walk(10) == left
     assert walk(4) == left
-    around = read(admin, f"/api/v1/leaderboards/rank?scope=users&window=all&member={people[3]}&around=3")
-    assert [row["user"]["id"] for row in around["around"]] == [*people[1:4], people[6]]
-    ranks = [row["rank"] for row in around["around"]]
-    assert ranks == [*range(ranks[0], ranks[0] + 4)]
+
+    def check_single_ranks() -> None:
+        rank = "/api/v1/leaderboards/rank?scope=users&window=all&member="
+        around = read(admin, f"{rank}{people[3]}&around=3")
+        assert [(row["rank"], row["user"]["id"]) for row in around["around"]] == left[:4]
+        last = read(admin, f"{rank}{people[15]}")
+        assert (last["rank"], last["total"]) == (len(left), len(left)), "none of those above was read"
+        subset = read(admin, f"{path}&members={people[11]},{people[4]},{people[2]}")
+        found = [(row["rank"], row["user"]["id"]) for row in subset["items"]]
+        assert (found, subset["total"]) == ([left[1], left[6]], len(left))
+
+    check_single_ranks()
     request.getfixturevalue("no_redis")
     assert walk(3) == left
+    check_single_ranks()
     project(tenant)
     assert walk(10) == left
+    check_single_ranks()
 
 
 def test_a_page_that_became_private_leaves_no_gap_on_a_public_board(
