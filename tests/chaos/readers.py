@@ -168,7 +168,9 @@ class StreamReader(_Follower):
 
 
 def record_frame(recorder: Recorder, name: str, node: str, message: dict[str, Any]) -> None:
-    fields = {field: message[field] for field in ("topic", "version", "seq", "code") if field in message}
+    fields: dict[str, Any] = {
+        field: message[field] for field in ("topic", "version", "seq", "code") if field in message
+    }
     if message["type"] == "top" and message["topic"] == BOARD_WITH_VALUES:
         fields["views"] = {str(row["page"]["id"]): row["value"] for row in message["items"] if row["page"]}
     recorder.note("frame", reader=name, node=node, type=message["type"], **fields)
