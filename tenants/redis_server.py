@@ -50,8 +50,8 @@ class Outage:
 
     def __init__(self) -> None:
         self.is_on = False
-        # Facts that callers found out since a server failed last. A failure replaces the set, so what somebody was
-        # about to add then is not in the new one.
+        # Facts that callers found out since a server failed, or a connection to one was lost. Either replaces the set,
+        # so what somebody was about to add then is not in the new one.
         self.known_since: set[str] = set()
         self._since = 0.0
         # The servers that have failed, and when they last did.
@@ -70,6 +70,10 @@ class Outage:
         if is_first:
             data = {"redis": client, "server": server, "error": type(error).__name__}
             log.critical("Redis is not available", action="redis.outage", data=data)
+
+    def forget(self) -> None:
+        """A connection was lost: the server may have been restarted since, or may have hung."""
+        self.known_since = set()
 
     def worked(self, server: str, *, now: float) -> None:
         """Just after a failure this says nothing: calls of other threads were already on their way."""
@@ -147,7 +151,7 @@ class Guarded:
             except RedisConnectionError:
                 if not is_used:
                     raise
-                self._idle.clear()  # they are as old
+                self._forget_connections()
                 answers = _exchange(connection, commands)
             self._put_back(connection)
             return answers
@@ -164,7 +168,7 @@ class Guarded:
             except RedisConnectionError:
                 if not is_used:
                     raise
-                self._idle.clear()
+                self._forget_connections()
                 _send(connection, commands)
                 is_used = False
         return Sent(commands, connection, is_used)
@@ -180,7 +184,7 @@ class Guarded:
             except RedisConnectionError:
                 if not sent.is_used:
                     raise
-                self._idle.clear()
+                self._forget_connections()
                 _send(sent.connection, sent.commands)
                 answers = _receive(sent, until)
         self._put_back(sent.connection)
@@ -251,6 +255,11 @@ class Guarded:
         except IndexError:
             pool = self.redis.connection_pool
             return pool.connection_class(**pool.connection_kwargs), False
+
+    def _forget_connections(self) -> None:
+        """The server has closed one of them. The others are as old."""
+        self._idle.clear()
+        self.outage.forget()
 
     def _put_back(self, connection: "AbstractConnection") -> None:
         if len(self._idle) < MAX_IDLE_CONNECTIONS:

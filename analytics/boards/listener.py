@@ -2,6 +2,9 @@
 
 Pub/sub may lose a message, and delivers none while it is not connected. So a listener has two outputs: the versions
 that changed, and whether it is connected. A cache that relies on it must still expire soon.
+
+A listener also notices a Redis that was restarted, or hung, while nobody reads: the boards of no tenant are trusted
+afterwards before they have caught up (`analytics.boards.caught_up`).
 """
 
 import contextlib
@@ -15,9 +18,13 @@ import structlog
 from redis.exceptions import RedisError
 
 from tenants import redis
-from tenants.redis import RedisUnavailable
+from tenants.redis import Guarded, RedisUnavailable
 
-PING_EVERY_S = 2.0
+PING_EVERY_S = 1.0
+# A Redis that is silent so long hangs. Workers wait longer for it before they commit without it
+# (`workers.run.BOARDS_TIMEOUT_S`), so trust is lost before boards are out of date.
+HUNG_AFTER_S = 2.5
+LOST_AFTER_S = 4.0
 RETRY_S = 0.5
 
 # Channel → handler of a decoded message.
@@ -49,18 +56,22 @@ class Listener:
         self._stop.set()
 
     def _run(self) -> None:
+        boards, is_reopened = redis.boards(), False
         while not self._stop.is_set():
             try:
-                self._listen()
+                self._listen(boards, is_reopened=is_reopened)
             except (RedisError, RedisUnavailable, OSError):
                 pass  # the breaker of board reads logs the outage
             except Exception:
                 log.exception("the listener failed", action="invalidations.failed")
             self.is_connected = False
+            if not self._stop.is_set():
+                boards.outage.forget()
+            is_reopened = True
             self._stop.wait(RETRY_S)
 
-    def _listen(self) -> None:
-        client = redis.boards().redis  # referenced while we listen: a collected client closes its connections
+    def _listen(self, boards: Guarded, *, is_reopened: bool) -> None:
+        client = boards.redis  # referenced while we listen: a collected client closes its connections
         pubsub = client.pubsub()  # type: ignore[no-untyped-call]
         with contextlib.closing(pubsub):
             pubsub.subscribe(*self._handlers)
@@ -70,9 +81,13 @@ class Listener:
                 now = time.monotonic()
                 if message is not None:
                     received_at = now
+                    if is_reopened and message["type"] == "subscribe":
+                        boards.outage.forget()  # Redis may have been restarted while nobody listened
                     self._handle(message)
-                elif now - received_at > 2 * PING_EVERY_S:
+                elif now - received_at > LOST_AFTER_S:
                     return  # the connection hangs: open another
+                elif now - received_at > HUNG_AFTER_S:
+                    boards.outage.forget()
                 if now - pinged_at > PING_EVERY_S:
                     pubsub.ping()
                     pinged_at = now

@@ -120,18 +120,24 @@ def ranks_for(tx: Tx, question: RankQuestion) -> list[int | None]:
     return question.ranks([row.above for row in counts], [Entry(row.value, row.member) for row in rows])
 
 
-def count_leaving(tx: Tx, board: Board, *, above: Position) -> int:
-    """How many users above this position were erased, and leave the board with the next projection."""
+def count_leaving(tx: Tx, board: Board, *, above: Sequence[Position]) -> list[int]:
+    """For each position how many users above it were erased, and leave the board with the next projection."""
     of = rows_of(board)
+    counts = ", ".join(
+        f"""count(*) FILTER (
+            WHERE {of.value} > :value_{place} OR ({of.value} = :value_{place} AND {of.member} > :member_{place}))"""
+        for place in range(len(above))
+    )
     # Arrays, so that it begins with the few who wait for a projection: of them usually nobody was erased.
     leaving = text(f"""
-        SELECT count(*) FROM {of.table} s WHERE {of.where} AND {of.subject} = ANY(ARRAY(
+        SELECT {counts} FROM {of.table} s WHERE {of.where} AND {of.subject} = ANY(ARRAY(
             SELECT u.id FROM users u WHERE u.tenant_id = :tenant AND u.erased_at IS NOT NULL AND u.id = ANY(ARRAY(
                 SELECT CAST(member AS uuid) FROM outbox WHERE tenant_id = :tenant AND kind = 'user'
                 UNION SELECT CAST(member AS uuid) FROM projecting WHERE tenant_id = :tenant AND kind = 'user'))))
-        AND ({of.value} > :value OR ({of.value} = :value AND {of.member} > :member))
     """)  # noqa: S608  names from the table of metrics
-    return int(tx.scalar(leaving, {**of.parameters, "value": above.value, "member": above.member}) or 0)
+    values = {f"value_{place}": position.value for place, position in enumerate(above)}
+    members = {f"member_{place}": position.member for place, position in enumerate(above)}
+    return [*tx.execute(leaving, {**of.parameters, **values, **members}).one()]
 
 
 def _total(tx: Tx, of: BoardRows) -> int:

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from analytics.boards import caught_up, postgres_reads, redis_reads, redis_store, snapshots, summaries, versions
@@ -33,6 +34,8 @@ from tenants.redis import RedisUnavailable
 MAX_REFILLS = 10
 # How long a reader who has seen a version waits for its commit.
 MAX_COMMIT_WAIT_MS = 1_000
+# Below every row: who has no points is on no board.
+END = Position(0, "")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class ShownBoard:
     next: Position | None
     # How many rows above the last one may not be shown, as far as it is known: they have no rank.
     hidden: int = 0
+    # See `Listing`.
+    is_newest: bool = True
 
 
 def read(
@@ -107,15 +112,18 @@ def read(
     `memory`: what this process keeps of boards; used for what Redis answers.
 
     Rows of users who were erased, and are on the board until the next projection, are passed over: those below move up,
-    and as many more are read.
+    and as many more are read. Single rows have the ranks that they have among those who stay.
     """
     hidden = 0
     if board.is_users and isinstance(part, Top) and part.after is not None:
         with transaction_for(board) as tx:
-            hidden = postgres_reads.count_leaving(tx, board, above=part.after)
+            (hidden,) = postgres_reads.count_leaving(tx, board, above=[part.after])
 
     def read_part(part: Part, hidden: int) -> ShownBoard:
         listing, total, day = _listing(board, part, now=now, at_least=at_least)
+        if board.is_users and isinstance(part, Only | Around):
+            listing = _without_leaving(board, listing)
+            total = listing.total
         return _show(board, part, listing, total, day, with_movement=with_movement, memory=memory, hidden=hidden)
 
     shown = read_part(part, hidden)
@@ -123,7 +131,9 @@ def read(
         if not isinstance(part, Top) or shown.next is None or len(shown.rows) == part.limit:
             break
         more = read_part(Top(part.limit - len(shown.rows), shown.next), shown.hidden)
-        shown = replace(more, rows=[*shown.rows, *more.rows], version=shown.version, as_of=shown.as_of)
+        is_newest = shown.is_newest and more.is_newest
+        rows = [*shown.rows, *more.rows]
+        shown = replace(more, rows=rows, version=shown.version, as_of=shown.as_of, is_newest=is_newest)
     return shown
 
 
@@ -134,7 +144,10 @@ def read_together(
 
     None: only `read` can, or must once, so that the next time it is in memory. `Top` only from the first row on.
     """
+    known = caught_up.known_tenants()
     listings = redis_reads.read_together([(board, _command(board, part)) for board, part in asked])
+    if caught_up.known_tenants() is not known:  # a fault was noticed: maybe what answered is another server
+        return [None] * len(asked)
     shown = {
         (board.tenant_id, row.subject)
         for (board, _), listing in zip(asked, listings, strict=True)
@@ -144,7 +157,7 @@ def read_together(
     summaries.fetch(shown, memory)
     return [
         _show(board, part, listing, listing.total, now.date(), with_movement=True, memory=memory)
-        if listing is not None and caught_up.is_known(board) and _is_in_memory(board, listing, now.date(), memory)
+        if listing is not None and board.tenant_id in known and _is_in_memory(board, listing, now.date(), memory)
         else None
         for (board, part), listing in zip(asked, listings, strict=True)
     ]
@@ -184,39 +197,52 @@ def _show(
         memory = None
     subjects = [row.subject for row in listing.rows]
     shown = summaries.of_subjects(board, subjects, trust_redis=listing.source is not Source.SNAPSHOT, memory=memory)
+    has_ranks = isinstance(part, AsOf) or (board.is_users and not isinstance(part, Top))
     rows: list[Row] = []
     for row in listing.rows:
         if not _may_be_shown(board, row, shown):
             hidden += 1
         else:  # an earlier day's ranks stay what they were
-            rows.append(row if not hidden or isinstance(part, AsOf) else row._replace(rank=row.rank - hidden))
+            rows.append(row if not hidden or has_ranks else row._replace(rank=row.rank - hidden))
     before = _ranks_before(board, day, memory) if with_movement and rows else None
     return ShownBoard(
         board=board,
         rows=[_shown_row(row, shown, before) for row in rows],
-        total=total if isinstance(part, AsOf) else total - hidden,
+        total=total if has_ranks else total - hidden,
         version=listing.version.number,
         source=listing.source,
         as_of=listing.as_of,
         next=listing.next if isinstance(part, Top | AsOf) else None,
         hidden=hidden,
+        is_newest=listing.is_newest,
     )
+
+
+def _without_leaving(board: Board, listing: Listing) -> Listing:
+    """Single rows of a board of users, with their ranks among those who stay."""
+    positions = [*(Position(row.value, row.member) for row in listing.rows), END]
+    with transaction_for(board) as tx:
+        *above, of_all = postgres_reads.count_leaving(tx, board, above=positions)
+    rows = [row._replace(rank=row.rank - leaving) for row, leaving in zip(listing.rows, above, strict=True)]
+    return replace(listing, rows=rows, total=listing.total - of_all)
 
 
 def ranks_for(tx: Tx, question: RankQuestion) -> list[int | None]:
     """The ranks that entries have on a board of the transaction's tenant. None: far down, while Redis is away."""
     if not question.asked:
         return []
-    ranks = redis_reads.ranks_together([question])[0] if caught_up.is_trusted(question.board) else None
+    ranks = caught_up.read_if_trusted(question.board, lambda: redis_reads.ranks_together([question])[0])
     return ranks if ranks is not None else postgres_reads.ranks_for(tx, question)
 
 
 def known_ranks_together(questions: Sequence[RankQuestion]) -> list[list[int | None] | None]:
     """The ranks that entries have on several boards, in one round trip to Redis. None: only `ranks_for` can tell."""
+    known = caught_up.known_tenants()
     ranks = redis_reads.ranks_together(questions)
+    if caught_up.known_tenants() is not known:
+        return [None] * len(questions)
     return [
-        of_one if caught_up.is_known(question.board) else None
-        for question, of_one in zip(questions, ranks, strict=True)
+        of_one if question.board.tenant_id in known else None for question, of_one in zip(questions, ranks, strict=True)
     ]
 
 
@@ -226,11 +252,10 @@ def _listing(board: Board, part: Part, *, now: datetime, at_least: int) -> tuple
         with transaction_for(board) as tx:
             snapshot = snapshots.require_sealed(tx, board, part.day)
         return snapshot.all_of(limit=part.limit, after=part.after), snapshot.total, part.day
-    is_trusted = caught_up.is_trusted(board)
-    listing = _from_redis(board, part) if is_trusted else None
+    listing = caught_up.read_if_trusted(board, partial(_from_redis, board, part))
     if listing is None or listing.version.number < at_least:
         newer = _newer_than(listing, board, part, now=now, at_least=at_least)
-        if listing is None and is_trusted:
+        if listing is None and caught_up.is_known(board):
             _ask_for_rebuild(board, newer)
         listing = newer
     return listing, listing.total, now.date()
@@ -255,11 +280,18 @@ def _newer_than(
         if behind is not None and current <= behind.version.number:
             return behind
         if current >= at_least:
-            return _from_postgres(tx, board, part, now=now, at_least=at_least)
+            return _from_postgres(tx, board, part, now=now, at_least=at_least, current=current)
     _wait_for_commit(board)
     with transaction_for(board) as tx:
         current = versions.read(tx, [board], now=now)[board].number
-        return _from_postgres(tx, board, part, now=now, at_least=min(at_least, current))
+        return _from_postgres(tx, board, part, now=now, at_least=min(at_least, current), current=current)
+
+
+def is_newest(board: Board, version: int, *, now: datetime) -> bool:
+    """Whether PostgreSQL has no newer version than this one. Raises Busy while one may still be committed."""
+    _wait_for_commit(board)
+    with transaction_for(board) as tx:
+        return versions.read(tx, [board], now=now)[board].number <= version
 
 
 def _wait_for_commit(board: Board) -> None:
@@ -273,15 +305,20 @@ def _wait_for_commit(board: Board) -> None:
         tx.set_statement_timeout(STATEMENT_TIMEOUT_MS)
 
 
-def _from_postgres(tx: Tx, board: Board, part: Top | Only | Around, *, now: datetime, at_least: int) -> Listing:
-    """Read the live snapshot if it has the first rows at this version or a newer one, else the numbers."""
+def _from_postgres(
+    tx: Tx, board: Board, part: Top | Only | Around, *, now: datetime, at_least: int, current: int
+) -> Listing:
+    """Read the live snapshot if it has the first rows at this version or a newer one, else the numbers.
+
+    `current`: the version that PostgreSQL has.
+    """
     match part:
         case Top(limit, after):
             snapshot = snapshots.live(tx, board, now=now)
             if snapshot is not None and snapshot.version.number >= at_least:
                 listing = snapshot.part(limit=limit, after=after)
                 if listing is not None:
-                    return listing
+                    return replace(listing, is_newest=snapshot.version.number >= current)
             return postgres_reads.read_top(tx, board, limit=limit, after=after, now=now)
         case Only(subjects):
             return postgres_reads.read_subjects(tx, board, subjects, now=now)

@@ -48,6 +48,8 @@ class Listing:
     version: Version
     source: Source
     as_of: datetime
+    # Whether PostgreSQL had no newer version when it was read: a live snapshot may be of up to a minute ago.
+    is_newest: bool = True
 
     @property
     def next(self) -> Position | None:

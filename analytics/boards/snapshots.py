@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -26,7 +27,7 @@ from analytics.boards.rows import Listing, Position, Row, Source, row_of
 from analytics.locks import Busy, lock_boards, try_lock_boards
 from analytics.metrics import METRICS
 from analytics.windows import WINDOWS
-from tenants import across
+from tenants import across, redis
 from tenants import settings as tenant_settings
 from tenants.db import Base, TenantOwned, Tx, platform_tx, tenant_tx
 from tenants.errors import NotFound
@@ -150,6 +151,7 @@ def refresh_all(*, now: datetime) -> int:
     A tenant with very many boards gets no more than its time, and the others theirs: the rest follows in the next run.
     Of two runs at once each goes its own way through the tenants, and finds little to do where the other has been.
     """
+    redis.boards().outage.forget()  # workers do not listen: Redis may have hung unnoticed since the last run
     tenant_ids = [ALL_TENANTS, *across.live_tenants()]
     random.shuffle(tenant_ids)
     taken, end = 0, time.monotonic() + MAX_RUN_S
@@ -204,9 +206,9 @@ def _locked_tx(tenant_id: str) -> Iterator[Tx]:
 
 def _current_tops(boards: Sequence[Board], *, now: datetime) -> Iterator[tuple[Board, Listing]]:
     """The first rows of boards of one tenant: from Redis if it has caught up, else from PostgreSQL."""
-    is_trusted = caught_up.is_trusted(boards[0])
-    listings = redis_reads.read_tops(boards, limit=MAX_ROWS) if is_trusted else [None] * len(boards)
-    for board, listing in zip(boards, listings, strict=True):
+    read_tops = partial(redis_reads.read_tops, boards, limit=MAX_ROWS)
+    listings = caught_up.read_if_trusted(boards[0], read_tops)
+    for board, listing in zip(boards, listings or [None] * len(boards), strict=True):
         if listing is not None:
             yield board, listing
             continue

@@ -39,7 +39,11 @@ WAIT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A complete response body, and the version of the board that it shows."""
+    """A complete response body, and the version of the board that it shows.
+
+    `is_verified`: PostgreSQL had no newer version when it was computed. Otherwise it is sent to callers who have it
+    too: 304 would say that nothing has changed.
+    """
 
     body: bytes
     etag: str
@@ -47,19 +51,20 @@ class Answer:
     # As the fast lane sends it: in full, and to a caller who has it.
     whole: FastAnswer
     unchanged: FastAnswer
+    is_verified: bool = True
 
     @classmethod
-    def of(cls, body: bytes, *, version: int, prefix: str = "") -> "Answer":
+    def of(cls, body: bytes, *, version: int, prefix: str = "", is_verified: bool = True) -> "Answer":
         """`prefix`: of its ETag, before the digest of the body."""
         etag = f'"{prefix}{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         headers = (("ETag", etag), *CONDITIONAL_HEADERS)
         whole, unchanged = FastAnswer.of("200 OK", body, headers), FastAnswer.of(NOT_MODIFIED, b"", headers)
-        return cls(body, etag, version, whole, unchanged)
+        return cls(body, etag, version, whole, unchanged, is_verified)
 
     @classmethod
-    def of_board(cls, body: bytes, *, version: int) -> "Answer":
+    def of_board(cls, body: bytes, *, version: int, is_verified: bool = True) -> "Answer":
         """An answer whose ETag names the board's version: see `conditional.version_in`."""
-        return cls.of(body, version=version, prefix=f"{version}-")
+        return cls.of(body, version=version, prefix=f"{version}-", is_verified=is_verified)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,12 @@ def render(shown: ShownBoard, items: Sequence[dict[str, Any]]) -> Answer:
         "source": shown.source.value,
         "next_cursor": _cursor(shown.board, shown.next) if shown.next is not None else None,
     }
-    return Answer.of_board(orjson.dumps(body, option=orjson.OPT_UTC_Z), version=shown.version)
+    return _answer_of(shown, body)
+
+
+def _answer_of(shown: ShownBoard, body: dict[str, Any]) -> Answer:
+    encoded = orjson.dumps(body, option=orjson.OPT_UTC_Z)
+    return Answer.of_board(encoded, version=shown.version, is_verified=shown.is_newest)
 
 
 def board_hash(board: Board) -> str:
@@ -137,7 +142,7 @@ def render_rank(reader: Reader, shown: ShownBoard, subject: str, around: int) ->
         body |= subject_as_json(shown.board, own, fields)
     if around:
         body["around"] = rows_as_json(shown, fields)
-    return Answer.of_board(orjson.dumps(body, option=orjson.OPT_UTC_Z), version=shown.version)
+    return _answer_of(shown, body)
 
 
 def _explain(shown: ShownBoard, items: list[dict[str, Any]]) -> None:

@@ -53,7 +53,9 @@ def is_older(answer: Answer, tags: str | None) -> bool:
 
 
 def is_one_of(answer: Answer, tags: str | None) -> bool:
-    """Whether `If-None-Match` names this answer: the caller has it."""
+    """Whether `If-None-Match` names this answer, and it is verified: the caller has what there is."""
+    if not answer.is_verified:
+        return False
     if tags is None or tags == answer.etag:
         return tags is not None
     named = [tag.strip().removeprefix("W/") for tag in tags.split(",")]

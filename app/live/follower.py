@@ -178,8 +178,8 @@ class Follower:
             followed.retry_in_s = FIRST_RETRY_S
         else:
             self._retry(followed, version)
-            # After a resync rows may be older than what was sent because that was lost: then these are right.
-            if top.version < followed.sent_version and due.kind != "resync":
+            # Older rows are right only if what was sent before was lost. Their frame has the version of before then.
+            if top.version < followed.sent_version and not top.is_newest:
                 return
         if due.kind != "invalidated" or top.items != followed.sent_rows or top.version >= version:
             followed.sent_version = max(top.version, followed.sent_version)

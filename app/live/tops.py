@@ -29,6 +29,8 @@ class Top:
     version: int
     items: Rows
     body: orjson.Fragment
+    # That a newer version was wanted, and PostgreSQL has confirmed that there is none: it was lost with a server.
+    is_newest: bool = False
     # The rows that most followers were sent before, and which positions differ: computed once for all of them.
     _compared: tuple[Rows | None, list[int]] | None = None
 
@@ -86,8 +88,9 @@ def _read(board: Board, limit: int, fields: tuple[str, ...], *, at_least: int) -
     """None: it cannot be read at the moment."""
     try:
         shown = reading.read(board, reading.Top(limit), now=utcnow(), at_least=at_least)
+        is_newest = shown.version < at_least and reading.is_newest(board, shown.version, now=utcnow())
     except Exception as error:  # noqa: BLE001  an outage of any kind
         log.warning("cannot read a board", action="live.top", data={"error": type(error).__name__})
         return None
     items = rows_as_json(shown, fields)
-    return Top(shown.version, items, orjson.Fragment(orjson.dumps(items, option=orjson.OPT_UTC_Z)))
+    return Top(shown.version, items, orjson.Fragment(orjson.dumps(items, option=orjson.OPT_UTC_Z)), is_newest)

@@ -12,7 +12,7 @@ import marshmallow as ma
 from flask import Response, render_template, request
 
 from analytics.boards import page_numbers, reading
-from analytics.boards.names import Board
+from analytics.boards.reading import ShownBoard
 from analytics.ingest import pages
 from analytics.ingest.pages import PageNotFound
 from analytics.metrics import SCORE, VIEWS, page_metrics
@@ -93,7 +93,8 @@ def popular() -> Response:
 
     def build(at_least: int) -> Answer:
         limit_reader(reader, "boards", READS_PER_MINUTE)
-        return Answer.of(_list(board, query, base, at_least=at_least).encode(), version=OF_ANY_VERSION)
+        top = reading.read(board, reading.Top(query["limit"]), now=utcnow(), at_least=at_least)
+        return Answer.of(_list(top, query, base).encode(), version=OF_ANY_VERSION, is_verified=top.is_newest)
 
     cache = services().boards
     shown = tuple(query.get(name) for name in ("limit", "title", "base", "theme"))
@@ -149,8 +150,7 @@ def refuse(error: DomainError) -> Response:
     return shown
 
 
-def _list(board: Board, query: dict[str, Any], base: str | None, *, at_least: int) -> str:
-    top = reading.read(board, reading.Top(query["limit"]), now=utcnow(), at_least=at_least)
+def _list(top: ShownBoard, query: dict[str, Any], base: str | None) -> str:
     rows = rows_as_json(top, fields=())
     shown = [
         {

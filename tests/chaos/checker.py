@@ -47,6 +47,7 @@ def check(history: History, final: Final, limits: Limits = Limits()) -> list[Fin
         *_pages(history, final),
         *seen.revocations(history),
         *seen.versions(history),
+        *seen.rows(history),
         *seen.newest(history, final),
         *seen.staleness(history, limits.boards_within_s),
         *boards(final),

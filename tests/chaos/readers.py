@@ -12,6 +12,7 @@ import websocket
 
 from tests.chaos.callers import Caller, plain_call
 from tests.chaos.history import Recorder
+from tests.chaos.seen import BOARD_WITH_VALUES
 from tests.chaos.world import PAGES, World
 
 BOARDS = [
@@ -22,6 +23,7 @@ BOARDS = [
     ("public", "30d", "views"),
 ]
 FOLLOWED = BOARDS[:4]
+WITHOUT_ROWS = FOLLOWED[1]
 TIMEOUT_S = 20.0
 PING_EVERY_S = 2.0
 
@@ -115,8 +117,8 @@ class SocketReader(_Follower):
         raw = websocket.create_connection(address, timeout=TIMEOUT_S, suppress_origin=True)
         self._opened += 1
         with contextlib.closing(raw):
-            for number, topic in enumerate(FOLLOWED):
-                raw.send(subscription(topic, 10 if number % 2 else None))
+            for topic in FOLLOWED:
+                raw.send(subscription(topic, None if topic == WITHOUT_ROWS else 10))
             raw.settimeout(PING_EVERY_S)
             heard_at = time.monotonic()
             while not self.stopping.is_set():
@@ -166,5 +168,9 @@ class StreamReader(_Follower):
 
 
 def record_frame(recorder: Recorder, name: str, node: str, message: dict[str, Any]) -> None:
-    fields = {field: message[field] for field in ("topic", "version", "seq", "code") if field in message}
+    fields: dict[str, Any] = {
+        field: message[field] for field in ("topic", "version", "seq", "code") if field in message
+    }
+    if message["type"] == "top" and message["topic"] == BOARD_WITH_VALUES:
+        fields["views"] = {str(row["page"]["id"]): row["value"] for row in message["items"] if row["page"]}
     recorder.note("frame", reader=name, node=node, type=message["type"], **fields)

@@ -73,6 +73,25 @@ def versions(history: History) -> Iterator[Finding]:
         read[key] = (version, call)
 
 
+def rows(history: History) -> Iterator[Finding]:
+    """Views are only added, so the rows of a newer frame never have fewer than those of one before on its connection.
+
+    After a `resync` they may: what Redis had shown, and was not committed yet, may have been lost.
+    """
+    most: dict[str, dict[str, int]] = defaultdict(dict)
+    for frame in history.noted("frame"):
+        if frame.get("topic") != BOARD_WITH_VALUES:
+            continue
+        seen_before = most[frame["reader"]]
+        if frame["type"] == "resync":
+            seen_before.clear()
+        for page, views in frame.get("views", {}).items():
+            if views < seen_before.get(page, 0):
+                what = f"{frame['reader']} got {views} views of page {page} with version {frame['version']}"
+                yield Finding("rows", f"{what} after {seen_before[page]}")
+            seen_before[page] = max(views, seen_before.get(page, 0))
+
+
 def newest(history: History, final: dict[str, Any]) -> Iterator[Finding]:
     """Who still follows a board at the end was sent its newest version."""
     closed = {note["reader"] for note in history.noted("closed")}

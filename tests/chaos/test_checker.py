@@ -80,6 +80,11 @@ def right_history() -> list[Record]:
         run.call("read", topic="tenant:all:views", tagged=True, answer=answer)
     for seq, version in enumerate((4, 4, 6), start=1):
         run.note("frame", reader="socket a 1", node="a", type="top", topic="users:all:points", version=version, seq=seq)
+    frames = [("top", {"1": 3, "2": 2}), ("top", {"1": 3, "2": 4}), ("resync", None), ("top", {"1": 2, "2": 4})]
+    for seq, (kind, views) in enumerate(frames, start=1):
+        of_rows = {} if views is None else {"views": views}
+        fields = {"type": kind, "topic": "tenant:all:views", "version": 6, "seq": seq, **of_rows}
+        run.note("frame", reader="socket a 2", node="a", **fields)
     return run.records
 
 
@@ -266,11 +271,24 @@ def read_an_older_version(records: list[Record], _end: dict[str, Any]) -> None:
 
 
 def send_an_older_frame(records: list[Record], _end: dict[str, Any]) -> None:
-    records[-1]["version"] = 3
+    frame_of(records, "1", 3)["version"] = 3
+
+
+def frame_of(records: list[Record], reader: str, seq: int) -> Record:
+    return next(one for one in records if one.get("reader") == f"socket a {reader}" and one.get("seq") == seq)
+
+
+def send_rows_of_before(records: list[Record], _end: dict[str, Any]) -> None:
+    """As a frame does whose version is newer than its rows."""
+    frame_of(records, "2", 2)["views"]["1"] = 1
+
+
+def forget_the_resync(records: list[Record], _end: dict[str, Any]) -> None:
+    frame_of(records, "2", 3)["type"] = "invalidated"
 
 
 def skip_a_frame(records: list[Record], _end: dict[str, Any]) -> None:
-    records[-1]["seq"] = 7
+    frame_of(records, "1", 3)["seq"] = 7
 
 
 def leave_a_reader_behind(_records: list[Record], end: dict[str, Any]) -> None:
@@ -317,6 +335,8 @@ SPOILED: list[tuple[Spoil, str, str]] = [
     (answer_differently_again, "replay", "s1 has 2 answers"),
     (read_an_older_version, "version", "version 2 of tenant:all:views from redis, after 3"),
     (send_an_older_frame, "version", "socket a 1 got a top of users:all:points with version 3 after 4"),
+    (send_rows_of_before, "rows", "socket a 2 got 1 views of page 1 with version 6 after 3"),
+    (forget_the_resync, "rows", "socket a 2 got 2 views of page 1 with version 6 after 3"),
     (skip_a_frame, "seq", "socket a 1 got seq 7 after 2"),
     (leave_a_reader_behind, "newest", "socket a 1 was sent version 6 of users:all:points, which has 7"),
     (read_what_nobody_sent, "staleness", "p0 has 4 views (redis), expected 0 to 2"),

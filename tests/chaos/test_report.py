@@ -4,6 +4,8 @@ from typing import Any
 
 from tests.chaos import report
 from tests.chaos.history import History
+from tests.chaos.run import Result
+from tests.chaos.seen import Finding
 
 
 def sample(began: float, ended: float, *, ok: bool = True) -> dict[str, Any]:
@@ -31,6 +33,16 @@ def test_recovery_counts_from_the_end_of_the_fault_to_the_first_good_answer() ->
 
 def test_a_late_answer_is_no_recovery_until_it_is_there() -> None:
     assert recovered(sample(10.5, 14.0), sample(14.1, 14.2)) == 3
+
+
+def test_missed_targets_are_listed_and_end_a_strict_run_with_1() -> None:
+    columns = {"write": 2.1, "read": 2.0, "board": 9.0, "socket": 9.0}
+    missed = report.missed([(fault(10, 11), columns), (fault(20, 21), columns)])
+    assert missed == ["kill web parent, write: p50 2.1 s, max 2.1 s (target 2 and 5)"]
+    assert report.missed([(fault(10, 11), columns | {"write": 1.9})]) == []
+    assert [Result(1, [], [], missed).status(is_strict=strict) for strict in (False, True)] == [0, 1]
+    assert Result(1, [], []).status(is_strict=True) == 0
+    assert Result(1, [Finding("rule", "what")], []).status() == 1
 
 
 def test_the_table_marks_missed_targets() -> None:

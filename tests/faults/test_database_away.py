@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 import psutil
 import psycopg
@@ -36,8 +37,11 @@ from tests.service import copy_prepared, eventually
 
 CLIENTS = 24
 OUTAGE_S = 2.0
+# What is promised; and what one of many may take on a busy machine.
+ANSWER_WITHIN_S, RETURN_WITHIN_S = 0.5, 1.0
 MAX_ANSWER_S = 2.0
 MAX_RETURN_S = 10.0
+ROUNDS = 5
 
 
 @dataclass
@@ -219,6 +223,7 @@ def test_nobody_waits_for_a_database_that_is_away(clients: Clients, own: Own, ou
     assert {answer.status for answer in during} == {503}
     assert all(answer.retry_after for answer in during)
     assert len(during) > CLIENTS * OUTAGE_S
+    assert median(answer.took_s for answer in during) < ANSWER_WITHIN_S
     assert returned - accepted < MAX_RETURN_S
     check(clients)
 
@@ -226,16 +231,25 @@ def test_nobody_waits_for_a_database_that_is_away(clients: Clients, own: Own, ou
 def test_a_killed_backend_costs_a_moment(clients: Clients, own: Own) -> None:
     """PostgreSQL ends all others with it, and recovers."""
     with clients.running():
-        time.sleep(0.5)
-        backends = [child for child in own.postmaster.children() if "plaudit" in " ".join(child.cmdline())]
-        backends[0].kill()
-        eventually(lambda: any(answer.status == 503 for answer in clients.answers))
-        eventually(own.accepts_connections)
-        accepted = time.monotonic()
-        eventually(clients.succeed)
-        returned = time.monotonic()
-    assert returned - accepted < MAX_RETURN_S
+        took = [return_after_a_killed_backend(clients, own)]
+        while min(took) >= RETURN_WITHIN_S and len(took) < ROUNDS:
+            took.append(return_after_a_killed_backend(clients, own))
+    assert min(took) < RETURN_WITHIN_S, took
+    assert max(took) < MAX_RETURN_S
     check(clients)
+
+
+def return_after_a_killed_backend(clients: Clients, own: Own) -> float:
+    """How long after PostgreSQL accepts connections again every kind of call succeeds."""
+    eventually(clients.succeed)
+    answers = len(clients.answers)
+    backends = [child for child in own.postmaster.children() if "plaudit" in " ".join(child.cmdline())]
+    backends[0].kill()
+    eventually(lambda: any(answer.status == 503 for answer in clients.answers[answers:]))
+    eventually(own.accepts_connections)
+    accepted = time.monotonic()
+    eventually(clients.succeed)
+    return time.monotonic() - accepted
 
 
 def check(clients: Clients) -> None:

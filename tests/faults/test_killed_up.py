@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
 import psutil
 import psycopg
@@ -21,8 +22,9 @@ from tests.service import PLAUDIT, ROOT, Service, copy_prepared, eventually, own
 
 # A start takes some four seconds. Most of the moments are in it.
 MAX_MOMENT_S = 6.0
-# What an operator may expect, and as much again for a busy machine.
-READY_WITHIN_S = 60.0
+# What an operator may expect; one start among several may take as long again on a busy machine.
+READY_WITHIN_S = 30.0
+MAX_READY_S = 60.0
 
 
 @pytest.fixture
@@ -71,7 +73,9 @@ def start_and_kill(folder: Path) -> float:
 
 
 def test_killed_at_any_moment_it_starts_again(folder: Path) -> None:
-    assert max(times_of_starts(folder, rounds=3)) < READY_WITHIN_S
+    took = times_of_starts(folder, rounds=3)
+    assert median(took) < READY_WITHIN_S
+    assert max(took) < MAX_READY_S
 
 
 def times_of_starts(folder: Path, *, rounds: int) -> list[float]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self
 
+import psutil
 import psycopg
 import pytest
 import requests
@@ -17,6 +18,7 @@ from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
+from app.http.answer_cache import MAX_AGE_S
 from app.run.data_folder import read_state
 from loadtests.watchers import Watcher, Watchers
 from tenants.queue import QUEUE
@@ -201,6 +203,43 @@ def test_an_emptied_redis_takes_no_version_back(service: Service) -> None:
 
 def test_a_killed_redis_takes_no_version_back(service: Service) -> None:
     check_after(service, lambda: service.processes()["valkey"].send_signal(signal.SIGKILL))
+
+
+def test_no_reader_is_told_that_nothing_changed_by_an_outdated_snapshot(service: Service) -> None:
+    """A 304 is judged by the version that PostgreSQL had some time before: answers are kept for a second."""
+    headers, path = headers_of(service), BOARDS["views"]
+    wait_for_right_boards(service)
+    valkey = service.processes()["valkey"]
+    valkey.suspend()
+    try:
+        eventually(lambda: service.get(path, headers=headers).json()["source"] != "redis")
+        first = service.get(path, headers=headers)
+        before = version_in_postgres(service)
+        service.post("/api/v1/pages/p0/views", headers=headers)
+        eventually(lambda: version_in_postgres(service) > before)
+        time.sleep(2 * MAX_AGE_S)
+        again = service.get(path, headers=headers | {"If-None-Match": first.headers["ETag"]})
+        assert again.status_code == 200, first.json()["source"]
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):  # `up` has replaced it
+            valkey.resume()
+
+    def says_that_nothing_changed_since_then() -> bool:
+        current = service.get(path, headers=headers)
+        again = service.get(path, headers=headers | {"If-None-Match": current.headers["ETag"]})
+        return current.json()["version"] > before and again.status_code == 304
+
+    eventually(says_that_nothing_changed_since_then)
+
+
+def version_in_postgres(service: Service) -> int:
+    with psycopg.connect(addresses(service)["database_url"]) as owner:
+        found = owner.execute(
+            "SELECT version FROM boards WHERE tenant_id = 'demo' AND scope = 'tenant' AND time_window = '7d'"
+            " AND metric = 'views'"
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
 
 
 def test_a_redis_that_hangs_takes_no_version_back(service: Service) -> None:

@@ -7,6 +7,7 @@ from flask import Flask
 
 from app.http.answer_cache import Answer
 from app.http.conditional import expected_version, if_changed, is_older, version_in
+from app.http.fast_reads import to_send
 from tenants.errors import Stale
 
 ANSWER = Answer.of(b'{"items": []}', version=1)
@@ -31,6 +32,16 @@ def test_what_the_caller_already_has_is_not_sent_again(app: Flask, given: str | 
     assert (answer.status_code, answer.data) == (status, ANSWER.body if status == 200 else b"")
     assert answer.headers["ETag"] == ANSWER.etag
     assert "private" in answer.headers["Cache-Control"]
+
+
+@pytest.mark.parametrize("given", [ANSWER.etag, f"W/{ANSWER.etag}", "*"])
+def test_an_answer_that_may_be_outdated_is_sent_to_those_who_have_it(app: Flask, given: str) -> None:
+    unverified = Answer.of(ANSWER.body, version=1, is_verified=False)
+    with app.test_request_context(headers={"If-None-Match": given}):
+        answer = if_changed(unverified)
+    assert (answer.status_code, answer.data, answer.headers["ETag"]) == (200, ANSWER.body, ANSWER.etag)
+    assert to_send(unverified, given) is unverified.whole
+    assert to_send(ANSWER, given) is ANSWER.unchanged
 
 
 def test_another_body_has_another_etag() -> None:

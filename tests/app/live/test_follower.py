@@ -171,7 +171,7 @@ def test_who_subscribes_again_is_sent_nothing_older(hub: Hub, monkeypatch: pytes
 
 def test_what_was_lost_with_a_server_is_replaced_by_what_there_is(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """A board that only the lost server knew is empty, and its version is never reached again."""
-    tops = [Top(5, [{"rank": 1}], orjson.Fragment(b"[{}]")), Top(0, [], orjson.Fragment(b"[]"))]
+    tops = [Top(5, [{"rank": 1}], orjson.Fragment(b"[{}]")), Top(0, [], orjson.Fragment(b"[]"), is_newest=True)]
     monkeypatch.setattr(hub.tops, "get", lambda *_args: tops.pop(0))
     follower = follower_of(hub)
     follower.follows[KEY] = Followed(BOARD, 3)
@@ -180,3 +180,19 @@ def test_what_was_lost_with_a_server_is_replaced_by_what_there_is(hub: Hub, monk
     hub.on_invalidation({"tenant": BOARD.tenant_id, "versions": {}, "resync": True})
     resync, top = map(orjson.loads, follower.frames())
     assert (resync["type"], resync["version"], top["type"], top["version"], top["items"]) == ("resync", 5, "top", 5, [])
+
+
+def test_after_a_resync_no_rows_have_a_newer_version_than_their_own(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to Redis was lost and no commit: then older rows are outdated, and are read again."""
+    tops = [Top(version, [{"rank": version}], orjson.Fragment(b"[{}]")) for version in (5, 4, 5)]
+    delays: list[float] = []
+    monkeypatch.setattr(hub.tops, "get", lambda *_args: tops.pop(0))
+    monkeypatch.setattr(hub, "retry_later", lambda *_args, in_s: delays.append(in_s))
+    follower = follower_of(hub)
+    follower.follows[KEY] = Followed(BOARD, 3)
+    hub.notify_followers(KEY, 5)
+    assert sent_frames(follower) == [("top", 5)]
+    hub.notify_followers(KEY, 5, "resync")
+    assert (sent_frames(follower), len(delays)) == ([("resync", 5)], 1)
+    follower.mark_due(KEY, 5, "invalidated")
+    assert sent_frames(follower) == [("top", 5)]

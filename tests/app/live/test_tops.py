@@ -6,15 +6,16 @@ from typing import Any
 import orjson
 import pytest
 
-from analytics.boards import projection, reading
+from analytics.boards import projection, reading, versions
 from analytics.boards.names import Board, board_of
 from analytics.boards.reading import ShownBoard
 from analytics.boards.rows import Source
+from analytics.locks import lock_boards
 from analytics.metrics import LIKES
 from analytics.windows import Window
 from app.live import tops as live_tops
 from app.live.tops import Tops
-from tenants.db import utcnow
+from tenants.db import tenant_tx, utcnow
 from tenants.errors import Unavailable
 from tests.app.live.conftest import like
 from tests.app.live.test_hub import BOARD
@@ -51,7 +52,9 @@ def test_rows_are_at_the_wanted_version_or_the_newest_there_is(wiki: Caller) -> 
     first = tops.get(board, 10, 1, ())
     assert [row["page"]["external_id"] for row in first.items] == ["a"]
     assert orjson.loads(orjson.dumps(first.body)) == first.items
-    assert tops.get(board, 10, first.version + 7, ()).version == first.version, "no newer can be read yet"
+    assert not first.is_newest, "nobody asked for more"
+    lost = tops.get(board, 10, first.version + 7, ())
+    assert (lost.version, lost.is_newest) == (first.version, True), "PostgreSQL has none that is newer"
     like(wiki, "ben")
     (row,) = Tops().get(board, 10, first.version + 1, ()).items
     assert row["value"] == 2
@@ -81,3 +84,20 @@ def test_the_rows_of_made_up_boards_take_bounded_memory(monkeypatch: pytest.Monk
     for scope in ("a", "b", "c", "a", "d", "a"):
         tops.get(replace(BOARD, scope=f"space:{scope}"), 10, 1, ())
     assert reads == [f"space:{scope}" for scope in ("a", "b", "c", "a", "d")], "all are forgotten when there are three"
+
+
+def test_rows_are_not_the_newest_while_a_newer_version_may_be_committed(
+    wiki: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = Board(wiki.tenant, "tenant", Window.WEEK, LIKES)
+    like(wiki, "ann")
+    version = Tops().get(board, 10, 1, ()).version
+    monkeypatch.setattr(reading, "MAX_COMMIT_WAIT_MS", 50)
+    with tenant_tx(wiki.tenant, separate=True) as projecting:
+        lock_boards(projecting, wiki.tenant)
+        raised = versions.advance(projecting, [board], now=utcnow())[board].number
+        with pytest.raises(Unavailable):
+            Tops().get(board, 10, raised, ())
+    found = Tops().get(board, 10, raised, ())
+    assert (found.version, found.is_newest) == (raised, False)
+    assert version < raised

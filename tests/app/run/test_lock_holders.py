@@ -14,9 +14,11 @@ from typing import IO
 
 import pytest
 
-from app.run import lock_holders
+from app.run import data_folder, lock_holders
+from app.run.local_servers import LocalServers
 from app.run.lock_holders import Processes
-from tests.service import eventually
+from tests.conftest import reachable_folder
+from tests.service import children_of, copy_prepared, eventually
 
 # Starts what its arguments say, prints its id, and waits.
 STARTER = """if True:
@@ -88,3 +90,47 @@ def test_a_process_whose_status_nobody_has_read_has_ended() -> None:
     eventually(lambda: lock_holders.started_at(process.pid) is None)
     process.wait()
     assert lock_holders.started_at(process.pid) is None
+
+
+def test_a_root_that_sees_nobodys_open_files_finds_postgres_by_its_pid_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Docker: root without CAP_SYS_PTRACE, and servers of another user."""
+
+    def refuse(process: Path, file: os.stat_result) -> bool:
+        if int(process.name) == os.getpid():
+            return holds(process, file)
+        raise PermissionError
+
+    holds = lock_holders._holds
+    monkeypatch.setattr(lock_holders, "_holds", refuse)
+    with reachable_folder() as folder, data_folder.lock_servers(copy_prepared(folder / "data"), "command") as lock:
+        server = LocalServers(folder / "data", lock).postgres()
+        process = server.start(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        (link,) = (folder / "data").glob("postgres-[0-9]*")
+        pid_file, servers = link / "postmaster.pid", set[int]()
+
+        def found() -> set[int]:
+            return {one.pid for one in lock_holders.holders(lock.fileno()) if one.program == "postgres"}
+
+        def is_complete() -> bool:
+            nonlocal servers
+            servers = {process.pid, *(child.pid for child in children_of(process.pid))}
+            return len(servers) > 3 and found() == servers
+
+        try:
+            eventually(is_complete)
+            wrote = pid_file.read_text()
+            pid, data, wrote_at, *others = wrote.splitlines()
+            for wrong in (
+                [str(os.getpid()), data, wrote_at],
+                [pid, str(folder), wrote_at],
+                [pid, data, str(int(wrote_at) - 3600)],
+                [pid],
+                ["-"],
+            ):
+                pid_file.write_text("\n".join([*wrong, *others]))
+                assert found() == set(), wrong
+            pid_file.write_text(wrote)
+            assert found() == servers
+        finally:
+            monkeypatch.undo()
+            server.stop(process)
