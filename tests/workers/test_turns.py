@@ -3,15 +3,16 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from rq import Queue
 from sqlalchemy import text
 
 from analytics import outbox, wake
-from analytics.boards import planning, projection
+from analytics.boards import planning, projection, snapshots
 from analytics.outbox import Kind
+from analytics.quests import expiring
 from tenants import queue as tenants_queue
 from tenants.db import tenant_tx, utcnow
 from tests.secrets_seen import LOG_FOLDER
@@ -121,3 +122,80 @@ def test_a_stop_is_obeyed_after_the_step_and_the_rest_is_left_to_others(
     assert waiting_rows(tenant) > 0
     assert tenant in tenants_in(queue), "for another worker"
     assert tenants_queue.depth() == len(queue.jobs)
+
+
+def add_boards(tenant_id: str, spaces: int) -> None:
+    """Boards of spaces that changed, and have no snapshot yet."""
+    projection.project_all(tenant_id, now=utcnow)
+    with tenant_tx(tenant_id) as tx:
+        tx.run(
+            text("""
+                INSERT INTO boards (tenant_id, scope, time_window, metric, version, reserved, changed_at)
+                SELECT t.id, 'space:s' || number, '7d', 'views', 1, 1, now()
+                FROM tenants t CROSS JOIN generate_series(1, :spaces) number WHERE t.id = :t
+            """),
+            {"t": tenant_id, "spaces": spaces},
+        )
+
+
+def snapshots_of(tenant_id: str) -> int:
+    with tenant_tx(tenant_id) as tx:
+        return int(tx.scalar(text("SELECT count(*) FROM leaderboard_snapshots WHERE tenant_id = :t"), {"t": tenant_id}))
+
+
+def test_a_stop_ends_snapshots_after_the_step_and_others_continue_them(
+    tenant: str, queue: Queue, worker: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spaces = 500
+    add_boards(tenant, spaces)
+    tenants_queue.enqueue("workers.jobs.refresh_snapshots")
+    worker.send_signal(signal.SIGCONT)
+    eventually(lambda: snapshots_of(tenant) > 0)
+    worker.terminate()
+    worker.wait(10)
+    taken = snapshots_of(tenant)
+    assert 0 < taken < spaces
+    (rest,) = [job for job in queue.jobs if job.func_name == "workers.jobs.refresh_snapshots"]
+    monkeypatch.setattr(snapshots, "MAX_RUN_S", 600.0)
+    runs = 0
+    while rest is not None:
+        queue.empty()  # type: ignore[no-untyped-call]
+        jobs.refresh_snapshots(*rest.args)
+        rest = next((job for job in queue.jobs if job.func_name == "workers.jobs.refresh_snapshots"), None)
+        runs += 1
+    assert (snapshots_of(tenant), runs > 1) == (spaces, True)
+
+
+def test_a_job_for_each_tenant_makes_way_and_continues_where_it_was(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it finds the same tenants each time: some have claims that are not due yet."""
+    left, visited = {"b": 3, "c": 2}, list[str]()
+
+    def end_due(tenant_id: str, *, now: object, is_over: Callable[[], bool]) -> tuple[int, int]:
+        while True:
+            visited.append(tenant_id)
+            left[tenant_id] = left.get(tenant_id, 1) - 1
+            if left[tenant_id] <= 0 or is_over():
+                return 1, 0
+
+    monkeypatch.setattr(expiring, "tenants_with_due", lambda **_: ["c", "a", "b", "d"])
+    monkeypatch.setattr(expiring, "end_due", end_due)
+    monkeypatch.setattr(turns, "_others_wait", lambda: True)
+    monkeypatch.setattr(jobs, "MIN_TURN_S", 0.0)
+    arguments: tuple[str, ...] | None = ()
+    runs = 0
+    while arguments is not None:
+        queue.empty()  # type: ignore[no-untyped-call]
+        jobs.end_due_quests(*arguments)
+        runs += 1
+        arguments = next((job.args for job in queue.jobs), None)
+    assert (visited, runs) == ([*"abbbccd"], 7)
+
+
+def test_few_idle_tenants_are_visited_in_one_turn_though_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_others_wait", lambda: True)
+    assert turns.Turn().is_over()
+    assert not turns.Turn(at_least_s=60).is_over()
+    monkeypatch.setattr(turns, "_stop_requested", True)
+    assert turns.Turn(at_least_s=60).is_over(), "a stop is obeyed at once"
