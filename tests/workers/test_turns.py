@@ -10,11 +10,17 @@ from rq import Queue
 from sqlalchemy import text
 
 from analytics import outbox, wake
-from analytics.boards import planning, projection, snapshots
+from analytics.boards import page_numbers, planning, projection, redis_store, snapshots
+from analytics.boards.names import Board
+from analytics.ingest.writes import EventKind, Item
+from analytics.metrics import LIKES, VIEWS
 from analytics.outbox import Kind
 from analytics.quests import expiring
+from analytics.windows import Window
 from tenants import queue as tenants_queue
+from tenants import redis
 from tenants.db import tenant_tx, utcnow
+from tests.analytics.conftest import put_page, write_events
 from tests.secrets_seen import LOG_FOLDER
 from tests.service import ROOT, eventually
 from tests.workers.test_run import workers_env
@@ -199,3 +205,70 @@ def test_few_idle_tenants_are_visited_in_one_turn_though_others_wait(monkeypatch
     assert not turns.Turn(at_least_s=60).is_over()
     monkeypatch.setattr(turns, "_stop_requested", True)
     assert turns.Turn(at_least_s=60).is_over(), "a stop is obeyed at once"
+
+
+PAGES = 60_000
+
+
+def lose_large_boards(tenant_id: str) -> None:
+    """Redis has lost the boards of very many pages. (The pages themselves are not looked at.)"""
+    projection.project_all(tenant_id, now=utcnow)
+    ones = ", ".join("1" for _ in page_numbers.COLUMNS)
+    with tenant_tx(tenant_id) as tx:
+        tx.run(
+            text(f"""
+                INSERT INTO page_stats (tenant_id, page_id, space_key, is_public, is_shared, page_updated_at,
+                                        computed_at, {", ".join(page_numbers.COLUMNS)})
+                SELECT t.id, number, 'eng', false, false, now(), now(), {ones}
+                FROM tenants t CROSS JOIN generate_series(1, :pages) number WHERE t.id = :t
+            """),
+            {"t": tenant_id, "pages": PAGES},
+        )
+    with redis.boards().client() as client:
+        client.delete(redis_store.ready_key(tenant_id))
+
+
+def is_filling(tenant_id: str) -> bool:
+    """Whether some of them are filled in part, and none of the largest is whole."""
+    whole = redis_store.without_marker(redis.boards().redis, [board_of_all(tenant_id)]) == []
+    return not whole and bool(redis.boards().redis.hget(board_of_all(tenant_id).filled_to, "position"))
+
+
+def board_of_all(tenant_id: str) -> Board:
+    return Board(tenant_id, "tenant", Window.WEEK, VIEWS)
+
+
+def test_a_stop_ends_a_rebuild_after_the_step_and_another_worker_continues_it(
+    tenant: str, queue: Queue, worker: "subprocess.Popen[bytes]"
+) -> None:
+    lose_large_boards(tenant)
+    wake.wake([tenant])
+    worker.send_signal(signal.SIGCONT)
+    eventually(lambda: is_filling(tenant))
+    worker.terminate()
+    worker.wait(10)
+    assert is_filling(tenant)
+    assert tenant in tenants_in(queue), "for another worker"
+    rows = redis.boards().redis.zcard(board_of_all(tenant).unfinished)
+    projection.project_step(tenant, now=utcnow(), is_over=lambda: True)
+    assert rows < redis.boards().redis.zcard(board_of_all(tenant).unfinished), "it does not begin again"
+    projection.project_all(tenant, now=utcnow)
+    assert redis.boards().redis.zcard(board_of_all(tenant).key) == PAGES
+    assert tenant not in projection.stale_tenants(now=utcnow())
+
+
+def test_one_worker_projects_a_neighbour_in_the_middle_of_a_rebuild(
+    tenant: str, other_tenant: str, queue: Queue, worker: "subprocess.Popen[bytes]"
+) -> None:
+    projection.project_all(other_tenant, now=utcnow)
+    put_page(other_tenant, "a")
+    lose_large_boards(tenant)
+    wake.wake([tenant])
+    worker.send_signal(signal.SIGCONT)
+    eventually(lambda: is_filling(tenant))
+    write_events(other_tenant, Item(EventKind.LIKE, "a", utcnow(), user="ada"))
+    wake.wake([other_tenant])
+    likes = Board(other_tenant, "tenant", Window.WEEK, LIKES)
+    eventually(lambda: redis.boards().redis.zcard(likes.key) == 1)
+    assert not redis_store.is_complete(redis.boards().redis.get(redis_store.ready_key(tenant))), "it did not wait"
+    eventually(lambda: redis.boards().redis.zcard(board_of_all(tenant).key) == PAGES)
