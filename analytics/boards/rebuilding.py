@@ -137,11 +137,7 @@ def _fill_missing(tx: Tx, client: "Redis", missing: Collection[Board], *, is_ove
 def rebuild_global(*, now: datetime, only_missing: bool = True) -> list[Board]:
     """Rebuild the global boards to the end, from every tenant that shares its public pages. Returns those replaced."""
     if only_missing:
-        rebuilt, more = list[Board](), True
-        while more:
-            done = complete_global(now=now)
-            rebuilt, more = rebuilt + done.boards, done.more
-        return rebuilt
+        return complete_global(now=now).boards
     wanted = boards_in(ALL_TENANTS, GLOBAL)
     with platform_tx() as tx, redis.boards().client() as client:
         lock_boards(tx, ALL_TENANTS)
