@@ -27,6 +27,7 @@ from sqlalchemy.exc import DBAPIError
 from analytics import counters, outbox
 from analytics.boards import intents, planning, progress, rebuilding, redis_store, timeline, versions
 from analytics.boards.board_writes import BoardWrites
+from analytics.boards.drained import Drained
 from analytics.boards.names import ALL_TENANTS, Board, Version, boards_in
 from analytics.boards.planning import Chunk, Plan
 from analytics.boards.rebuilding import Rebuilt
@@ -40,6 +41,8 @@ from tenants.metrics import Counter
 from tenants.redis import RedisUnavailable
 
 log = structlog.get_logger()
+
+_drained = Drained()
 
 MAX_ROWS_PER_STEP = 5_000
 # How long a projection begins to wait for counters that are locked, one after the other.
@@ -100,7 +103,8 @@ def project_step(
         position, is_new = progress.get_or_create(tx, now=now)
         if is_new:
             _delete_boards_of_former_tenant(tenant_id)
-        plan = planning.make(tx, position, server=on.server, now=now, limit=limit)
+        fronts = _drained.fronts(tenant_id)
+        plan = planning.make(tx, position, server=on.server, now=now, limit=limit, fronts=fronts)
         # Otherwise whatever Redis will differ in is recorded already.
         commits_first = bool(plan.new_intents) and plan.has_redis
         done = Projected(more=True) if commits_first else _carry_out(tx, plan, is_over)
@@ -110,6 +114,7 @@ def project_step(
             (on,), planned = try_lock_boards(tx, tenant_id, timeline.CURRENT, find)
             if planned and on.server == plan.server:
                 done = _carry_out(tx, plan, is_over)
+    _drained.note(tenant_id, plan.fronts if done.rows else {}, from_start=plan.from_start)
     PROJECTED.labels(tenant_id).inc(done.pages + done.users)
     done.has_waiting_views = plan.has_waiting_views
     return done
