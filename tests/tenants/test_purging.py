@@ -44,7 +44,7 @@ def test_all_rows_are_deleted_in_steps_and_none_of_another_tenant(
     fill(other_tenant)
     others = purging.count(other_tenant)
     mark(tenant)
-    rows, told = purging.count(tenant), list[int]()
+    rows, told = purging.count(tenant) or 0, list[int]()
     assert rows >= 6 * PAGES
     purged = purging.purge(tenant, watch=told.append)
     assert (purged.rows, purged.is_gone) == (rows, True)
@@ -53,6 +53,16 @@ def test_all_rows_are_deleted_in_steps_and_none_of_another_tenant(
     assert (purging.count(tenant), purging.count(other_tenant)) == (0, others)
     with owner_tx() as tx:
         assert tenant not in registry.deleted(tx)
+
+
+def test_rows_that_take_long_to_count_are_deleted_all_the_same(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(purging, "MAX_COUNT_S", 0.2)
+    fill(tenant)
+    mark(tenant)
+    with owner_tx() as tx, ThreadPoolExecutor(1) as another:
+        tx.execute(text("LOCK TABLE page_views_hour IN ACCESS EXCLUSIVE MODE"))  # as long as many rows take
+        assert another.submit(purging.count, tenant).result() is None
+    assert purging.purge(tenant).is_gone
 
 
 def test_what_was_interrupted_is_continued_by_any_other(tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
