@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from analytics import locks, outbox
+from analytics import locks
 from analytics.boards import projection
 from analytics.ingest import imports
 from app.run.data_folder import Addresses
@@ -18,6 +18,10 @@ from tests.analytics.conftest import views_of
 from tests.app.cli.conftest import Run, env_of
 from tests.service import PLAUDIT, own_servers_env
 
+_OLD_ROW = text("""
+    INSERT INTO outbox (tenant_id, kind, member, marked_at) VALUES (:t, 'page', '1', now() - interval '3 minutes')
+    RETURNING id
+""")
 VIEW = '{"type": "view", "page": "home"}'
 
 
@@ -103,8 +107,7 @@ def test_an_import_shows_how_far_boards_are_behind_and_waits(
     with tenant_tx(tenant, separate=True) as projecting:
         locks.lock_boards(projecting, tenant)
         with tenant_tx(tenant) as tx:
-            outbox.mark_selected_stale(tx, outbox.Kind.PAGE, "SELECT '1'", {})
-            tx.run(text("UPDATE outbox SET marked_at = now() - interval '3 min' WHERE tenant_id = :t"), {"t": tenant})
+            tx.run(_OLD_ROW, {"t": tenant})
         env = own_servers_env() | env_of(addresses) | {"TERM": "xterm", "COLUMNS": "150"}
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=terminal)
         os.close(terminal)
