@@ -64,9 +64,9 @@ def test_chunks_find_what_one_look_would_and_progress_is_told_between_transactio
     busy: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch, 2)
-    told: list[tuple[str, int, int]] = []
+    told: list[tuple[str, int, int | None]] = []
 
-    def watch(part: str, done: int, total: int, /) -> None:
+    def watch(part: str, done: int, total: int | None, /) -> None:
         assert current_tx() is None, "no transaction spans two chunks"
         told.append((part, done, total))
 

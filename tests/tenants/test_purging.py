@@ -69,7 +69,7 @@ def test_what_was_interrupted_is_continued_by_any_other(tenant: str, monkeypatch
     monkeypatch.setattr(purging, "MAX_ROWS_PER_STEP", 300)
     fill(tenant)
     mark(tenant)
-    rows = purging.count(tenant)
+    rows = purging.count(tenant) or 0
 
     def die(done: int) -> None:
         if done > 1_000:
@@ -77,7 +77,7 @@ def test_what_was_interrupted_is_continued_by_any_other(tenant: str, monkeypatch
 
     with pytest.raises(KeyboardInterrupt):
         purging.purge(tenant, watch=die)
-    left = purging.count(tenant)
+    left = purging.count(tenant) or 0
     assert 0 < left < rows - 1_000 + 1
     stopped = purging.purge(tenant, is_over=lambda: True)
     assert (0 < stopped.rows <= 300, stopped.is_gone) == (True, False)
@@ -90,7 +90,8 @@ def test_a_tenant_that_is_not_marked_loses_nothing_and_two_purges_do_not_wait_fo
     tenant: str, other_tenant: str
 ) -> None:
     fill(tenant)
-    assert (purging.purge(tenant).rows, purging.count(tenant) > 0) == (0, True)
+    assert purging.purge(tenant).rows == 0
+    assert purging.count(tenant)
     mark(tenant)
     with owner_tx() as tx, ThreadPoolExecutor(1) as process:
         assert purging._lock(tx, tenant)

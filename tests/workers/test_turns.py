@@ -161,15 +161,14 @@ def test_a_stop_ends_snapshots_after_the_step_and_others_continue_them(
     worker.wait(10)
     taken = snapshots_of(tenant)
     assert 0 < taken < spaces
-    (rest,) = [job for job in queue.jobs if job.func_name == "workers.jobs.refresh_snapshots"]
     monkeypatch.setattr(snapshots, "MAX_RUN_S", 600.0)
-    runs = 0
-    while rest is not None:
+    (rest,) = [job for job in queue.jobs if job.func_name == "workers.jobs.refresh_snapshots"]
+    runs = [rest]
+    while runs:
         queue.empty()  # type: ignore[no-untyped-call]
-        jobs.refresh_snapshots(*rest.args)
-        rest = next((job for job in queue.jobs if job.func_name == "workers.jobs.refresh_snapshots"), None)
-        runs += 1
-    assert (snapshots_of(tenant), runs > 1) == (spaces, True)
+        jobs.refresh_snapshots(*runs[0].args)
+        runs = [job for job in queue.jobs if job.func_name == "workers.jobs.refresh_snapshots"]
+    assert snapshots_of(tenant) == spaces
 
 
 def test_a_job_for_each_tenant_makes_way_and_continues_where_it_was(
@@ -189,13 +188,12 @@ def test_a_job_for_each_tenant_makes_way_and_continues_where_it_was(
     monkeypatch.setattr(expiring, "end_due", end_due)
     monkeypatch.setattr(turns, "_others_wait", lambda: True)
     monkeypatch.setattr(jobs, "MIN_TURN_S", 0.0)
-    arguments: tuple[str, ...] | None = ()
-    runs = 0
-    while arguments is not None:
+    runs, waiting = 0, [""]
+    while waiting:
         queue.empty()  # type: ignore[no-untyped-call]
-        jobs.end_due_quests(*arguments)
+        jobs.end_due_quests(*waiting)
         runs += 1
-        arguments = next((job.args for job in queue.jobs), None)
+        waiting = [argument for job in queue.jobs for argument in job.args]
     assert (visited, runs) == ([*"abbbccd"], 7)
 
 

@@ -11,6 +11,7 @@ from analytics.boards.names import ALL_TENANTS, board_of
 from analytics.boards.snapshots import Refreshed
 from analytics.locks import Busy, try_lock_boards
 from analytics.windows import Window
+from tenants import across
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.boards.conftest import (
     BOARD,
@@ -129,7 +130,7 @@ def test_a_run_whose_turns_end_visits_every_tenant_once_before_it_continues_one(
         return Refreshed(1, more=left[tenant_id] > 0)
 
     monkeypatch.setattr(snapshots, "refresh", refresh)
-    monkeypatch.setattr(snapshots.across, "live_tenants", lambda: tenants[1:])
+    monkeypatch.setattr(across, "live_tenants", lambda: tenants[1:])
     now = utcnow()
     run: snapshots.Run | None = None
     for began_at in (now, now + timedelta(seconds=40)):
