@@ -7,16 +7,18 @@ rows are held for long, however large the tenant is.
 """
 
 import math
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+import psycopg
 from sqlalchemy import TextClause, text
 from sqlalchemy.exc import DBAPIError
 
@@ -26,6 +28,7 @@ from analytics.wake import wake_again
 from tenants.across import STATEMENT_TIMED_OUT
 from tenants.db import Tx, tenant_tx
 from tenants.errors import Unavailable
+from tenants.pipelines import Driver
 
 # How often it waits for a projection that has the lock.
 MAX_WAITS = 20
@@ -39,8 +42,11 @@ MIN_LAG_S = 1.0
 # Longer than nobody is woken after a projection found the lock taken (`wake.BUSY_S`).
 MAX_PAUSE_S = 1.5
 LOOK_EVERY_S = 0.1
-# Few statements of a chunk take long, so its transaction stays below 30 s.
+# Both together keep every transaction below 30 s: a chunk has several statements, and reads Redis between them.
 MAX_STATEMENT_MS = 10_000
+MAX_TRANSACTION_S = 20.0
+CANCEL_AGAIN_AFTER_S = 0.5
+MAX_COUNT_MS = 3_000
 MAX_WALK_S = 30 * 60.0
 
 # Where, who, found and expected.
@@ -53,12 +59,12 @@ class CheckStopped(Unavailable):
 
 
 class Watch(Protocol):
-    """Called with how much of a part is compared."""
+    """Called with how much of a part is compared. `total` None: it takes too long to count."""
 
-    def __call__(self, part: str, done: int, total: int, /) -> None: ...
+    def __call__(self, part: str, done: int, total: int | None, /) -> None: ...
 
 
-def unwatched(_part: str, _done: int, _total: int, /) -> None: ...
+def unwatched(_part: str, _done: int, _total: int | None, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class Walk:
         done, total = Compared(), self._count(ids)
         after, limit, is_last = ids.start, FIRST_IDS, False
         while not is_last:
-            self.watch(part, done.passed, max(total, done.passed))
+            self.watch(part, done.passed, max(total, done.passed) if total is not None else None)
             self.require_time(part, done.passed, total)
             began = time.monotonic()
             try:
@@ -174,24 +180,32 @@ class Walk:
         compared.passed, compared.last = len(found), found[-1]
         return compared
 
-    def require_time(self, part: str, done: int, total: int) -> None:
+    def require_time(self, part: str, done: int, total: int | None) -> None:
         if time.monotonic() > self.ends_at:
+            of_all = f" of {total:,}" if total is not None else ""
             raise CheckStopped(
                 f"The check stopped at its limit of time, in part {part} of {self.tenant_id}"
-                f" ({done:,} of {total:,} compared): check in parts (--only {part}), one tenant, or give it longer"
+                f" ({done:,}{of_all} compared): check in parts (--only {part}), one tenant, or give it longer"
                 " (--within MINUTES)"
             )
 
     def _too_slow(self, part: str, what: str) -> CheckStopped:
         return CheckStopped(
-            f"PostgreSQL took longer than {MAX_STATEMENT_MS // 1000} s to compare part {part} of {self.tenant_id}"
-            f" {what}: run plaudit doctor, which names missing statistics and indexes, and check again when load is low"
+            f"PostgreSQL took longer than {MAX_STATEMENT_MS // 1000} s for a statement, or {MAX_TRANSACTION_S:g} s for"
+            f" several, to compare part {part} of {self.tenant_id} {what}: run plaudit doctor, which names missing"
+            " statistics and indexes, and check again when load is low"
         )
 
-    def _count(self, ids: Ids) -> int:
-        with tenant_tx(self.tenant_id) as tx:
-            tx.set_statement_timeout(MAX_STATEMENT_MS)
-            return int(tx.scalar(ids.count, {"tenant": self.tenant_id}) or 0)
+    def _count(self, ids: Ids) -> int | None:
+        """For the progress only, so a cold copy need not be read for it. None: it takes too long."""
+        try:
+            with tenant_tx(self.tenant_id) as tx:
+                tx.set_statement_timeout(MAX_COUNT_MS)
+                return int(tx.scalar(ids.count, {"tenant": self.tenant_id}) or 0)
+        except DBAPIError as error:
+            if _took_too_long(error):
+                return None
+            raise
 
     def _when_free(self, compare: Callable[[Tx], Look], *, with_boards: bool) -> Look:
         if with_boards:
@@ -226,7 +240,30 @@ class Walk:
             if with_boards:
                 try_lock_boards(tx, self.tenant_id)
             tx.set_statement_timeout(MAX_STATEMENT_MS)
-            return compare(tx)
+            with _cancelled_after(tx, MAX_TRANSACTION_S):
+                return compare(tx)
+
+
+@contextmanager
+def _cancelled_after(tx: Tx, seconds: float) -> Iterator[None]:
+    """Cancel whatever statement runs when the time is over, and those after it: PostgreSQL 16 limits each alone."""
+    driver: Driver = tx.raw.connection.driver_connection  # type: ignore[assignment]
+    is_done = threading.Event()
+
+    def cancel() -> None:
+        wait_s = seconds
+        while not is_done.wait(wait_s):
+            wait_s = CANCEL_AGAIN_AFTER_S
+            with suppress(psycopg.Error):
+                driver.cancel_safe(timeout=CANCEL_AGAIN_AFTER_S)
+
+    watching = threading.Thread(target=cancel, name="check-limit", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        watching.join()
 
 
 def _took_too_long(error: DBAPIError) -> bool:

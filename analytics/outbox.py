@@ -77,9 +77,9 @@ def wake_after_commit(tx: Tx) -> None:
         tx.after_commit(lambda: wake([tenant_id]))
 
 
-def oldest(tenant_id: str, kind: Kind, *, limit: int) -> Query:
-    """The query for the oldest rows: their ids and members."""
-    return _OLDEST, {"tenant": tenant_id, "kind": kind.value, "limit": limit}
+def oldest(tenant_id: str, kind: Kind, *, limit: int, after: int = 0) -> Query:
+    """The query for the oldest rows after this id: their ids and members."""
+    return _OLDEST, {"tenant": tenant_id, "kind": kind.value, "after": after, "limit": limit}
 
 
 def delete(tx: Tx, kind: Kind, ids: Collection[int]) -> None:
@@ -114,4 +114,6 @@ LAG_OF_SHARDS = f"SELECT max({_age('t.id', '%2$s')}) FROM %1$s t WHERE t.deleted
 
 _LAG_OF_TENANT = text(f"SELECT COALESCE({_age(':tenant', 'outbox')}, 0) AS lag")
 _DELETE = text("DELETE FROM outbox WHERE tenant_id = :tenant AND kind = :kind AND id = ANY(CAST(:ids AS bigint[]))")
-_OLDEST = text("SELECT id, member FROM outbox WHERE tenant_id = :tenant AND kind = :kind ORDER BY id LIMIT :limit")
+_OLDEST = text("""
+    SELECT id, member FROM outbox WHERE tenant_id = :tenant AND kind = :kind AND id > :after ORDER BY id LIMIT :limit
+""")

@@ -1,6 +1,6 @@
 """Changing a user: rights and sessions, and the boards that follow. A suspended user is on no board."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -42,8 +42,15 @@ def change_user(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime
     return changed
 
 
-def end_suspensions(tenant_id: str, *, now: datetime) -> int:
-    """Show users again whose suspension has come to its end, in bounded steps. Returns how many they were."""
+def _never() -> bool:
+    return False
+
+
+def end_suspensions(tenant_id: str, *, now: datetime, is_over: Callable[[], bool] = _never) -> int:
+    """Show users again whose suspension has come to its end, step by step, until none is left or `is_over` says so.
+
+    Returns how many they were.
+    """
     ended = 0
     while True:
         with tenant_tx(tenant_id) as tx:
@@ -51,5 +58,5 @@ def end_suspensions(tenant_id: str, *, now: datetime) -> int:
             if user_ids:
                 outbox.mark_stale(tx, Kind.USER, [str(user_id) for user_id in user_ids])
         ended += len(user_ids)
-        if len(user_ids) < suspensions.MAX_PER_STEP:
+        if len(user_ids) < suspensions.MAX_PER_STEP or is_over():
             return ended

@@ -4,9 +4,11 @@ As an import of a million views leaves it: a row of the outbox for each page of 
 so nothing but the order of its work decides how long the neighbour waits.
 """
 
+import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Self
 
 import psycopg
 
@@ -14,6 +16,7 @@ from loadtests import latency, rows
 from loadtests.dataset import DataSet, TenantSize
 from loadtests.latency import Latency
 from loadtests.target import Target, running_target
+from tenants.queue import CRON_LEADER
 
 NEIGHBOUR, BUSY = "neighbour", "busy"
 DATA = DataSet("backlog", [TenantSize(NEIGHBOUR, 2_000, 2_000, days=10), TenantSize(BUSY, 100_000, 1_000, days=10)])
@@ -22,9 +25,12 @@ SMALL, LARGE = 10_000, 1_000_000
 ROUNDS = 3
 LIKES_PER_S = 50
 MEASURED_S = 20.0
-# How much of the large backlog is projected for its rate; the rest is beside the neighbour's likes, and then dropped.
+# How much of the large backlog is drained, at whose beginning and end the rate is measured.
+DRAINED_ROWS = 200_000
 MEASURED_ROWS = 20_000
 MAX_EXTRA_MS = 500.0
+LOOK_EVERY_S = 0.5
+STEPS_LOOK_EVERY_S = 0.01
 
 
 def backlog(seconds: float) -> None:
@@ -32,12 +38,16 @@ def backlog(seconds: float) -> None:
     del seconds
     with running_target(DATA, "--workers", "1") as target, target.owner() as owner:
         print("Rows of the outbox projected in a second, by one worker")
-        small, large = [], []
-        for _ in range(ROUNDS):
-            small.append(_rate(owner, SMALL, until=0))
-            large.append(_rate(owner, LARGE, until=LARGE - MEASURED_ROWS))
-        print(f"  {SMALL:>9,} rows: {_middle(small):>8,.0f}/s")
-        print(f"  {LARGE:>9,} rows: {_middle(large):>8,.0f}/s   {_middle(large) / _middle(small):.2f} of it")
+        small = sorted(_small_rate(owner) for _ in range(ROUNDS))[ROUNDS // 2]
+        print(f"  {SMALL:>9,} rows: {small:>8,.0f}/s")
+        for what, snapshot in (("", nullcontext()), (", beside a transaction with an old snapshot", _snapshot(target))):
+            with snapshot, _LongestStep(target) as longest:
+                first, last = _drain(owner)
+            print(
+                f"  {LARGE:>9,} rows{what}: the first {MEASURED_ROWS:,} {first:,.0f}/s ({first / small:.2f} of it),"
+                f" and after {DRAINED_ROWS:,} {last:,.0f}/s ({last / first:.2f} of the first);"
+                f" longest step {longest.longest_s:.2f} s"
+            )
         print(f"From a like of the neighbour to its board, {LIKES_PER_S} likes/s")
         alone = _measure(target)
         _print("alone", alone)
@@ -49,6 +59,39 @@ def backlog(seconds: float) -> None:
         _drop(owner)
 
 
+@contextmanager
+def _snapshot(target: Target) -> Iterator[None]:
+    """A transaction that may still see each row that is deleted."""
+    with psycopg.connect(target.addresses["database_url"]) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute("SELECT count(*) FROM tenants")
+        yield
+
+
+class _LongestStep:
+    """The longest transaction of a worker meanwhile. (A step has two; the shorter ones are not noticed.)"""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self.longest_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        with self._target.owner() as owner:
+            while not self._stopped.wait(STEPS_LOOK_EVERY_S):
+                for (age_s,) in owner.execute(_OPEN_FOR_S).fetchall():
+                    self.longest_s = max(self.longest_s, float(age_s))
+
+
 def _measure(target: Target) -> Latency:
     return latency.measure(target, seconds=MEASURED_S, per_second=LIKES_PER_S)
 
@@ -57,14 +100,31 @@ def _print(what: str, measured: Latency, more: str = "") -> None:
     print(f"  {what:<24}p50 {measured.p50_ms:6.0f} ms   p99 {measured.p99_ms:6.0f} ms{more}")
 
 
-def _rate(owner: "psycopg.Connection[Any]", size: int, *, until: int) -> float:
-    """Rows a second, from a backlog of this size until so many are left."""
-    _fill(owner, size)
-    before, began = _waiting(owner), time.perf_counter()
-    _wait(lambda: _waiting(owner) <= until)
-    rate = (before - _waiting(owner)) / (time.perf_counter() - began)
+def _small_rate(owner: "psycopg.Connection[Any]") -> float:
+    _fill(owner, SMALL)
+    rate = _rate(owner, until=0)
     _drop(owner)
     return rate
+
+
+def _drain(owner: "psycopg.Connection[Any]") -> tuple[float, float]:
+    """The rates at the beginning and at the end."""
+    _fill(owner, LARGE)
+    first = _rate(owner, until=LARGE - MEASURED_ROWS)
+    _rate(owner, until=LARGE - DRAINED_ROWS + MEASURED_ROWS)
+    last = _rate(owner, until=LARGE - DRAINED_ROWS)
+    _drop(owner)
+    return first, last
+
+
+def _rate(owner: "psycopg.Connection[Any]", *, until: int, within_s: float = 600) -> float:
+    """Rows a second, until so many are left."""
+    before, began = _waiting(owner), time.perf_counter()
+    left, now = before, began
+    while left > until and now - began < within_s:
+        time.sleep(LOOK_EVERY_S)
+        left, now = _waiting(owner), time.perf_counter()
+    return (before - left) / (now - began)
 
 
 def _fill(owner: "psycopg.Connection[Any]", size: int) -> None:
@@ -86,11 +146,9 @@ def _waiting(owner: "psycopg.Connection[Any]") -> int:
     return int(row[0]) if row else 0
 
 
-def _wait(condition: Callable[[], bool], *, within_s: float = 600) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
-def _middle(rates: list[float]) -> float:
-    return sorted(rates)[len(rates) // 2]
+# Only the worker uses the service's login meanwhile, and the leader of the schedule, whose transaction stays open.
+_OPEN_FOR_S = f"""
+    SELECT extract(epoch FROM clock_timestamp() - xact_start) FROM pg_stat_activity
+    WHERE xact_start IS NOT NULL AND backend_type = 'client backend' AND usename <> current_user
+      AND application_name <> '{CRON_LEADER}'
+"""  # noqa: S608  a constant

@@ -5,7 +5,8 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -20,12 +21,12 @@ from tenants import across, purging, retention, signing, suspensions
 from tenants.db import utcnow
 from tenants.queue import enqueue
 from tenants.redis import RedisUnavailable, queue
-from workers.turns import Turn
+from workers.turns import MIN_TURN_S, Turn
 
 # Without Redis, in the scheduler: its other jobs wait meanwhile, and the next sweep continues.
 MAX_SWEEP_S = 5.0
 MAX_PURGE_S = 300.0
-MAX_PURGE_WITHOUT_REDIS_S = 10.0
+MAX_JOB_WITHOUT_REDIS_S = 10.0
 # Longer than the rest of a job waits for a worker; else the next scheduled run does it.
 CONTINUE_WITHIN_S = 600
 
@@ -71,38 +72,50 @@ def resume() -> None:
     wake.wake_again(projection.stale_tenants(now=utcnow()))
 
 
-def refresh_snapshots() -> None:
-    """Take a snapshot of every board that changed, and seal yesterday's."""
-    snapshots.refresh_all(now=utcnow())
+def refresh_snapshots(began_at: str = "", after: str = "", *unfinished: str) -> None:
+    """Take a snapshot of every board that changed, and seal yesterday's. The arguments are of a run that continues."""
+    now = utcnow()
+    run = snapshots.Run(datetime.fromisoformat(began_at), after, unfinished) if began_at else None
+    # Without Redis it runs in the scheduler, and nothing continues it before the next run.
+    turn = Turn(at_least_s=MIN_TURN_S) if queue().is_up() else Turn(snapshots.MAX_RUN_S)
+    rest = snapshots.refresh_all(now=now, run=run, is_over=turn.is_over).rest
+    if rest is not None:
+        _continue_later("workers.jobs.refresh_snapshots", rest.began_at.isoformat(), rest.after, *rest.unfinished)
 
 
-def end_due_quests() -> None:
+def end_due_quests(after: str = "") -> None:
     """Expire quests past their time, and release claims that nobody worked on."""
     now = utcnow()
-    for tenant_id in expiring.tenants_with_due(now=now):
-        with _isolated(tenant_id):
-            expired, released = expiring.end_due(tenant_id, now=now)
-            if expired or released:
-                data = {"expired": expired, "released": released}
-                log.info("quests ended", action="quests.ended", tenantId=tenant_id, data=data)
+
+    def end(tenant_id: str, is_over: Callable[[], bool]) -> None:
+        expired, released = expiring.end_due(tenant_id, now=now, is_over=is_over)
+        if expired or released:
+            data = {"expired": expired, "released": released}
+            log.info("quests ended", action="quests.ended", tenantId=tenant_id, data=data)
+
+    _for_each("workers.jobs.end_due_quests", expiring.tenants_with_due(now=now), after, end)
 
 
-def end_suspensions() -> None:
+def end_suspensions(after: str = "") -> None:
     """Show users on boards again whose suspension has come to its end. (They may act from that moment on.)"""
     now = utcnow()
-    for tenant_id in suspensions.tenants_with_due(now=now):
-        with _isolated(tenant_id):
-            data = {"users": user_changes.end_suspensions(tenant_id, now=now)}
-            log.info("suspensions ended", action="audit.suspensions.ended", tenantId=tenant_id, data=data)
+
+    def end(tenant_id: str, is_over: Callable[[], bool]) -> None:
+        data = {"users": user_changes.end_suspensions(tenant_id, now=now, is_over=is_over)}
+        log.info("suspensions ended", action="audit.suspensions.ended", tenantId=tenant_id, data=data)
+
+    _for_each("workers.jobs.end_suspensions", suspensions.tenants_with_due(now=now), after, end)
 
 
-def retry_rewards() -> None:
+def retry_rewards(after: str = "") -> None:
     """Pay the rewards of quests that could not be paid before and are due again."""
     now = utcnow()
-    for tenant_id in rewards.tenants_with_due(now=now):
-        with _isolated(tenant_id):
-            paid = rewards.retry_due(tenant_id, by=f"worker:{os.getpid()}", now=now)
-            log.info("rewards retried", action="rewards.retried", tenantId=tenant_id, data={"paid": paid})
+
+    def retry(tenant_id: str, is_over: Callable[[], bool]) -> None:
+        paid = rewards.retry_due(tenant_id, by=f"worker:{os.getpid()}", now=now, is_over=is_over)
+        log.info("rewards retried", action="rewards.retried", tenantId=tenant_id, data={"paid": paid})
+
+    _for_each("workers.jobs.retry_rewards", rewards.tenants_with_due(now=now), after, retry)
 
 
 def purge_deleted_tenants() -> None:
@@ -147,17 +160,34 @@ def redact_kept_answers() -> None:
             redaction.redact(tenant_id, user_id, is_over=Turn().is_over)
 
 
-def fill_page_addresses() -> None:
+def fill_page_addresses(after: str = "") -> None:
     """Fill in the addresses of pages that an older release wrote."""
-    turn = Turn()
-    for tenant_id in across.live_tenants():
+
+    def fill(tenant_id: str, is_over: Callable[[], bool]) -> None:
+        filled = page_addresses.fill(tenant_id, is_over=is_over)
+        if filled:
+            log.info("page addresses filled", action="pages.filled", tenantId=tenant_id, data={"pages": filled})
+
+    _for_each("workers.jobs.fill_page_addresses", across.live_tenants(), after, fill)
+
+
+def _for_each(job: str, tenant_ids: Iterable[str], after: str, work: Callable[[str, Callable[[], bool]], None]) -> None:
+    """Do a job's work for each tenant after this one, in the order of ids, until the job's turn is over.
+
+    It is continued with the tenant of which something is left, else with the next.
+    """
+    turn, done = Turn(at_least_s=MIN_TURN_S) if queue().is_up() else Turn(MAX_JOB_WITHOUT_REDIS_S), after
+    waiting = deque(tenant_id for tenant_id in sorted(tenant_ids) if tenant_id > after)
+    while waiting and not turn.was_ended:
+        tenant_id = waiting.popleft()
         with _isolated(tenant_id):
-            filled = page_addresses.fill(tenant_id, is_over=turn.is_over)
-            if filled:
-                log.info("page addresses filled", action="pages.filled", tenantId=tenant_id, data={"pages": filled})
-        if turn.was_ended:
-            _continue_later("workers.jobs.fill_page_addresses")
-            return
+            work(tenant_id, turn.is_over)
+        if not turn.was_ended:
+            done = tenant_id
+        if waiting:
+            turn.is_over()
+    if turn.was_ended:
+        _continue_later(job, done)
 
 
 def keep_partitions() -> None:
@@ -176,7 +206,7 @@ def purge_history(after: str = "") -> None:
 
 def _purging() -> Turn:
     """The turn of a purge. Without Redis it runs in the scheduler, whose other jobs wait for it."""
-    return Turn(MAX_PURGE_S if queue().is_up() else MAX_PURGE_WITHOUT_REDIS_S)
+    return Turn(MAX_PURGE_S if queue().is_up() else MAX_JOB_WITHOUT_REDIS_S)
 
 
 def _continue_later(job: str, *args: str) -> None:

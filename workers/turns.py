@@ -13,6 +13,8 @@ from tenants.redis import RedisUnavailable
 
 # Longer only costs whoever begins to wait at once, and a stop.
 MAX_TURN_S = 1.0
+# Of a job that visits each tenant, and finds nothing to do at most of them.
+MIN_TURN_S = 0.1
 
 _stop_requested = False
 
@@ -28,16 +30,19 @@ def is_stop_requested() -> bool:
 
 
 class Turn:
-    """The turn of a job, from now on."""
+    """The turn of a job, from now on. `at_least_s`: it does not make way sooner, but for a stop."""
 
-    def __init__(self, at_most_s: float = MAX_TURN_S) -> None:
+    def __init__(self, at_most_s: float = MAX_TURN_S, *, at_least_s: float = 0.0) -> None:
+        self._makes_way_at = time.monotonic() + at_least_s
         self._ends_at = time.monotonic() + at_most_s
         # Whether the job was told that it is over, and so has left something.
         self.was_ended = False
 
     def is_over(self) -> bool:
         """Whether the job must end now: asked after each step that leaves something."""
-        self.was_ended = is_stop_requested() or time.monotonic() >= self._ends_at or _others_wait()
+        now = time.monotonic()
+        makes_way = now >= self._makes_way_at and (now >= self._ends_at or _others_wait())
+        self.was_ended = is_stop_requested() or makes_way
         return self.was_ended
 
 

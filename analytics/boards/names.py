@@ -59,6 +59,20 @@ class Board:
         return f"lbu:{{{self.key}}}"
 
     @cached_property
+    def unfinished(self) -> str:
+        """The board that is being filled, and replaces this one (`analytics.boards.filling`)."""
+        return f"{{{self.key}}}:new"
+
+    @cached_property
+    def unfinished_lookup(self) -> str:
+        return f"{{{self.key}}}:new-lookup"
+
+    @cached_property
+    def filled_to(self) -> str:
+        """How far it is filled."""
+        return f"{{{self.key}}}:new-filled-to"
+
+    @cached_property
     def scope_key(self) -> str | None:
         """The space whose pages it ranks, or the segment whose users; None: all."""
         return self.scope.partition(":")[2] or None

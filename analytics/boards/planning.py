@@ -5,10 +5,11 @@ before Redis is touched, so a step that finds intents of a dead one writes all v
 wherever they may have been.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from analytics import counters, outbox
@@ -45,9 +46,11 @@ class Stale:
     more: bool
     # Whether the outbox had no more rows of the kind than were read.
     all_read: bool
+    # The last row before those that are left: see `analytics.boards.drained`.
+    front: int
 
     @classmethod
-    def of(cls, rows: Sequence[Any], left_over: Sequence[Any], *, limit: int) -> "Stale":
+    def of(cls, rows: Sequence[Any], left_over: Sequence[Any], *, limit: int, after: int = 0) -> "Stale":
         """The first members of a bounded number of rows, in the order of the rows, with all their rows."""
         members = {row.member for row in left_over}
         for row in rows:
@@ -57,7 +60,9 @@ class Stale:
         done = [row.id for row in rows if row.member in members]
         all_read = len(rows) < limit
         more = not all_read or len(done) < len(rows) or len(left_over) >= MAX_MEMBERS_PER_STEP
-        return cls(done, members, more, all_read)
+        left = next((row.id - 1 for row in rows if row.member not in members), None)
+        front = left if left is not None else rows[-1].id if rows else after
+        return cls(done, members, more, all_read, front)
 
 
 @dataclass
@@ -79,6 +84,8 @@ class Plan:
     more: bool
     # Whether there are views that are not counted yet.
     has_waiting_views: bool
+    # Whether rows of the outbox were read from the first on.
+    from_start: bool
     step: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     # Statements that record intents, which must be committed before Redis is touched.
@@ -90,12 +97,30 @@ class Plan:
         return {Kind.PAGE: self.pages.rows, Kind.USER: self.users.rows, Kind.SHARING: self.sharing_rows}
 
     @property
+    def fronts(self) -> dict[Kind, int]:
+        """After which rows the next step reads, if there is a backlog."""
+        if self.pages.all_read and self.users.all_read:
+            return {}
+        return {Kind.PAGE: self.pages.front, Kind.USER: self.users.front}
+
+    @property
     def row_count(self) -> int:
         return sum(map(len, self.rows.values()))
 
 
-def make(tx: Tx, position: Projection, *, server: str | None, now: datetime, limit: int) -> Plan:
-    """Plan a step that projects a bounded number of outbox rows. Under the tenant's board lock."""
+def make(
+    tx: Tx,
+    position: Projection,
+    *,
+    server: str | None,
+    now: datetime,
+    limit: int,
+    fronts: Mapping[Kind, int] = MappingProxyType({}),
+) -> Plan:
+    """Plan a step that projects a bounded number of outbox rows. Under the tenant's board lock.
+
+    `fronts`: after which rows to read, in a backlog.
+    """
     now = max(now, position.slid_to)  # windows never slide back, whatever another machine's clock says
     has_more_hours = progress.slide(tx, position, now=now)
     is_other_server = timeline.is_other(position.server, server)
@@ -103,7 +128,10 @@ def make(tx: Tx, position: Projection, *, server: str | None, now: datetime, lim
     current = weights.current(tx, now=now)
     reweighing = progress.to_reweigh(tx, position, current)
     has_redis = redis.boards().is_up()
-    pages, users, sharing, waiting = _read_stale(tx, limit=limit, with_left_over=has_redis)
+    pages, users, sharing, waiting = _read_stale(tx, limit=limit, with_left_over=has_redis, fronts=fronts)
+    if fronts and pages.all_read and users.all_read:  # as far as it was read
+        fronts = {}
+        pages, users, sharing, waiting = _read_stale(tx, limit=limit, with_left_over=has_redis, fronts=fronts)
     # After the outbox: whatever committed together with a row that was read is then visible.
     shared = tenant_settings.read(tx)[0].share_public_pages
     reshare, has_more_to_reshare = progress.to_reshare(tx, shared=shared) if sharing else ([], False)
@@ -112,9 +140,9 @@ def make(tx: Tx, position: Projection, *, server: str | None, now: datetime, lim
     more = has_more_hours or reweighing.has_more or has_more_to_reshare or pages.more or users.more
     changed = reweighing if reweighing.is_change_of(position) else None
     written = (server, is_other_server, position.redis_run)
-    plan = Plan(now, *written, has_redis, pages, users, sharing_rows, changed, more, bool(waiting))
+    plan = Plan(now, *written, has_redis, pages, users, sharing_rows, changed, more, bool(waiting), not fronts)
     # Each statement of a chunk reads all rows of pages for this, so only while they are few.
-    add = pages.all_read and not has_more_hours
+    add = pages.all_read and not fronts and not has_more_hours
     of_pages = partial(page_numbers.compute, tx, now=now, weights=current, shared=shared, add=add)
     page_ids, user_ids = sorted(map(int, pages.members)), sorted(users.members)
     _Side(Kind.PAGE, page_ids, of_pages, board_writes.for_pages, page_numbers.save).add_chunks(tx, plan)
@@ -126,17 +154,21 @@ def make(tx: Tx, position: Projection, *, server: str | None, now: datetime, lim
     return plan
 
 
-def _read_stale(tx: Tx, *, limit: int, with_left_over: bool) -> tuple[Stale, Stale, Sequence[Any], Sequence[Any]]:
+def _read_stale(
+    tx: Tx, *, limit: int, with_left_over: bool, fronts: Mapping[Kind, int]
+) -> tuple[Stale, Stale, Sequence[Any], Sequence[Any]]:
     """The stale pages, the stale users, the rows that stand for all public pages, and a row of waiting views."""
-    marked = [outbox.oldest(tx.tenant, kind, limit=limit) for kind in (Kind.PAGE, Kind.USER, Kind.SHARING)]
-    # Without Redis they stay as they are.
+    after = {kind: fronts.get(kind, 0) for kind in (Kind.PAGE, Kind.USER, Kind.SHARING)}
+    marked = [outbox.oldest(tx.tenant, kind, limit=limit, after=last) for kind, last in after.items()]
+    # Without Redis they stay as they are. Reading past those that were deleted is as dear as in the outbox.
     unfinished = [intents.left_over(tx.tenant, kind, limit=MAX_MEMBERS_PER_STEP) for kind in (Kind.PAGE, Kind.USER)]
     waiting = counters.finding_waiting_views(tx.tenant)
     pages, users, sharing, waits, *left_over = tx.run_in_one_trip(
-        *marked, waiting, *(unfinished if with_left_over else ())
+        *marked, waiting, *(unfinished if with_left_over and not fronts else ())
     )
     of_pages, of_users = left_over or ([], [])
-    return Stale.of(pages, of_pages, limit=limit), Stale.of(users, of_users, limit=limit), sharing, waits
+    stale_pages = Stale.of(pages, of_pages, limit=limit, after=after[Kind.PAGE])
+    return stale_pages, Stale.of(users, of_users, limit=limit, after=after[Kind.USER]), sharing, waits
 
 
 Member = TypeVar("Member", int, str)

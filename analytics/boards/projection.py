@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Self
 
 import structlog
@@ -26,9 +27,10 @@ from sqlalchemy.exc import DBAPIError
 from analytics import counters, outbox
 from analytics.boards import intents, planning, progress, rebuilding, redis_store, timeline, versions
 from analytics.boards.board_writes import BoardWrites
+from analytics.boards.drained import Drained
 from analytics.boards.names import ALL_TENANTS, Board, Version, boards_in
 from analytics.boards.planning import Chunk, Plan
-from analytics.boards.redis_store import RedisState
+from analytics.boards.rebuilding import Rebuilt
 from analytics.locks import is_timeout, lock_boards, try_lock_boards
 from analytics.outbox import Kind
 from analytics.windows import hour_of
@@ -39,6 +41,8 @@ from tenants.metrics import Counter
 from tenants.redis import RedisUnavailable
 
 log = structlog.get_logger()
+
+_drained = Drained()
 
 MAX_ROWS_PER_STEP = 5_000
 # How long a projection begins to wait for counters that are locked, one after the other.
@@ -80,11 +84,16 @@ def _never() -> bool:
 
 
 def project_step(
-    tenant_id: str, *, now: datetime, limit: int = MAX_ROWS_PER_STEP, locked: Callable[[], None] = _nothing
+    tenant_id: str,
+    *,
+    now: datetime,
+    limit: int = MAX_ROWS_PER_STEP,
+    locked: Callable[[], None] = _nothing,
+    is_over: Callable[[], bool] = _never,
 ) -> Projected:
     """Project a bounded number of outbox rows. Safe to run twice; Busy if another process holds the lock.
 
-    `locked` is called when it has the lock, before it reads.
+    `locked` is called when it has the lock, before it reads. Boards that Redis has lost are filled until `is_over`.
     """
     with tenant_tx(tenant_id) as tx:
         (on,), live = try_lock_boards(tx, tenant_id, timeline.CURRENT, registry.finding_live(tenant_id))
@@ -94,16 +103,18 @@ def project_step(
         position, is_new = progress.get_or_create(tx, now=now)
         if is_new:
             _delete_boards_of_former_tenant(tenant_id)
-        plan = planning.make(tx, position, server=on.server, now=now, limit=limit)
+        fronts = _drained.fronts(tenant_id)
+        plan = planning.make(tx, position, server=on.server, now=now, limit=limit, fronts=fronts)
         # Otherwise whatever Redis will differ in is recorded already.
         commits_first = bool(plan.new_intents) and plan.has_redis
-        done = Projected(more=True) if commits_first else _carry_out(tx, plan)
+        done = Projected(more=True) if commits_first else _carry_out(tx, plan, is_over)
     if commits_first:
         with tenant_tx(tenant_id) as tx:
             find = progress.finding_planned(tenant_id, plan.step)
             (on,), planned = try_lock_boards(tx, tenant_id, timeline.CURRENT, find)
             if planned and on.server == plan.server:
-                done = _carry_out(tx, plan)
+                done = _carry_out(tx, plan, is_over)
+    _drained.note(tenant_id, plan.fronts if done.rows else {}, from_start=plan.from_start)
     PROJECTED.labels(tenant_id).inc(done.pages + done.users)
     done.has_waiting_views = plan.has_waiting_views
     return done
@@ -128,7 +139,7 @@ def project_all(
     total, before_lock = Projected(more=True), locked
     has_counted = False
     while total.more:
-        done = project_step(tenant_id, now=now(), limit=limit, locked=before_lock)
+        done = project_step(tenant_id, now=now(), limit=limit, locked=before_lock, is_over=is_over)
         before_lock = _nothing
         total.add(done)
         if done.has_waiting_views and not has_counted:
@@ -150,7 +161,14 @@ def bring_up_to_date(
     if tenant_id != ALL_TENANTS:
         return project_all(tenant_id, now=now, locked=locked, is_over=is_over)
     locked()
-    return Projected(rebuilt=rebuilding.rebuild_global(now=now()))
+    total, more = Projected(), True
+    while more:
+        done = rebuilding.complete_global(now=now(), is_over=is_over)
+        total.rebuilt += done.boards
+        more = total.more = done.more
+        if more and is_over():
+            break
+    return total
 
 
 def stale_tenants(*, now: datetime) -> list[str]:
@@ -203,7 +221,7 @@ def _count_waiting_views(tenant_id: str, *, limit: int, is_over: Callable[[], bo
             )
 
 
-def _carry_out(tx: Tx, plan: Plan) -> Projected:
+def _carry_out(tx: Tx, plan: Plan, is_over: Callable[[], bool]) -> Projected:
     """Write what was planned. Under the tenant's board lock, and with the intents committed."""
     done = Projected(pages=len(plan.pages.members), users=len(plan.users.members), rows=plan.row_count, more=plan.more)
     with _RedisWriter(tx, plan) as writer:
@@ -215,7 +233,9 @@ def _carry_out(tx: Tx, plan: Plan) -> Projected:
         for kind, rows in plan.rows.items():
             outbox.delete(tx, kind, rows)
         try:
-            done.rebuilt = writer.finish()
+            rebuilt = writer.finish(is_over)
+            done.rebuilt = rebuilt.boards
+            done.more |= rebuilt.more
         except RedisUnavailable:
             done.in_redis = False
             _invalidate_if_behind(tx)
@@ -275,27 +295,31 @@ class _RedisWriter:
             self._failed = True
             raise
 
-    def finish(self) -> list[Board]:
-        """Wait for Redis, rebuild the boards that it has lost, and publish the new versions. Returns those rebuilt."""
+    def finish(self, is_over: Callable[[], bool]) -> Rebuilt:
+        """Wait for Redis, fill boards that it has lost, and publish the new versions."""
         if not self._plan.has_redis:
             raise RedisUnavailable
         missing = [board for writing in self._writing for board in writing.result()]
+        own = dict.fromkeys(board for board in missing if board.tenant_id == self._tx.tenant)
         summaries = {name for chunk in self._plan.chunks for name in chunk.writes.summaries}
-        last_run = self._plan.redis_run
-        with (
-            redis.boards().client() as client,
-            redis_store.completing(client, self._tx.tenant, last_run=last_run) as state,
-        ):
-            if state is not RedisState.READY or last_run is None:
-                progress.set_redis(self._tx, redis_store.run_id(client))
-            if self._plan.is_other_server or state is RedisState.RESTARTED:
-                missing = rebuilding.all_boards(self._tx)
-            elif state is RedisState.INCOMPLETE:
-                missing = redis_store.without_marker(client, rebuilding.all_boards(self._tx))
-            own = dict.fromkeys(board for board in missing if board.tenant_id == self._tx.tenant)
-            rebuilt = rebuilding.rebuild(self._tx, client, own)
+        last_run, is_other_server = self._plan.redis_run, self._plan.is_other_server
+        every = partial(rebuilding.all_boards, self._tx)
+        with redis.boards().client() as client:
+            run = redis_store.run_id(client)
+            rebuilt = rebuilding.complete(
+                self._tx,
+                client,
+                own,
+                every,
+                run=run,
+                last_run=last_run,
+                is_other_server=is_other_server,
+                is_over=is_over,
+            )
+            if last_run != run:
+                progress.set_redis(self._tx, run)
             redis_store.publish(client, self._versions, summaries)
-            if self._plan.is_other_server:
+            if is_other_server:
                 redis_store.publish_resync(client, self._tx.tenant)
         return rebuilt
 

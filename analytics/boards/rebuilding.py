@@ -1,18 +1,25 @@
-"""Rebuilding boards from `page_stats` and `user_stats`: after Redis was emptied, for a new space, or by command."""
+"""Rebuilding boards from `page_stats` and `user_stats`: after Redis was emptied, for a new space, or by command.
 
+Workers do it in steps, whose order and rests Redis knows: a board without marker is to be filled, one that is being
+filled has a position (`analytics.boards.filling`). The tenant's ready key says so until none is left.
+"""
+
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import structlog
-from sqlalchemy import Row, text
+from sqlalchemy import Row, TextClause, text
 
 from analytics.boards import redis_store, timeline, versions
 from analytics.boards.board_sql import in_scope, scope_parameters
+from analytics.boards.filling import END, Filling
 from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, boards_in
 from analytics.boards.page_numbers import COLUMNS
-from analytics.boards.redis_store import Rebuild, RedisState
+from analytics.boards.redis_store import RedisState
 from analytics.boards.summaries import Summary, summary_key
 from analytics.locks import lock_boards
 from analytics.metrics import Value, column
@@ -23,12 +30,27 @@ from tenants.metrics import Counter
 if TYPE_CHECKING:
     from redis import Redis
 
-MAX_ROWS_PER_QUERY = 5_000
+# On each of a dozen boards: some 0.2 s.
+MAX_ROWS_PER_QUERY = 2_000
+# At least so much is done in each step, since it first looks which boards are missing.
+MIN_STEP_S = 0.1
 MAX_SCOPES_LOGGED = 20
 
 log = structlog.get_logger()
 
 REBUILT = Counter("plaudit_boards_rebuilt_total", "Boards rebuilt in Redis.", ["tenant"])
+
+
+@dataclass
+class Rebuilt:
+    """The boards that were replaced. `more`: time is over, and others are left."""
+
+    boards: list[Board]
+    more: bool
+
+
+def _never() -> bool:
+    return False
 
 
 def rebuild(
@@ -38,57 +60,134 @@ def rebuild(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> list[Board]:
-    """Fill these boards of one tenant again, scope by scope; returns those replaced. Under the tenant's lock."""
-    rebuilt: list[Board] = []
-    if not wanted:
-        return rebuilt
-    tx.set_statement_timeout(0)
-    current = versions.read(tx, wanted, now=tx.scalar(text("SELECT now()")))
-    for scope in sorted({board.scope for board in wanted}):
-        in_this_scope = [board for board in wanted if board.scope == scope]
-        filling = Rebuild(client, in_this_scope)
-        for boards, rows in _rows_of(tx, in_this_scope):
-            if boards[0].is_users:
-                filling.add_users(_user_entries(boards, rows))
-            else:
-                filling.add_pages(_page_values(boards, rows), _summaries(scope, rows, tx.tenant_id))
-            if progress is not None:
-                progress(len(rows))
-        rebuilt += filling.finish({board: current[board] for board in in_this_scope})
+    """Fill these boards of one tenant again, from the start to the end; returns those replaced. Under its lock."""
+    rebuilt, now = list[Board](), tx.scalar(text("SELECT now()"))
+    for boards in _together(wanted):
+        filling = Filling(client, boards, anew=True)
+        _fill(tx, filling, boards, is_over=_never, progress=progress)
+        rebuilt += filling.finish(versions.read(tx, boards, now=now))
+    _note(rebuilt)
+    return rebuilt
+
+
+def complete(
+    tx: Tx,
+    client: "Redis",
+    found_missing: Collection[Board],
+    every: Callable[[], list[Board]],
+    *,
+    run: str,
+    last_run: str | None,
+    is_other_server: bool = False,
+    is_over: Callable[[], bool] = _never,
+) -> Rebuilt:
+    """Fill what Redis has lost of a tenant's boards, until `is_over`, which is asked after each chunk. Under its lock.
+
+    A board that is not filled has no marker, and is answered by PostgreSQL. So the next call finds what is left, and
+    continues. `run`: Redis's run id. `last_run`: of the Redis in which the boards were last written; if that is another
+    one, boards here are as old as those of a server that was restarted.
+    """
+    owner = tx.tenant_id or ALL_TENANTS
+    state, missing = redis_store.state(client, owner, run=run), found_missing
+    if last_run not in {None, run} and state is not RedisState.RESTARTED:
+        state = RedisState.RESTARTED
+        log.error(
+            "boards were written in another Redis: every process must have the same REDIS_URL",
+            action="boards.elsewhere",
+            tenantId=owner,
+        )
+    if state is RedisState.RESTARTED or is_other_server:
+        missing, state = every(), RedisState.INCOMPLETE
+        redis_store.forget(client, owner, missing, run=run)
+    elif state is RedisState.INCOMPLETE:
+        missing = redis_store.without_marker(client, every())
+    if state is RedisState.INCOMPLETE:
+        redis_store.mark_rebuilding(client, owner, run=run)
+    done = _fill_missing(tx, client, missing, is_over=is_over)
+    if len(done.boards) < len(missing):
+        redis_store.mark_incomplete(client, owner)
+    elif state is RedisState.INCOMPLETE:
+        redis_store.mark_complete(client, owner, run=run)
+    return done
+
+
+def _fill_missing(tx: Tx, client: "Redis", missing: Collection[Board], *, is_over: Callable[[], bool]) -> Rebuilt:
+    done = Rebuilt([], more=False)
+    if not missing:
+        return done
+    now, ends_at = tx.scalar(text("SELECT now()")), time.monotonic() + MIN_STEP_S
+
+    def has_ended() -> bool:
+        return time.monotonic() >= ends_at and is_over()
+
+    together = list(_together(missing))
+    for place, boards in enumerate(together, 1):
+        filling = Filling(client, boards)
+        if not _fill(tx, filling, boards, is_over=has_ended):
+            done.more = True
+            break
+        done.boards += filling.finish(versions.read(tx, boards, now=now))
+        if place < len(together) and has_ended():
+            done.more = True
+            break
+    _note(done.boards)
+    return done
+
+
+def rebuild_global(*, now: datetime, only_missing: bool = True) -> list[Board]:
+    """Rebuild the global boards to the end, from every tenant that shares its public pages. Returns those replaced."""
+    if only_missing:
+        return complete_global(now=now).boards
+    wanted = boards_in(ALL_TENANTS, GLOBAL)
+    with platform_tx() as tx, redis.boards().client() as client:
+        lock_boards(tx, ALL_TENANTS)
+        _start_over_if_other(tx, client, now=now)
+        raised, run = versions.advance(tx, wanted, now=now), redis_store.run_id(client)
+        redis_store.mark_rebuilding(client, ALL_TENANTS, run=run)
+        rebuilt = rebuild(tx, client, wanted)
+        if len(rebuilt) == len(wanted):
+            redis_store.mark_complete(client, ALL_TENANTS, run=run)
+        redis_store.publish(client, raised)
+        redis_store.publish_resync(client, ALL_TENANTS)
+    return rebuilt
+
+
+def complete_global(*, now: datetime, is_over: Callable[[], bool] = _never) -> Rebuilt:
+    """A step: fill the global boards that Redis has lost, until `is_over` says so."""
+    wanted = boards_in(ALL_TENANTS, GLOBAL)
+    with platform_tx() as tx, redis.boards().client() as client:
+        lock_boards(tx, ALL_TENANTS)
+        _start_over_if_other(tx, client, now=now)
+        missing = redis_store.without_marker(client, wanted)
+        run = redis_store.run_id(client)
+        return complete(tx, client, missing, lambda: wanted, run=run, last_run=None, is_over=is_over)
+
+
+def _start_over_if_other(tx: Tx, client: "Redis", *, now: datetime) -> None:
+    """If the global boards were written on another server, delete from Redis whatever else was written there.
+
+    Tenants rebuild the boards that they have, and nobody would those that were lost with the server. The global boards
+    are deleted too, and then missing.
+    """
+    tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))  # all of Redis may have to be read
+    server = timeline.current(tx)
+    if timeline.is_other(timeline.of_global_boards(tx), server):
+        wanted = boards_in(ALL_TENANTS, GLOBAL)
+        raised = versions.advance(tx, wanted, now=now)
+        redis_store.delete_older(client, min(version.number for version in raised.values()))
+        redis_store.forget(client, ALL_TENANTS, wanted, run=redis_store.run_id(client))
+        redis_store.publish(client, raised)
+        redis_store.publish_resync(client, ALL_TENANTS)
+    timeline.set_of_global_boards(tx, server)
+
+
+def _note(rebuilt: Sequence[Board]) -> None:
     for board in rebuilt:
         REBUILT.labels(board.tenant_id).inc()
     if rebuilt:
         scopes = sorted({board.scope for board in rebuilt})
         data = {"boards": len(rebuilt), "scopes": scopes[:MAX_SCOPES_LOGGED]}
         log.info("boards rebuilt", action="boards.rebuilt", tenantId=rebuilt[0].tenant_id, data=data)
-    return rebuilt
-
-
-def rebuild_global(*, now: datetime, only_missing: bool = True) -> list[Board]:
-    """Rebuild the global boards, from every tenant that shares its public pages.
-
-    If they were written on another server, whatever else was written there is deleted from Redis: tenants rebuild the
-    boards that they have, and nobody would those that were lost with the server.
-    """
-    wanted = boards_in(ALL_TENANTS, GLOBAL)
-    with platform_tx() as tx:
-        lock_boards(tx, ALL_TENANTS)
-        tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))  # all of Redis may have to be read
-        server = timeline.current(tx)
-        is_other = timeline.is_other(timeline.of_global_boards(tx), server)
-        raised = versions.advance(tx, wanted, now=now) if is_other or not only_missing else {}
-        with redis.boards().client() as client:
-            if is_other:
-                redis_store.delete_older(client, min(version.number for version in raised.values()))
-            with redis_store.completing(client, ALL_TENANTS) as state:
-                if only_missing and not raised and state is not RedisState.RESTARTED:
-                    wanted = redis_store.without_marker(client, wanted)
-                rebuilt = rebuild(tx, client, wanted)
-            if raised:
-                redis_store.publish(client, raised)
-                redis_store.publish_resync(client, ALL_TENANTS)
-        timeline.set_of_global_boards(tx, server)
-    return rebuilt
 
 
 def all_boards(tx: Tx) -> list[Board]:
@@ -117,30 +216,43 @@ def all_boards(tx: Tx) -> list[Board]:
     return [board for scope in scopes for board in boards_in(tx.tenant, scope)]
 
 
-def _rows_of(tx: Tx, boards: Sequence[Board]) -> Iterator[tuple[Sequence[Board], Sequence[Row[Any]]]]:
-    """The saved numbers of a scope, some rows at a time, with the boards that are made of them."""
-    if not boards[0].is_users:
-        for rows in _by_key(tx, boards[0], _PAGES, "page_id", 0):
-            yield boards, rows
-        return
-    for metric in dict.fromkeys(board.metric for board in boards):
-        of_metric = [board for board in boards if board.metric is metric]
-        for rows in _by_key(tx, of_metric[0], _USERS, "user_id", UUID(int=0)):
-            yield of_metric, rows
+def _together(wanted: Collection[Board]) -> Iterator[list[Board]]:
+    """These boards of one tenant, grouped by the rows that they are made of: page boards of a scope have the same."""
+    of = {board: (board.scope, board.metric.name if board.is_users else "") for board in wanted}
+    for rows in sorted({*of.values()}):
+        yield [board for board in wanted if of[board] == rows]
 
 
-def _by_key(tx: Tx, board: Board, query: str, key: str, after: int | UUID) -> Iterator[Sequence[Row[Any]]]:
-    """The rows of a scope in the order of their key, a bounded number at a time."""
-    statement = text(
-        f"{query} WHERE {in_scope(board)} AND s.{key} > :after ORDER BY s.{key} LIMIT {MAX_ROWS_PER_QUERY}"
-    )
-    while True:
-        rows = tx.run(statement, {**scope_parameters(board), "after": after})
-        if rows:
-            yield rows
-        if len(rows) < MAX_ROWS_PER_QUERY:
-            return
-        after = getattr(rows[-1], key)
+def _fill(
+    tx: Tx,
+    filling: Filling,
+    boards: Sequence[Board],
+    *,
+    is_over: Callable[[], bool],
+    progress: Callable[[int], None] | None = None,
+) -> bool:
+    """Add the rows that are not added yet, some at a time, until `is_over`; returns whether all are."""
+    of_users, statement, parameters = boards[0].is_users, _statement(boards[0]), scope_parameters(boards[0])
+    first = UUID(int=0) if of_users else 0
+    tx.set_statement_timeout(0)
+    while filling.position != END:
+        rows = tx.run(statement, {**parameters, "after": filling.position or first})
+        up_to = END if len(rows) < MAX_ROWS_PER_QUERY else str(rows[-1].user_id if of_users else rows[-1].page_id)
+        if of_users:
+            filling.add_users(_user_entries(boards, rows), up_to=up_to)
+        else:
+            filling.add_pages(_page_values(boards, rows), _summaries(boards[0].scope, rows, tx.tenant_id), up_to=up_to)
+        if progress is not None:
+            progress(len(rows))
+        if up_to != END and is_over():
+            return False
+    return True
+
+
+def _statement(board: Board) -> TextClause:
+    """The next rows of a scope in the order of their key."""
+    query, key = (_USERS, "user_id") if board.is_users else (_PAGES, "page_id")
+    return text(f"{query} WHERE {in_scope(board)} AND s.{key} > :after ORDER BY s.{key} LIMIT {MAX_ROWS_PER_QUERY}")
 
 
 _PAGES = f"""

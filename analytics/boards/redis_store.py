@@ -12,15 +12,13 @@ removal of a deleted tenant needs no lock (`remove`).
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import structlog
 
 from analytics.boards.board_writes import BoardWrites
 from analytics.boards.names import Board, Version
@@ -34,63 +32,67 @@ MAX_MEMBERS_PER_COMMAND = 2_000
 # Where changed boards are published.
 CHANNEL = "lb-changed"
 
-log = structlog.get_logger()
-
 
 # Each script touches one board and its marker atomically: nobody sees half of it, and Redis cannot be emptied between.
-_WRITE = """
+PAGES_INTO = """
+local function pages_into(board, removed, added)
+    for first = 1, #removed, 4000 do
+        redis.call('ZREM', board, unpack(removed, first, math.min(first + 3999, #removed)))
+    end
+    for first = 1, #added, 4000 do
+        redis.call('ZADD', board, unpack(added, first, math.min(first + 3999, #added)))
+    end
+end
+"""
+USERS_INTO = """
+local function users_into(board, lookup, rows)
+    for i = 1, #rows, 3 do
+        local user, member, value = rows[i], rows[i + 1], rows[i + 2]
+        local old = redis.call('HGET', lookup, user)
+        if old and old ~= member then redis.call('ZREM', board, old) end
+        if member == '' then
+            redis.call('HDEL', lookup, user)
+        else
+            redis.call('ZADD', board, value, member)
+            redis.call('HSET', lookup, user, member)
+        end
+    end
+end
+"""
+# Writes to a board that is being filled too, unless it has lost members.
+_UNFINISHED = """
+local function into_unfinished(board, filled_to, write)
+    local members = redis.call('HGET', filled_to, 'members')
+    if not members then return end
+    if tonumber(members) ~= redis.call('ZCARD', board) then redis.call('UNLINK', filled_to) return end
+    write()
+    redis.call('HSET', filled_to, 'members', redis.call('ZCARD', board))
+end
+"""
+_WRITE = f"""{PAGES_INTO}{_UNFINISHED}
+local removed, added = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
+into_unfinished(KEYS[3], KEYS[4], function() pages_into(KEYS[3], removed, added) end)
 if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
-local removed, pairs = cjson.decode(ARGV[1]), cjson.decode(ARGV[2])
-for first = 1, #removed, 4000 do
-    redis.call('ZREM', KEYS[1], unpack(removed, first, math.min(first + 3999, #removed)))
-end
-for first = 1, #pairs, 4000 do
-    redis.call('ZADD', KEYS[1], unpack(pairs, first, math.min(first + 3999, #pairs)))
-end
+pages_into(KEYS[1], removed, added)
 redis.call('SET', KEYS[2], ARGV[3])
 return 1
 """
-_REMOVE = """
+_REMOVE = f"""{PAGES_INTO}{_UNFINISHED}
+local removed = cjson.decode(ARGV[1])
+into_unfinished(KEYS[3], KEYS[4], function() pages_into(KEYS[3], removed, {{}}) end)
 local number = string.match(redis.call('GET', KEYS[2]) or '', '^%d+')
 if not number then return 1 end
 if tonumber(number) >= tonumber(ARGV[2]) then return 0 end
-local removed = cjson.decode(ARGV[1])
-for first = 1, #removed, 4000 do
-    redis.call('ZREM', KEYS[1], unpack(removed, first, math.min(first + 3999, #removed)))
-end
+pages_into(KEYS[1], removed, {{}})
 redis.call('SET', KEYS[2], ARGV[3])
 return 1
 """
-_WRITE_USERS = """
-if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+_WRITE_USERS = f"""{USERS_INTO}{_UNFINISHED}
 local rows = cjson.decode(ARGV[1])
-for i = 1, #rows, 3 do
-    local user, member, value = rows[i], rows[i + 1], rows[i + 2]
-    local old = redis.call('HGET', KEYS[3], user)
-    if old and old ~= member then redis.call('ZREM', KEYS[1], old) end
-    if member == '' then
-        redis.call('HDEL', KEYS[3], user)
-    else
-        redis.call('ZADD', KEYS[1], value, member)
-        redis.call('HSET', KEYS[3], user, member)
-    end
-end
+into_unfinished(KEYS[4], KEYS[5], function() users_into(KEYS[4], KEYS[6], rows) end)
+if redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
+users_into(KEYS[1], KEYS[3], rows)
 redis.call('SET', KEYS[2], ARGV[2])
-return 1
-"""
-_FILL = """
-local pairs = cjson.decode(ARGV[1])
-for first = 1, #pairs, 4000 do
-    redis.call('ZADD', KEYS[1], unpack(pairs, first, math.min(first + 3999, #pairs)))
-end
-"""
-_RENAME_INTO_PLACE = """
-if redis.call('ZCARD', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
-if KEYS[4] and redis.call('HLEN', KEYS[4]) ~= tonumber(ARGV[1]) then return 0 end
-for i = 1, #KEYS, 3 do
-    if tonumber(ARGV[1]) > 0 then redis.call('RENAME', KEYS[i], KEYS[i + 1]) else redis.call('DEL', KEYS[i + 1]) end
-end
-redis.call('SET', KEYS[3], ARGV[2])
 return 1
 """
 _DELETE_OLDER = """
@@ -104,10 +106,8 @@ _MARK_INCOMPLETE = """
 local ready = redis.call('GET', KEYS[1])
 if ready and string.sub(ready, 1, 1) ~= '?' then redis.call('SET', KEYS[1], '?' .. string.gsub(ready, '^!', '')) end
 """
-_FINISH_REBUILDING = """
-local ready = redis.call('GET', KEYS[1])
-if ready == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end
-if ready == '?' .. string.sub(ARGV[1], 2) then redis.call('SET', KEYS[1], '?' .. ARGV[2]) end
+_MARK_COMPLETE = """
+if redis.call('GET', KEYS[1]) == '!' .. ARGV[1] then redis.call('SET', KEYS[1], ARGV[1]) end
 """
 
 
@@ -115,17 +115,17 @@ def write(redis: "Redis", writes: BoardWrites, versions: Mapping[Board, Version]
     """Write to these boards; returns those without a marker, which were left alone and need a rebuild."""
     ordered = sorted(versions, key=lambda board: board.key)
     with redis.pipeline(transaction=False) as pipe:
-        _write_summaries(pipe, writes.summaries)
+        write_summaries(pipe, writes.summaries)
         for board in ordered:
             version = versions[board].dump()
             if board.is_users:
-                entries = writes.users.get(board, {})
-                rows = [part for user, entry in entries.items() for part in (user, *(entry or ("", 0)))]
-                pipe.eval(_WRITE_USERS, 3, board.key, board.marker, board.lookup, orjson.dumps(rows), version)
+                keys = [board.key, board.marker, board.lookup, board.unfinished, board.filled_to]
+                rows = dump_users(writes.users.get(board, {}))
+                pipe.eval(_WRITE_USERS, 6, *keys, board.unfinished_lookup, rows, version)
                 continue
             removed, values = writes.removed.get(board, []), writes.values.get(board, {})
-            arguments = (orjson.dumps(removed), _pairs(values.items()), version)
-            pipe.eval(_WRITE, 2, board.key, board.marker, *arguments)
+            arguments = (orjson.dumps(removed), dump_pairs(values.items()), version)
+            pipe.eval(_WRITE, 4, board.key, board.marker, board.unfinished, board.filled_to, *arguments)
         written = pipe.execute()[len(writes.summaries) :]
     return [board for board, done in zip(ordered, written, strict=True) if not done]
 
@@ -138,54 +138,9 @@ def remove(redis: "Redis", members: Collection[str], versions: Mapping[Board, Ve
     removed = orjson.dumps([*members])
     with redis.pipeline(transaction=False) as pipe:
         for board, version in versions.items():
-            pipe.eval(_REMOVE, 2, board.key, board.marker, removed, version.number, version.dump())
+            keys = (board.key, board.marker, board.unfinished, board.filled_to)
+            pipe.eval(_REMOVE, 4, *keys, removed, version.number, version.dump())
         return [board for board, done in zip(versions, pipe.execute(), strict=True) if not done]
-
-
-class Rebuild:
-    """Boards filled again: under keys of their own first, which then replace the old ones."""
-
-    def __init__(self, redis: "Redis", boards: Iterable[Board]) -> None:
-        self._redis = redis
-        self._members = dict.fromkeys(boards, 0)
-        with redis.pipeline(transaction=False) as pipe:
-            for board in self._members:
-                pipe.delete(_new_key(board))
-                pipe.delete(_new_lookup(board))
-            pipe.execute()
-
-    def add_pages(
-        self, values: Mapping[Board, Mapping[str, Value]], summaries: Mapping[str, Mapping[str, str]]
-    ) -> None:
-        """Add pages, none of them twice."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            _write_summaries(pipe, summaries)
-            for board, members in values.items():
-                for chunk in _chunks(members.items()):
-                    pipe.eval(_FILL, 1, _new_key(board), _pairs(chunk))
-                self._members[board] += len(members)
-            pipe.execute()
-
-    def add_users(self, entries: Mapping[Board, Mapping[str, tuple[str, Value]]]) -> None:
-        """Add users, none of them twice."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            for board, users in entries.items():
-                for chunk in _chunks(users.items()):
-                    pipe.eval(_FILL, 1, _new_key(board), _pairs([entry for _, entry in chunk]))
-                    pipe.hset(_new_lookup(board), mapping={user: member for user, (member, _) in chunk})
-                self._members[board] += len(users)
-            pipe.execute()
-
-    def finish(self, versions: Mapping[Board, Version]) -> list[Board]:
-        """Replace the old boards; returns those replaced. One that lost members (Redis was emptied) is not."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            for board, members in self._members.items():
-                keys = [_new_key(board), board.key, board.marker]
-                if board.is_users:
-                    keys += [_new_lookup(board), board.lookup]
-                pipe.eval(_RENAME_INTO_PLACE, len(keys), *keys, members, versions[board].dump())
-            replaced = pipe.execute()
-        return [board for board, done in zip(self._members, replaced, strict=True) if done]
 
 
 def publish(redis: "Redis", versions: Mapping[Board, Version], summaries: Iterable[str] = ()) -> None:
@@ -226,6 +181,7 @@ def invalidate(redis: "Redis", boards: Sequence[Board]) -> None:
             mark_incomplete(pipe, tenant_id)
         for board in boards:
             pipe.unlink(board.marker)
+            pipe.unlink(board.filled_to)
         pipe.execute()
 
 
@@ -242,7 +198,8 @@ def delete_others(redis: "Redis", tenant_id: str, known: Iterable[Board]) -> Non
 def delete_tenant(redis: "Redis", tenant_id: str) -> int:
     """Remove every key of a tenant that was deleted; how many there were. Nobody writes them any more."""
     boards, deleted = key("lb", tenant_id, "*"), 0
-    for pattern in (boards, f"lbv:{{{boards}}}", f"lbu:{{{boards}}}", key("pgs", tenant_id, "*")):
+    of_boards = (boards, f"lbv:{{{boards}}}", f"lbu:{{{boards}}}", f"{{{boards}}}:new*")
+    for pattern in (*of_boards, key("pgs", tenant_id, "*")):
         found = redis.scan_iter(match=pattern, count=10_000)
         while keys := list(islice(found, MAX_MEMBERS_PER_COMMAND)):
             unlink(redis, keys)
@@ -285,7 +242,8 @@ class RedisState(StrEnum):
 def ready_key(tenant_id: str) -> str:
     """Holds the run id of the server that had every board of the tenant at the last check.
 
-    Preceded by `?`: since then one was found missing. By `!`: those that are missing are being rebuilt. Of a cluster,
+    Preceded by `?`: since then one was found missing. By `!`: those that are missing are being rebuilt, and those with
+    a marker can be trusted. Without a run id behind it: by a release before, which trusts none meanwhile. Of a cluster,
     one node has the key and others the boards, so nothing is known without it: they may have been restarted.
     """
     return key("lbr", tenant_id)
@@ -305,11 +263,10 @@ def run_id(redis: "Redis") -> str:
     return hashlib.blake2b(" ".join(ids).encode(), digest_size=20).hexdigest()
 
 
-def state(redis: "Redis", tenant_id: str) -> RedisState:
-    return _state(redis.get(ready_key(tenant_id)), run_id(redis))
-
-
-def _state(ready: Any, run: str) -> RedisState:
+def state(redis: "Redis", tenant_id: str, *, run: str | None = None) -> RedisState:
+    """`run`: Redis's run id, if the caller knows it."""
+    ready: Any = redis.get(ready_key(tenant_id))
+    run = run or run_id(redis)
     if ready is None or ready.lstrip(b"?!") != run.encode():
         return RedisState.RESTARTED
     return RedisState.READY if is_complete(ready) else RedisState.INCOMPLETE
@@ -320,34 +277,23 @@ def is_complete(ready: Any) -> bool:
     return ready is not None and ready[:1] not in {b"?", b"!"}
 
 
-@contextmanager
-def completing(redis: "Redis", tenant_id: str, *, last_run: str | None = None) -> Iterator[RedisState]:
-    """The state, while the caller rebuilds what is missing; ready afterwards.
+def forget(redis: "Redis", tenant_id: str, boards: Sequence[Board], *, run: str) -> None:
+    """Have all of a tenant's boards be missing: what Redis has of them is of another server, or of any age.
 
-    `last_run`: of the server in which the boards were last written. If that is another one, boards here are as old as
-    those of a server that was restarted.
-
-    Unless Redis was emptied, or somebody found a board missing (`mark_incomplete`), meanwhile: both change the key. In
-    the second case the boards are incomplete, also if the server was restarted before: whatever has a marker now was
-    rebuilt since.
+    If this process dies before the end they are still not trusted.
     """
-    run = run_id(redis)
-    before = _state(redis.get(ready_key(tenant_id)), run)
-    if last_run not in {None, run} and before is not RedisState.RESTARTED:
-        before = RedisState.RESTARTED
-        log.error(
-            "boards were written in another Redis: every process must have the same REDIS_URL",
-            action="boards.elsewhere",
-            tenantId=tenant_id,
-        )
-    if before is RedisState.READY:
-        yield before
-        return
-    # If this process dies here, old boards of a restarted server are still not trusted.
-    rebuilding = f"!{run if before is RedisState.INCOMPLETE else ''}"
-    redis.set(ready_key(tenant_id), rebuilding)
-    yield before
-    redis.eval(_FINISH_REBUILDING, 1, ready_key(tenant_id), rebuilding, run)
+    invalidate(redis, boards)
+    redis.set(ready_key(tenant_id), f"?{run}")
+
+
+def mark_rebuilding(redis: "Redis", tenant_id: str, *, run: str) -> None:
+    """The caller rebuilds what is missing, and then marks it as complete."""
+    redis.set(ready_key(tenant_id), f"!{run}")
+
+
+def mark_complete(redis: "Redis", tenant_id: str, *, run: str) -> None:
+    """All boards are there. Unless Redis was emptied, or somebody has found one missing, since `mark_rebuilding`."""
+    redis.eval(_MARK_COMPLETE, 1, ready_key(tenant_id), run)
 
 
 def mark_incomplete(redis: "Redis", tenant_id: str) -> None:
@@ -355,15 +301,7 @@ def mark_incomplete(redis: "Redis", tenant_id: str) -> None:
     redis.eval(_MARK_INCOMPLETE, 1, ready_key(tenant_id))
 
 
-def _new_key(board: Board) -> str:
-    return f"{{{board.key}}}:new"
-
-
-def _new_lookup(board: Board) -> str:
-    return f"{{{board.key}}}:new-lookup"
-
-
-def _write_summaries(pipe: Any, summaries: Mapping[str, Mapping[str, str] | None]) -> None:
+def write_summaries(pipe: Any, summaries: Mapping[str, Mapping[str, str] | None]) -> None:
     for name, fields in summaries.items():
         if fields is None:
             pipe.delete(name)
@@ -371,7 +309,7 @@ def _write_summaries(pipe: Any, summaries: Mapping[str, Mapping[str, str] | None
             pipe.hset(name, mapping=dict(fields))
 
 
-def _pairs(values: Iterable[tuple[str, Value]]) -> bytes:
+def dump_pairs(values: Iterable[tuple[str, Value]]) -> bytes:
     """As JSON, since packing each value as an argument of its own would take most of the time.
 
     In the board's own order, because inserting neighbours one after the other is quicker in a large sorted set.
@@ -380,7 +318,6 @@ def _pairs(values: Iterable[tuple[str, Value]]) -> bytes:
     return orjson.dumps([part for member, value in ordered for part in (value, member)])
 
 
-def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
-    chunk = list(items)
-    for start in range(0, len(chunk), MAX_MEMBERS_PER_COMMAND):
-        yield chunk[start : start + MAX_MEMBERS_PER_COMMAND]
+def dump_users(entries: Mapping[str, tuple[str, Value] | None]) -> bytes:
+    """As JSON: user, member (empty: none) and value of each."""
+    return orjson.dumps([part for user, entry in entries.items() for part in (user, *(entry or ("", 0)))])

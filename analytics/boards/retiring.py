@@ -12,11 +12,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from analytics.boards import intents, progress, redis_store, versions
 from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, Version, boards_in
 from analytics.boards.summaries import summary_key
-from analytics.locks import Busy, lock_boards
+from analytics.locks import Busy, is_timeout, lock_boards
 from analytics.outbox import Kind
 from tenants import redis
 from tenants.db import array, tenant_tx
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 MAX_PAGES_PER_STEP = 500
 # How often it raises the versions of boards that others write at the same time.
 MAX_RAISES = 20
+# Only a progress bar needs the number.
+MAX_COUNT_MS = 3_000
 
 
 @dataclass
@@ -45,10 +48,16 @@ def _never() -> bool:
 def _unwatched(_pages: int, /) -> None: ...
 
 
-def count(tenant_id: str) -> int:
-    """How many pages a deleted tenant still has on the global boards."""
-    with tenant_tx(tenant_id) as tx:
-        return int(tx.scalar(_COUNT, {"tenant": tenant_id}) or 0)
+def count(tenant_id: str) -> int | None:
+    """How many pages a deleted tenant still has on the global boards. None: too many to be counted soon."""
+    try:
+        with tenant_tx(tenant_id) as tx:
+            tx.set_statement_timeout(MAX_COUNT_MS)
+            return int(tx.scalar(_COUNT, {"tenant": tenant_id}) or 0)
+    except DBAPIError as error:
+        if is_timeout(error):
+            return None
+        raise
 
 
 def retire(

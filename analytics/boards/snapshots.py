@@ -6,10 +6,11 @@ late, PostgreSQL answers. As a day ends it is sealed under that day, and is from
 for it.
 """
 
+import hashlib
 import math
-import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -35,9 +36,12 @@ from tenants.errors import NotFound
 log = structlog.get_logger()
 
 MAX_ROWS = 1_000
-MAX_BOARDS_PER_STEP = 100
+# With 1,000 rows each a step takes some 0.2 s.
+MAX_BOARDS_PER_STEP = 25
 # How long one run may take, of the time until the next (`workers.schedule`).
 MAX_RUN_S = 30.0
+# Of tenants whose turn ended before their boards did. The boards of more are left for the next run.
+MAX_UNFINISHED = 100
 MAX_TENANT_S = 10.0
 # How old the live snapshot of a board that has changed may be: less than a minute, since answers are kept for a moment.
 MAX_AGE = timedelta(seconds=55)
@@ -145,55 +149,115 @@ def ranks_on(tx: Tx, board: Board, day: date) -> RanksOfADay | None:
     return RanksOfADay({row.subject: row.rank for row in snapshot.rows}, snapshot.is_whole)
 
 
-def refresh_all(*, now: datetime) -> int:
-    """Refresh every tenant's boards that changed, and the global ones; how many.
+@dataclass(frozen=True)
+class Run:
+    """A run of `refresh_all` through all tenants, and how far it is."""
 
-    A tenant with very many boards gets no more than its time, and the others theirs: the rest follows in the next run.
-    Of two runs at once each goes its own way through the tenants, and finds little to do where the other has been.
+    began_at: datetime
+    # The last tenant that had its turn.
+    after: str = ""
+    # Those whose turn ended before their boards did: each gets another turn when all have had one.
+    unfinished: tuple[str, ...] = ()
+
+    def place_of(self, tenant_id: str) -> bytes:
+        """Its place among the tenants. Each run has another order: of two at once each goes its own way."""
+        return hashlib.blake2b(f"{self.began_at} {tenant_id}".encode(), digest_size=8).digest()
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How many snapshots were taken, and the run from where it is to be continued; None: it has come to its end."""
+
+    boards: int
+    rest: Run | None
+
+
+def refresh_all(*, now: datetime, run: Run | None = None, is_over: Callable[[], bool] = _never) -> Taken:
+    """Refresh every tenant's boards that changed, and the global ones, until `is_over` says so.
+
+    A tenant with very many boards gets no more than its time before the others had theirs. What is left when the run's
+    time is over is done by the next run.
     """
     redis.boards().outage.forget()  # workers do not listen: Redis may have hung unnoticed since the last run
-    tenant_ids = [ALL_TENANTS, *across.live_tenants()]
-    random.shuffle(tenant_ids)
-    taken, end = 0, time.monotonic() + MAX_RUN_S
-    for tenant_id in tenant_ids:
-        try:
-            taken += refresh(tenant_id, now=now, until=min(end, time.monotonic() + MAX_TENANT_S))
-        except Busy:
-            log.info("another run takes them", action="snapshots.busy", tenantId=tenant_id)
-        except Exception:  # one tenant's failure must not stop the others
-            log.exception("a tenant's snapshots failed", action="snapshots.failed", tenantId=tenant_id)
-    return taken
+    run = run or Run(now)
+    taken, waiting, unfinished, after = 0, _waiting(run), deque(run.unfinished), run.after
+    end = time.monotonic() + MAX_RUN_S - (now - run.began_at).total_seconds()
+    while (waiting or unfinished) and time.monotonic() < end:
+        if waiting:
+            tenant_id = after = waiting.popleft()
+        else:
+            tenant_id = unfinished.popleft()
+        done = _refresh_one(tenant_id, now=now, until=min(end, time.monotonic() + MAX_TENANT_S), is_over=is_over)
+        taken += done.boards
+        if done.more and len(unfinished) < MAX_UNFINISHED:
+            unfinished.append(tenant_id)
+        if (waiting or unfinished) and is_over():
+            return Taken(taken, Run(run.began_at, after, tuple(unfinished)))
+    return Taken(taken, None)
 
 
-def refresh(tenant_id: str, *, now: datetime, until: float = math.inf) -> int:
+def _refresh_one(tenant_id: str, *, now: datetime, until: float, is_over: Callable[[], bool]) -> "Refreshed":
+    try:
+        return refresh(tenant_id, now=now, until=until, is_over=is_over)
+    except Busy:
+        log.info("another run takes them", action="snapshots.busy", tenantId=tenant_id)
+    except Exception:  # one tenant's failure must not stop the others
+        log.exception("a tenant's snapshots failed", action="snapshots.failed", tenantId=tenant_id)
+    return Refreshed(0, more=False)
+
+
+def _waiting(run: Run) -> deque[str]:
+    """The tenants that have not had their turn, in the order of the run."""
+    ids = sorted([ALL_TENANTS, *across.live_tenants()], key=run.place_of)
+    return deque(one for one in ids if not run.after or run.place_of(one) > run.place_of(run.after))
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """How many snapshots of a tenant were taken, and whether boards are left."""
+
+    boards: int
+    more: bool
+
+
+def refresh(
+    tenant_id: str, *, now: datetime, until: float = math.inf, is_over: Callable[[], bool] = _never
+) -> Refreshed:
     """Seal what is of an earlier day, then take the boards that changed since their snapshots, the longest ago first.
 
-    Stops `until` then (by the monotonic clock); how many were taken. Busy if another process writes them just now.
+    Stops `until` then (by the monotonic clock), or when `is_over` says so, which is asked after each step. Busy if
+    another process writes them just now.
     """
-    taken = 0
     with _locked_tx(tenant_id) as tx:
         _seal(tx, tenant_id, now=now)
         _purge(tx, tenant_id, now=now)
         changed = _changed(tx, tenant_id)
     for start in range(0, len(changed), MAX_BOARDS_PER_STEP):
-        if time.monotonic() > until:
-            break
-        rows = [
-            {
-                **_names(board),
-                "live": LIVE,
-                "version": listing.version.number,
-                "now": now,
-                "total": listing.total,
-                "members": [row.member for row in listing.rows],
-                "values": [float(row.value) for row in listing.rows],
-            }
-            for board, listing in _current_tops(changed[start : start + MAX_BOARDS_PER_STEP], now=now)
-        ]
-        with _locked_tx(tenant_id) as tx:
-            tx.raw.execute(_TAKE, rows)
-        taken += len(rows)
-    return taken
+        if time.monotonic() > until or (start and is_over()):
+            return Refreshed(start, more=True)
+        _take(tenant_id, changed[start : start + MAX_BOARDS_PER_STEP], now=now)
+    return Refreshed(len(changed), more=False)
+
+
+def _take(tenant_id: str, boards: Sequence[Board], *, now: datetime) -> None:
+    rows = [
+        {
+            **_names(board),
+            "live": LIVE,
+            "version": listing.version.number,
+            "now": now,
+            "total": listing.total,
+            "members": [row.member for row in listing.rows],
+            "values": [float(row.value) for row in listing.rows],
+        }
+        for board, listing in _current_tops(boards, now=now)
+    ]
+    with _locked_tx(tenant_id) as tx:
+        tx.raw.execute(_TAKE, rows)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Quests past their time, and claims that nobody worked on: ended by the step that finds them, and by a job."""
 
 import contextlib
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,6 +18,8 @@ from tenants.db import Tx, tenant_tx
 from tenants.errors import Stale
 
 MAX_PER_STEP = 500
+# Each is a transaction of its own.
+MAX_RELEASED_PER_STEP = 10
 # The least that a tenant can set.
 MIN_CLAIM_DAYS = 1
 
@@ -33,8 +36,15 @@ def tenants_with_due(*, now: datetime) -> list[str]:
     return [row.id for row in across.read(_TENANTS_WITH_DUE, {"now": now, "oldest": oldest})]
 
 
-def end_due(tenant_id: str, *, now: datetime) -> tuple[int, int]:
-    """Expire and release what is due, in bounded steps. Returns how many quests expired, and were released."""
+def _never() -> bool:
+    return False
+
+
+def end_due(tenant_id: str, *, now: datetime, is_over: Callable[[], bool] = _never) -> tuple[int, int]:
+    """Expire and release what is due, step by step, until nothing is left or `is_over` says so.
+
+    Returns how many quests expired, and how many claims were released.
+    """
     expired = released = 0
     while True:
         with tenant_tx(tenant_id) as tx:
@@ -42,10 +52,14 @@ def end_due(tenant_id: str, *, now: datetime) -> tuple[int, int]:
         expired += ended
         if ended < MAX_PER_STEP:
             break
+        if is_over():
+            return expired, released
     with tenant_tx(tenant_id) as tx:
         days = tenant_settings.read(tx)[0].quests.claim_days
         claimed = tx.run(_OLD_CLAIMS, {"tenant": tenant_id, "before": now - timedelta(days=days)})
-    for quest in claimed:
+    for number, quest in enumerate(claimed):
+        if number and number % MAX_RELEASED_PER_STEP == 0 and is_over():
+            break
         reason, as_listed = f"not submitted within {days} days", Expected(quest.version)
         with contextlib.suppress(WrongState, Stale, Contended), tenant_tx(tenant_id) as tx:  # somebody was quicker
             steps.release(tx, quest.id, JOB, reason=reason, expected=as_listed)

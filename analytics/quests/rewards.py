@@ -6,7 +6,7 @@ The ledger's `source` decides whether a reward was paid, whoever tries to pay it
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -33,7 +33,8 @@ MAX_ATTEMPTS = 8
 # After each attempt but the last: 24 hours in all.
 PAUSES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 180, 360, 720))
 LEASE = timedelta(minutes=2)
-MAX_RETRIED = 100
+# Few, since nobody else may try a reward that is leased: when a turn is over none is.
+MAX_LEASED = 10
 MAX_REASON_CHARS = 500
 ACTION_TYPE = "quest"
 
@@ -159,12 +160,23 @@ def tenants_with_due(*, now: datetime) -> list[str]:
     return [row.id for row in across.read(_TENANTS_WITH_DUE, {"now": now})]
 
 
-def retry_due(tenant_id: str, *, by: str, now: datetime) -> int:
-    """Try a tenant's due rewards again, each in a transaction of its own. Returns how many were paid."""
-    with tenant_tx(tenant_id) as tx:
-        tx.run(_GIVE_UP, {"tenant": tenant_id, "now": now, "most": MAX_ATTEMPTS})
-        leased = tx.run(_LEASE_DUE, _lease(tenant_id, now))
-    return sum(attempt_leased(tenant_id, Lease(row.id, row.attempt_count), by=by, now=now) for row in leased)
+def _never() -> bool:
+    return False
+
+
+def retry_due(tenant_id: str, *, by: str, now: datetime, is_over: Callable[[], bool] = _never) -> int:
+    """Try a tenant's due rewards again, step by step, until none is due or `is_over` says so.
+
+    Each is tried in a transaction of its own. Returns how many were paid.
+    """
+    paid = 0
+    while True:
+        with tenant_tx(tenant_id) as tx:
+            tx.run(_GIVE_UP, {"tenant": tenant_id, "now": now, "most": MAX_ATTEMPTS})
+            leased = tx.run(_LEASE_DUE, _lease(tenant_id, now))
+        paid += sum(attempt_leased(tenant_id, Lease(row.id, row.attempt_count), by=by, now=now) for row in leased)
+        if len(leased) < MAX_LEASED or is_over():
+            return paid
 
 
 def get(tx: Tx, reward_id: UUID) -> FailedReward:
@@ -221,7 +233,7 @@ def _named(tenant_id: str, lease: Lease) -> dict[str, Any]:
 
 
 def _lease(tenant_id: str, now: datetime) -> dict[str, Any]:
-    return {"tenant": tenant_id, "now": now, "until": now + LEASE, "limit": MAX_RETRIED}
+    return {"tenant": tenant_id, "now": now, "until": now + LEASE, "limit": MAX_LEASED}
 
 
 def _fail(tenant_id: str, lease: Lease, error: Exception, *, now: datetime) -> None:

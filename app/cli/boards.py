@@ -152,7 +152,7 @@ def plural(number: int, what: str) -> str:
 
 
 @contextmanager
-def _watching(*, quiet: bool) -> Iterator[Callable[[str], Callable[[str, int, int], None]]]:
+def _watching(*, quiet: bool) -> Iterator[Callable[[str], Callable[[str, int, int | None], None]]]:
     """Shows what of a tenant is compared, and how much of it: a bar in a terminal, else lines, on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -163,12 +163,13 @@ def _watching(*, quiet: bool) -> Iterator[Callable[[str], Callable[[str, int, in
         task = bar.add_task("Checking", total=None)
         said_at = time.monotonic()
 
-        def watch(tenant_id: str, part: str, done: int, total: int, /) -> None:
+        def watch(tenant_id: str, part: str, done: int, total: int | None, /) -> None:
             nonlocal said_at
             bar.update(task, description=f"{tenant_id}: {part}", completed=done, total=total)
             if bar.disable and not quiet and time.monotonic() - said_at > SAY_EVERY_S:
                 said_at = time.monotonic()
-                click.echo(f"{tenant_id}: {part}, {done:,} of {total:,}", err=True)
+                of_all = f" of {total:,}" if total is not None else ""
+                click.echo(f"{tenant_id}: {part}, {done:,}{of_all}", err=True)
 
         yield lambda tenant_id: partial(watch, tenant_id)
 

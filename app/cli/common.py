@@ -143,8 +143,8 @@ class SetDone(Protocol):
 
 
 @contextlib.contextmanager
-def progress(unit: str, total: int, done: int = 0, *, quiet: bool, verb: str = "Importing") -> Iterator[SetDone]:
-    """A progress bar with the rate, on standard error if that is a terminal."""
+def progress(unit: str, total: int | None, done: int = 0, *, quiet: bool, verb: str = "Importing") -> Iterator[SetDone]:
+    """A progress bar with the rate, on standard error if that is a terminal. `total` None: nobody knows."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

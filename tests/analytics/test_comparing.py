@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 from typing import Any
@@ -63,9 +64,9 @@ def test_chunks_find_what_one_look_would_and_progress_is_told_between_transactio
     busy: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch, 2)
-    told: list[tuple[str, int, int]] = []
+    told: list[tuple[str, int, int | None]] = []
 
-    def watch(part: str, done: int, total: int, /) -> None:
+    def watch(part: str, done: int, total: int | None, /) -> None:
         assert current_tx() is None, "no transaction spans two chunks"
         told.append((part, done, total))
 
@@ -95,6 +96,37 @@ def test_a_chunk_that_takes_too_long_is_divided(busy: Caller, monkeypatch: pytes
 
     sizes = chunks_of(Walk(busy.tenant, utcnow()), slow_at_first)
     assert (sizes[0], sum(sizes)) == (2, PAGE_COUNT)
+
+
+def test_a_chunk_whose_statements_take_too_long_together_is_divided(
+    busy: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_chunks(monkeypatch, 16)
+    monkeypatch.setattr(comparing, "MAX_TRANSACTION_S", 1.0)
+    monkeypatch.setattr(comparing, "CANCEL_AGAIN_AFTER_S", 0.1)
+    tries: list[int] = []
+
+    def many_at_first(tx: Tx) -> None:
+        tries.append(0)
+        while len(tries) < 3 and tries[-1] < 300:  # none of which is slow
+            tx.run(text("SELECT pg_sleep(0.2)"), {})
+            tries[-1] += 1
+
+    sizes = chunks_of(Walk(busy.tenant, utcnow()), many_at_first)
+    assert (sizes[0], sum(sizes)) == (1, PAGE_COUNT)
+    assert 0 < max(tries) < 300, "it was cancelled between two of them, or in one"
+
+
+def test_what_takes_long_to_count_is_compared_without_a_total(busy: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_chunks(monkeypatch, 4)
+    monkeypatch.setattr(comparing, "MAX_COUNT_MS", 100)
+    slow = replace(PAGES, count=text("SELECT count(*) FROM pages, pg_sleep(5) WHERE tenant_id = :tenant"))
+    told: list[tuple[int, int | None]] = []
+    walk = Walk(busy.tenant, utcnow(), watch=lambda _part, done, total: told.append((done, total)))
+    walk.over("pages", slow, lambda _tx, _chunk: Compared())
+    assert told == [(0, None), (4, None), (PAGE_COUNT, PAGE_COUNT)]
+    with pytest.raises(CheckStopped, match=r"\(0 compared\)"):
+        Walk(busy.tenant, utcnow(), time.monotonic() - 1).over("pages", slow, lambda _tx, _chunk: Compared())
 
 
 def test_a_check_ends_at_its_limit_and_says_where_it_was(busy: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,15 +171,21 @@ class Boards(RuleBasedStateMachine):
 
     @rule(check=checked)
     def redis_is_emptied_under_the_projector(self, check: str | None) -> None:
-        real = redis_store._write_summaries
+        real = redis_store.write_summaries
 
         def empty_and_write(*args: Any) -> None:
             self.redis_is_emptied()
             real(*args)
 
-        with patch.object(redis_store, "_write_summaries", empty_and_write):
+        with patch.object(redis_store, "write_summaries", empty_and_write):
             projection.project_step(self.tenant, now=self.now)
         self.check_boards_of(check)
+
+    @rule()
+    def projector_makes_way(self) -> None:
+        """After it has filled a row of what Redis has lost."""
+        with patch.multiple(rebuilding, MAX_ROWS_PER_QUERY=1, MIN_STEP_S=0.0):
+            projection.project_step(self.tenant, now=self.now, is_over=lambda: True)
 
     @rule(where=st.sampled_from(["before", "within", "after"]), limit=st.sampled_from([1, 5_000]), check=checked)
     def projector_dies(self, where: str, limit: int, check: str | None) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from analytics.boards import postgres_reads, ranks, redis_reads
+from analytics.boards.filling import Filling
 from analytics.boards.names import Board, Version
 from analytics.boards.ranks import Entry, RankQuestion
-from analytics.boards.redis_store import Rebuild
 from analytics.metrics import POINTS
 from analytics.windows import Window
 from tenants import redis as tenants_redis
@@ -59,7 +59,7 @@ def full(tenant: str) -> Board:
         str(user_id): ranks.entry_of(user_id, 5 if number < 2_000 else number, at(number))
         for number, user_id in enumerate(UUID(int=number << 64 | 1) for number in range(1, 3_001))
     }
-    filling = Rebuild(tenants_redis.boards().redis, [board])
+    filling = Filling(tenants_redis.boards().redis, [board], anew=True)
     filling.add_users({board: {name: (entry.member, entry.value) for name, entry in people.items()}})
     filling.finish({board: Version(1, utcnow())})
     return board

@@ -3,8 +3,8 @@
 import pytest
 
 from analytics.boards import redis_reads
+from analytics.boards.filling import Filling
 from analytics.boards.names import Board, Version
-from analytics.boards.redis_store import Rebuild
 from analytics.boards.rows import Listing, Position, Source
 from analytics.metrics import POINTS, SCORE, VIEWS
 from analytics.windows import Window
@@ -18,7 +18,7 @@ VERSION = Version(3, utcnow())
 def pages(tenant: str) -> Board:
     """Four pages: 9 is first, 2 and 10 are equal and ordered as text, 1 is last."""
     board = Board(tenant, "tenant", Window.WEEK, SCORE)
-    filling = Rebuild(tenants_redis.boards().redis, [board])
+    filling = Filling(tenants_redis.boards().redis, [board], anew=True)
     filling.add_pages({board: {"1": 0.5, "10": 1.5, "2": 1.5, "9": 7.25}}, {})
     filling.finish({board: VERSION})
     return board
@@ -27,7 +27,7 @@ def pages(tenant: str) -> Board:
 @pytest.fixture
 def users(tenant: str) -> Board:
     board = Board(tenant, "users", Window.WEEK, POINTS)
-    filling = Rebuild(tenants_redis.boards().redis, [board])
+    filling = Filling(tenants_redis.boards().redis, [board], anew=True)
     filling.add_users({board: {"ada": ("2:ada", 5), "bob": ("1:bob", 5), "eve": ("3:eve", 4)}})
     filling.finish({board: VERSION})
     return board

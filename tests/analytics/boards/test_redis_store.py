@@ -8,8 +8,9 @@ from redis import Redis
 
 from analytics.boards import redis_store
 from analytics.boards.board_writes import BoardWrites
+from analytics.boards.filling import Filling
 from analytics.boards.names import ALL_TENANTS, GLOBAL, Board, Version
-from analytics.boards.redis_store import CHANNEL, Rebuild, RedisState
+from analytics.boards.redis_store import CHANNEL, RedisState
 from analytics.boards.summaries import summary_key
 from analytics.metrics import POINTS, VIEWS, Value
 from analytics.windows import Window
@@ -38,7 +39,7 @@ def users(tenant: str) -> Board:
 
 def rebuilt(redis: Redis, board: Board, **values: Value) -> None:
     """A valid board of version 1."""
-    filling = Rebuild(redis, [board])
+    filling = Filling(redis, [board], anew=True)
     if board.is_users:
         filling.add_users({board: {user: (f"1:{user}", value) for user, value in values.items()}})
     else:
@@ -81,32 +82,6 @@ def test_summaries_are_written_and_deleted_with_the_boards(redis: Redis, tenant:
     assert not redis.exists(name)
 
 
-@pytest.mark.parametrize("kind", ["pages", "users"])
-def test_a_rebuild_replaces_a_board_when_it_is_finished(
-    redis: Redis, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_store, "MAX_MEMBERS_PER_COMMAND", 2)
-    board: Board = request.getfixturevalue(kind)
-    rebuilt(redis, board, a=1, b=2, c=3)
-    before = stored(redis, board)
-    assert len(before) == 3
-    filling = Rebuild(redis, [board])
-    assert stored(redis, board) == before
-    assert filling.finish({board: Version(4, NOW)}) == [board]
-    assert (stored(redis, board), redis.exists(board.lookup)) == ({}, 0)
-    assert redis_store.published_version(redis, board) == 4, "an empty board is valid too"
-
-
-def test_a_rebuild_that_lost_members_leaves_the_old_board(redis: Redis, pages: Board) -> None:
-    rebuilt(redis, pages, a=1)
-    filling = Rebuild(redis, [pages])
-    filling.add_pages({pages: {"b": 2, "c": 3}}, {})
-    (filled,) = (name for name in redis.scan_iter(f"{{{pages.key}}}*"))
-    redis.zrem(filled, "b")
-    assert filling.finish({pages: Version(2, NOW)}) == []
-    assert (stored(redis, pages), redis_store.published_version(redis, pages)) == ({"a": 1}, 1)
-
-
 def test_versions_are_announced_in_one_message_for_each_tenant(redis: Redis, pages: Board, users: Board) -> None:
     shared = Board(ALL_TENANTS, GLOBAL, Window.WEEK, VIEWS)
     with redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
@@ -137,83 +112,67 @@ def test_of_a_deleted_tenant_no_key_remains(redis: Redis, pages: Board, users: B
     for board in (pages, users, other):
         rebuilt(redis, board, a=1)
     redis_store.write(redis, BoardWrites(summaries={summary_key(pages.tenant_id, "7"): {"title": "Home"}}), {})
-    with redis_store.completing(redis, pages.tenant_id):
-        pass
+    Filling(redis, [users])
+    complete(redis, pages.tenant_id)
     redis_store.delete_tenant(redis, pages.tenant_id)
     assert list(redis.scan_iter(f"*{pages.tenant_id}*")) == []
     assert stored(redis, other) == {"a": 1}
 
 
+def complete(redis: Redis, tenant: str) -> None:
+    run = redis_store.run_id(redis)
+    redis_store.mark_rebuilding(redis, tenant, run=run)
+    redis_store.mark_complete(redis, tenant, run=run)
+
+
 def test_redis_is_ready_when_the_missing_boards_were_rebuilt(redis: Redis, tenant: str) -> None:
     assert redis_store.state(redis, tenant) is RedisState.RESTARTED, "nothing is known"
-    with redis_store.completing(redis, tenant) as before:
-        assert before is RedisState.RESTARTED
-        assert redis_store.state(redis, tenant) is RedisState.RESTARTED
-    assert redis_store.state(redis, tenant) is RedisState.READY
+    run = redis_store.run_id(redis)
+    redis_store.forget(redis, tenant, [], run=run)
     for _ in range(2):
-        redis_store.mark_incomplete(redis, tenant)
         assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
-    with redis_store.completing(redis, tenant) as before:
-        assert before is RedisState.INCOMPLETE
-    assert redis_store.state(redis, tenant) is RedisState.READY
+        redis_store.mark_rebuilding(redis, tenant, run=run)
+        assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
+        redis_store.mark_complete(redis, tenant, run=run)
+        assert redis_store.state(redis, tenant) is RedisState.READY
+        redis_store.mark_incomplete(redis, tenant)
 
 
-def test_boards_of_a_restarted_server_are_not_trusted_whatever_else_happens(redis: Redis, tenant: str) -> None:
+def test_boards_of_a_restarted_server_are_not_trusted_before_they_are_forgotten(redis: Redis, pages: Board) -> None:
+    tenant = pages.tenant_id
+    rebuilt(redis, pages, a=1)
     redis.set(redis_store.ready_key(tenant), "another run")
     assert redis_store.state(redis, tenant) is RedisState.RESTARTED
     redis_store.mark_incomplete(redis, tenant)
     assert redis_store.state(redis, tenant) is RedisState.RESTARTED, "somebody has found a board missing"
-    with pytest.raises(ZeroDivisionError), redis_store.completing(redis, tenant):
-        raise ZeroDivisionError
-    assert redis_store.state(redis, tenant) is RedisState.RESTARTED, "not all of them were rebuilt"
+    redis.set(redis_store.ready_key(tenant), "!")
+    assert redis_store.state(redis, tenant) is RedisState.RESTARTED, "a release before was rebuilding them"
+    redis_store.forget(redis, tenant, [pages], run=redis_store.run_id(redis))
+    assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
+    assert redis_store.without_marker(redis, [pages]) == [pages]
 
 
-@pytest.mark.parametrize("meanwhile", ["a board is missing", "an error"])
-def test_redis_is_not_ready_if_something_happened_meanwhile(redis: Redis, tenant: str, meanwhile: str) -> None:
-    def complete() -> None:
-        with redis_store.completing(redis, tenant):
-            if meanwhile == "an error":
-                raise ZeroDivisionError
-            redis_store.mark_incomplete(redis, tenant)
-
-    with redis_store.completing(redis, tenant):
-        pass
+def test_redis_is_not_ready_if_a_board_was_found_missing_meanwhile(redis: Redis, tenant: str) -> None:
+    run = redis_store.run_id(redis)
+    redis_store.mark_rebuilding(redis, tenant, run=run)
     redis_store.mark_incomplete(redis, tenant)
-    if meanwhile == "an error":
-        with pytest.raises(ZeroDivisionError):
-            complete()
-    else:
-        complete()
+    redis_store.mark_complete(redis, tenant, run=run)
     assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
-
-
-def test_a_reader_who_finds_a_board_missing_while_all_are_rebuilt_has_none_rebuilt_twice(
-    redis: Redis, tenant: str
-) -> None:
-    with redis_store.completing(redis, tenant) as before:
-        assert before is RedisState.RESTARTED
-        redis_store.mark_incomplete(redis, tenant)
-        assert redis_store.state(redis, tenant) is RedisState.RESTARTED, "some are still those of an old dump"
-    assert redis_store.state(redis, tenant) is RedisState.INCOMPLETE
-    with redis_store.completing(redis, tenant) as before:
-        assert before is RedisState.INCOMPLETE, "only those that are missing are rebuilt"
-    assert redis_store.state(redis, tenant) is RedisState.READY
 
 
 def test_boards_of_a_server_that_restarts_while_they_are_rebuilt_are_not_trusted(
     redis: Redis, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have loaded a dump with the key of the rebuild, and with boards from before."""
-    with redis_store.completing(redis, tenant):
-        monkeypatch.setattr(redis_store, "run_id", lambda _redis: "another")
+    complete(redis, tenant)
+    monkeypatch.setattr(redis_store, "run_id", lambda _redis: "another")
     assert redis_store.state(redis, tenant) is RedisState.RESTARTED
 
 
 def test_boards_that_are_invalidated_are_missing_and_others_are_not(redis: Redis, pages: Board, users: Board) -> None:
     for board in (pages, users):
         redis.set(board.marker, "1 2026-01-01T00:00:00+00:00")
-    with redis_store.completing(redis, pages.tenant_id):
-        pass
+    complete(redis, pages.tenant_id)
     redis_store.invalidate(redis, [pages])
     assert redis_store.without_marker(redis, [pages, users]) == [pages]
     assert redis_store.state(redis, pages.tenant_id) is RedisState.INCOMPLETE

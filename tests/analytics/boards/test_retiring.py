@@ -1,6 +1,7 @@
 """A deleted tenant leaves the global boards and Redis, in steps, and nobody waits for Redis meanwhile."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -67,6 +68,16 @@ def test_pages_leave_in_steps_and_then_every_key(shared: list[int], tenant: str,
     assert (shown(shared), shown(others), keys_of(tenant)) == (0, PAGES, [])
     assert checking.check(other_tenant, now=utcnow()).differences == []
     assert retiring.retire(tenant, now=utcnow()) == retiring.Retired(), "a second run finds nothing to do"
+
+
+def test_pages_that_take_long_to_count_leave_all_the_same(
+    shared: list[int], tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retiring, "MAX_COUNT_MS", 200)
+    with owner_tx() as tx, ThreadPoolExecutor(1) as another:
+        tx.execute(text("LOCK TABLE page_stats IN ACCESS EXCLUSIVE MODE"))  # as long as many rows take
+        assert another.submit(retiring.count, tenant).result() is None
+    assert retiring.retire(tenant, now=utcnow()).pages == PAGES
 
 
 def test_nobody_waits_while_redis_is_written(

@@ -7,9 +7,11 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics.boards import snapshots
-from analytics.boards.names import board_of
+from analytics.boards.names import ALL_TENANTS, board_of
+from analytics.boards.snapshots import Refreshed
 from analytics.locks import Busy, try_lock_boards
 from analytics.windows import Window
+from tenants import across
 from tenants.db import owner_tx, tenant_tx, utcnow
 from tests.analytics.boards.conftest import (
     BOARD,
@@ -94,13 +96,52 @@ def test_a_snapshot_answers_for_a_minute_after_a_change_and_as_long_as_there_is_
 
 def test_snapshots_stop_when_their_time_is_over_and_go_on_with_the_oldest(board: MakeBoard, tenant: str) -> None:
     board(a=1)
-    assert snapshots.refresh(tenant, now=utcnow(), until=0.0) == 0
+    assert snapshots.refresh(tenant, now=utcnow(), until=0.0) == Refreshed(0, more=True)
     with tenant_tx(tenant, separate=True) as tx:
         try_lock_boards(tx, f"_snapshots:{tenant}")
         with pytest.raises(Busy):
             snapshots.refresh(tenant, now=utcnow())
-    assert snapshots.refresh(tenant, now=utcnow()) > 10
-    assert snapshots.refresh(tenant, now=utcnow()) == 0
+    done = snapshots.refresh(tenant, now=utcnow())
+    assert (done.boards > 10, done.more) == (True, False)
+    assert snapshots.refresh(tenant, now=utcnow()) == Refreshed(0, more=False)
+
+
+def test_snapshots_end_after_the_step_when_their_turn_is_over(
+    board: MakeBoard, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board(a=1)
+    monkeypatch.setattr(snapshots, "MAX_BOARDS_PER_STEP", 7)
+    steps = [snapshots.refresh(tenant, now=utcnow(), is_over=lambda: True) for _ in range(2)]
+    assert steps == [Refreshed(7, more=True)] * 2
+    assert not snapshots.refresh(tenant, now=utcnow()).more
+
+
+def test_a_run_whose_turns_end_visits_every_tenant_once_before_it_continues_one(
+    tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenants = [ALL_TENANTS, *(f"t{number}" for number in range(5))]
+    left, visited = {"t1": 3, "t4": 2}, list[str]()
+
+    def refresh(tenant_id: str, **_: object) -> Refreshed:
+        visited.append(tenant_id)
+        if tenant_id == "t2":
+            raise RuntimeError("a bug")
+        left[tenant_id] = left.get(tenant_id, 1) - 1
+        return Refreshed(1, more=left[tenant_id] > 0)
+
+    monkeypatch.setattr(snapshots, "refresh", refresh)
+    monkeypatch.setattr(across, "live_tenants", lambda: tenants[1:])
+    now = utcnow()
+    run: snapshots.Run | None = None
+    for began_at in (now, now + timedelta(seconds=40)):
+        left, run = {"t1": 3, "t4": 2}, snapshots.Run(began_at)
+        visited.clear()
+        while run is not None:
+            run = snapshots.refresh_all(now=began_at, run=run, is_over=lambda: True).rest
+        assert sorted(visited[:6]) == sorted(tenants)
+        assert visited[6:] in (["t1", "t4", "t1"], ["t4", "t1", "t1"])
+    late = snapshots.Run(now - timedelta(seconds=snapshots.MAX_RUN_S + 1))
+    assert snapshots.refresh_all(now=now, run=late) == snapshots.Taken(0, None), "the next run does the rest"
 
 
 def test_a_redis_that_is_behind_gives_no_snapshot(board: MakeBoard, tenant: str) -> None:

@@ -89,3 +89,16 @@ def test_a_claim_that_changed_hands_meanwhile_is_not_released(world: World, monk
     monkeypatch.setattr(steps, "release", late)
     assert expiring.end_due(world.tenant, now=utcnow()) == (0, 0)
     assert world.get(quest).performer_id == other.user_id
+
+
+def test_the_job_makes_way_after_a_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiring, "MAX_PER_STEP", 2)
+    monkeypatch.setattr(expiring, "MAX_RELEASED_PER_STEP", 1)
+    creator, performer = world.person(), world.person()
+    for _ in range(3):
+        world.let_expire(world.at(Status.OPEN, creator, performer))
+        world.set(world.at(Status.CLAIMED, creator, performer), claimed_at=utcnow() - timedelta(days=15))
+    done = [expiring.end_due(world.tenant, now=utcnow(), is_over=lambda: True) for _ in range(4)]
+    assert done[0] == (2, 0)
+    assert done[1] == (1, 1)
+    assert [sum(column) for column in zip(*done, strict=True)] == [3, 3]

@@ -177,6 +177,19 @@ def test_a_lease_whose_process_died_is_taken_over_and_nothing_is_paid_twice(
     assert check(world) == []
 
 
+def test_retrying_makes_way_after_a_step_and_leaves_none_leased(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewards, "MAX_LEASED", 2)
+    Broken(monkeypatch, "xp", 3, LOCKED)
+    performer, creator = world.person(), world.person()
+    for _ in range(3):
+        world.done(creator, performer, creator)
+    later = max(row.next_attempt_at for row in owed(world))
+    paid = [rewards.retry_due(world.tenant, by="worker", now=later, is_over=lambda: True)]
+    assert sorted(row.status for row in owed(world)) == ["COMPLETED", "COMPLETED", "PENDING"]
+    paid.append(rewards.retry_due(world.tenant, by="worker", now=later))
+    assert paid == [2, 1]
+
+
 def test_failed_rewards_are_listed_newest_first_by_status(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     Broken(monkeypatch, "xp", 3, LOCKED)
     creator = world.person()

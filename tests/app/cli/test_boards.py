@@ -78,9 +78,10 @@ def test_progress_is_told_with_names_and_counts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(boards, "SAY_EVERY_S", 0.0)
-    for quiet, said in ((False, "acme: pages, 5,000 of 300,000\n"), (True, "")):
+    known = "acme: pages, 5,000 of 300,000\n"
+    for quiet, total, said in ((False, 300_000, known), (False, None, "acme: pages, 5,000\n"), (True, 300_000, "")):
         with boards._watching(quiet=quiet) as watching:
-            watching("acme")("pages", 5_000, 300_000)
+            watching("acme")("pages", 5_000, total)
         assert capsys.readouterr().err == said
 
 

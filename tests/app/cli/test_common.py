@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from app.cli.common import clear_errors, show_table
+from app.cli.common import clear_errors, progress, show_table
 from app.run.data_folder import Addresses
 from app.settings import Settings
 from tenants import registry
@@ -93,3 +93,15 @@ def test_results_are_json_or_a_table_and_an_empty_table_says_so(capsys: pytest.C
     assert capsys.readouterr().out == "none\n"
     show_table([], as_json=True, columns=columns, empty="none")
     assert capsys.readouterr().out == "[]\n"
+
+
+@pytest.mark.parametrize(("total", "shown"), [(100_000, "500/100000"), (None, "500/?")])
+def test_progress_is_shown_with_what_is_waited_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, total: int | None, shown: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    for quiet in (False, True):
+        with progress("pages", total, quiet=quiet, verb="Taking off boards") as watch:
+            watch(500, "boards 70 s behind")
+        said = capsys.readouterr().err
+        assert [part in said for part in ("Taking off boards", shown, "boards 70 s behind")] == [not quiet] * 3
