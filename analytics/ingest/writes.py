@@ -109,10 +109,9 @@ class WriteRequest:
     room: int | None = None
     # How many claims of the tenant's app may be paid; None: it has none.
     app_actions: Taken | None = None
-    # The HTTP request's, for the log.
-    request_id: str | None = None
-    # Whether its payments are in the log; not those of the demo's traffic.
+    # Whether its payments are in the log, and with which id; not those of the demo's traffic.
     is_logged: bool = True
+    request_id: str | None = None
     # What is said of users, by the places of the items and claims that say it.
     profiles_of_items: Mapping[int, Profile] = field(default_factory=dict)
     profiles_of_claims: Mapping[int, Profile] = field(default_factory=dict)
@@ -232,7 +231,6 @@ class TenantWrite:
         self._pages = {page: place for place, page in enumerate(dict.fromkeys(item.page for item in self.items), 1)}
         self._created_users = 0
         self._paid: list[Payment] = []
-        # With the ids of their requests.
         self._logged: list[LoggedPayment] = []
 
     def write(self, tx: Tx) -> list[WriteRequest]:
@@ -356,8 +354,7 @@ class TenantWrite:
             request.payments = [outcome for outcome in decided if outcome is not None]
             paid = [one for one in request.payments if isinstance(one, Payment) and not one.is_replay]
             self._paid += paid
-            if request.is_logged:
-                self._logged += [(payment, request.request_id) for payment in paid]
+            self._logged += [(one, request.request_id) for one in paid if request.is_logged]
             if len(request.payments) < len(decided):
                 left.append(request)
         return left
