@@ -18,6 +18,7 @@ from tenants import credentials, liveness, logs, sessions
 from tenants.credentials import ClientToken, Scope, ValidKey
 from tenants.db import TENANT_ID
 from tenants.errors import Forbidden, Unauthenticated
+from tenants.shares import Caller, current_caller
 from tenants.signing import BadToken, Signer
 from tenants.users import Role
 
@@ -58,7 +59,7 @@ class Actor:
             return (*credentials.token_names(self.id, self.token_id), liveness.TENANT)
         return (*sessions.names_of(str(self.session_id), self.user_id), liveness.SETTINGS, liveness.TENANT)
 
-    @property
+    @cached_property
     def caller(self) -> str:
         return f"{self.kind}:{self.id}"
 
@@ -171,7 +172,12 @@ def address_of(environ: dict[str, Any], *, proxy_hops: int) -> str | None:
 
 def caller_network() -> str:
     """The key of rate limits: an IPv4 address, or the /64 of an IPv6 address, since one household owns all of it."""
-    address = caller_address()
+    return network_of(request.environ, proxy_hops=essentials().settings.proxy_hops)
+
+
+def network_of(environ: dict[str, Any], *, proxy_hops: int) -> str:
+    """`caller_network` of a request outside of Flask; empty if the forwarded address cannot be parsed."""
+    address = address_of(environ, proxy_hops=proxy_hops)
     if address is None or ":" not in address:
         return address or ""
     return str(ip_network(f"{address}/64", strict=False))
@@ -202,6 +208,7 @@ def authenticate() -> Actor:
     else:
         actor = authenticate_bearer(authorization, essentials().signer)
     g.actor = actor
+    current_caller.set(Caller(actor.tenant_id, actor.caller))
     logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
     return actor
 
