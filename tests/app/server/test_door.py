@@ -8,7 +8,7 @@ from app.server import door
 from app.server.door import Door, Ticket
 from tenants.shares import NOBODY, Caller
 
-ADA = Caller("a", "user:ada")
+ADA = Caller("a", "client:a")
 
 
 @pytest.fixture(autouse=True)
