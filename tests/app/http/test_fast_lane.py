@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from analytics.ingest import page_writes
 from app.http import edge, errors, request_counts
 from app.http.services import services_of
-from tenants import sessions, shares, users, waiting
+from tenants import liveness, sessions, shares, users, waiting
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import DomainError
 from tests.analytics.conftest import views_of
@@ -140,12 +140,19 @@ NOBODY = shares.Caller(shares.NOBODY, "192.0.2.1")
 
 
 def test_a_request_is_its_tenants_once_its_token_is_known_or_if_we_signed_its_cookie(
-    client: FlaskClient, sender: Caller, tenant: str, caller_of: Callable[..., shares.Caller]
+    client: FlaskClient,
+    sender: Caller,
+    tenant: str,
+    caller_of: Callable[..., shares.Caller],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     authorization = f"Bearer {sender.token}"
     assert caller_of() == caller_of(HTTP_AUTHORIZATION=authorization) == NOBODY
     assert sender("POST", VIEWS, json={"id": "1"}).status_code == 202
     assert caller_of(HTTP_AUTHORIZATION=authorization) == shares.Caller(tenant, f"client:{sender.id}")
+    with monkeypatch.context() as unread:
+        unread.setattr(liveness, "is_current", lambda _: False)
+        assert caller_of(HTTP_AUTHORIZATION=authorization) == shares.Caller(tenant, f"client:{sender.id}")
     signer = services_of(client.application).signer
     with tenant_tx(tenant) as tx:
         user = users.find(tx, user_of(client, tenant).id)
