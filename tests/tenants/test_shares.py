@@ -97,6 +97,15 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "WAIT_S", 60.0)
 
 
+class Clock:
+    """The time that shares read, in seconds."""
+
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 class Waiting:
     """Requests that wait for a unit of the tenant `a`, in the order in which they began to wait."""
 
@@ -155,8 +164,8 @@ def test_a_tenant_with_a_single_caller_keeps_all_of_its_share() -> None:
 
 
 def test_while_another_caller_was_refused_lately_a_caller_has_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [1_000.0]
-    monkeypatch.setattr(shares.time, "monotonic", lambda: clock[0])
+    clock = Clock()
+    monkeypatch.setattr(shares, "time", clock)
     share = TenantShare(8, max_waiting=0)
     assert all(share.try_acquire("a", "flood") for _ in range(8))
     assert not share.try_acquire("a", "bob")
@@ -168,7 +177,7 @@ def test_while_another_caller_was_refused_lately_a_caller_has_half(monkeypatch: 
         share.release("a", "flood")
     assert [share.try_acquire("a", "flood") for _ in range(2)] == [True, False]
     assert share.try_acquire("a", "bob")
-    clock[0] += shares.ALONE_AFTER_S + 0.1
+    clock.now += shares.ALONE_AFTER_S + 0.1
     assert share.try_acquire("a", "flood"), "nobody else has asked for a while"
 
 
@@ -177,8 +186,8 @@ def test_half_is_rounded_so_that_two_callers_can_use_all() -> None:
 
 
 def test_only_refusals_of_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [1_000.0]
-    monkeypatch.setattr(shares.time, "monotonic", lambda: clock[0])
+    clock = Clock()
+    monkeypatch.setattr(shares, "time", clock)
     refusals = Refusals(for_s=1.0)
     assert not refusals.are_of_others("ada")
     refusals.note("ada")
@@ -186,7 +195,7 @@ def test_only_refusals_of_others_count(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         refusals.note("bob")
     assert (refusals.are_of_others("ada"), refusals.are_of_others("bob")) == (True, True)
-    clock[0] += 1.1
+    clock.now += 1.1
     refusals.note("bob")
     assert (refusals.are_of_others("ada"), refusals.are_of_others("bob")) == (True, False)
 

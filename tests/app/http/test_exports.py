@@ -22,6 +22,7 @@ from tenants import shares
 from tenants.db import owner_tx, utcnow
 from tenants.open_counts import OpenCounts
 from tests.people import Caller, client_of, user_of
+from tests.tenants.test_shares import Clock
 
 EXPORT = "/api/v1/leaderboards/export.csv?scope=tenant&window=all&metric=views"
 
@@ -104,8 +105,9 @@ def test_a_caller_above_half_is_refused_after_another_caller_of_the_tenant_was(
     assert unread[-1].status_code == 200
     for answer in unread:
         answer.close()
-    later = time.monotonic() + exports.CONTENDED_FOR_S + 1
-    monkeypatch.setattr(shares.time, "monotonic", lambda: later)
+    clock = Clock()
+    clock.now = time.monotonic() + exports.CONTENDED_FOR_S + 1
+    monkeypatch.setattr(shares, "time", clock)
     unread = [begin(busy), begin(busy)]
     assert [answer.status_code for answer in unread] == [200, 200]
     for answer in unread:
