@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from tenants.errors import Limited
@@ -94,16 +94,25 @@ class _Turn:
         self.is_refused = False
 
 
-@dataclass(slots=True)
 class _Tenant:
-    """What a tenant uses now. Forgotten once that is nothing."""
+    """What a tenant uses now. Forgotten once that is nothing, so a quiet tenant's every call makes one: it is cheap."""
 
-    total: int = 0
-    in_use: dict[str, int] = field(default_factory=dict)
-    waiting: int = 0
-    # First the caller whose turn was longest ago.
-    queues: dict[str, deque[_Turn]] = field(default_factory=dict)
-    refusals: Refusals = field(default_factory=lambda: Refusals(for_s=ALONE_AFTER_S))
+    __slots__ = ("in_use", "queues", "refusals", "total", "waiting")
+
+    def __init__(self) -> None:
+        self.total = self.waiting = 0
+        self.in_use: dict[str, int] = {}
+        # First the caller whose turn was longest ago.
+        self.queues: dict[str, deque[_Turn]] = {}
+        self.refusals: Refusals | None = None
+
+    def note_refusal(self, caller: str) -> None:
+        if self.refusals is None:
+            self.refusals = Refusals(for_s=ALONE_AFTER_S)
+        self.refusals.note(caller)
+
+    def has_refused_others(self, caller: str) -> bool:
+        return self.refusals is not None and self.refusals.are_of_others(caller)
 
 
 class TenantShare:
@@ -138,7 +147,7 @@ class TenantShare:
             tenant = self._tenant(tenant_id)
             if self._take_if_free(tenant, caller):
                 return True
-            tenant.refusals.note(caller)
+            tenant.note_refusal(caller)
             return False
 
     def acquire(self, tenant_id: str, caller: str) -> None:
@@ -185,7 +194,7 @@ class TenantShare:
     def _may_have_one_more(self, tenant: _Tenant, caller: str) -> bool:
         if tenant.in_use.get(caller, 0) < self._half:
             return True
-        return not (self._keeps_half or tenant.refusals.are_of_others(caller))
+        return not (self._keeps_half or tenant.has_refused_others(caller))
 
     def _take(self, tenant: _Tenant, caller: str) -> None:
         tenant.total += 1
@@ -237,7 +246,7 @@ class TenantShare:
             raise TenantBusy
 
     def _refuse(self, tenant_id: str, tenant: _Tenant, caller: str) -> NoReturn:
-        tenant.refusals.note(caller)
+        tenant.note_refusal(caller)
         self._forget_if_idle(tenant_id, tenant)
         raise TenantBusy
 
