@@ -16,6 +16,7 @@ from app import api
 from app.api import oauth
 from app.http import body, edge, errors, services
 from app.http.answer_cache import BoardAnswerCache
+from app.http.auth import network_of
 from app.http.exports import Exports
 from app.http.fast_lane import FastLane
 from app.http.services import Services
@@ -24,7 +25,7 @@ from app.ui import assets, dashboard, widgets
 from tenants import db, error_reports, fingerprints, liveness, security_events
 from tenants import redis as tenants_redis
 from tenants.reader_signatures import ReaderSignatures
-from tenants.shares import TenantShare, share_of
+from tenants.shares import NOBODY, Caller, TenantShare, current_caller, share_of
 from tenants.signing import Signer
 
 
@@ -40,6 +41,9 @@ class PlauditFlask(Flask):
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """The outermost layer, around the fast lane too."""
         edge.shorten_target(environ)
+        # Until the caller is known, what is looked up for them is on their network's account.
+        network = network_of(environ, proxy_hops=self.extensions[services.KEY].settings.proxy_hops)
+        current_caller.set(Caller(NOBODY, network))
         return super().__call__(environ, start_response)
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,6 +76,7 @@ def install_services(app: Flask, settings: Settings) -> None:
         ingest=GroupCommit(after=waker),
         waker=waker,
         threads=share_of_threads(settings),
+        nobodys_threads=share_of_nobody(settings),
         action_tokens=ActionTokens(secret_key(settings)),
         boards=BoardAnswerCache(),
         exports=Exports(),
@@ -87,6 +92,16 @@ def share_of_threads(settings: Settings) -> TenantShare:
     """One tenant's share of the requests that are handled at once and, with those that wait, of all threads."""
     working = share_of(settings.web_threads)
     return TenantShare(working, max_waiting=share_of(settings.all_web_threads) - working)
+
+
+def share_of_nobody(settings: Settings) -> TenantShare:
+    """The share of callers without a tenant: who logs in, or fetches a script.
+
+    It is apart from the tenants' shares, so that a tenant is alone in a process whoever logs in meanwhile; and larger,
+    since logins wait for their turn to hash while they use it.
+    """
+    share = share_of(settings.all_web_threads)
+    return TenantShare(share_of(share), max_waiting=share - share_of(share))
 
 
 def secret_key(settings: Settings) -> str:

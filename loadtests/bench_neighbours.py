@@ -1,4 +1,8 @@
-"""How a flood by one tenant slows another, compared with the same load sent by forty tenants together."""
+"""How a flood by one tenant slows another, compared with the same load sent by forty tenants together.
+
+And how a flood by one caller slows a colleague, another caller of the same tenant; and whether a tenant's only client
+gets as much done as forty clients of a tenant together.
+"""
 
 import os
 import threading
@@ -29,6 +33,8 @@ class Bench:
     database_url: str
     quiet: str
     others: list[str]
+    # Callers of one more tenant.
+    colleagues: list[str]
     seconds: float
 
     def measure(self) -> None:
@@ -38,6 +44,8 @@ class Bench:
         for _ in range(ROUNDS):
             self._compare("batches of 150 actions", _action_batch)
             self._compare("likes", _like, lock="SELECT FROM page_counters WHERE tenant_id = 'bench-1' FOR UPDATE")
+            self._compare_colleagues()
+            self._compare_single()
 
     def _compare(self, what: str, send: Send, lock: str = "SELECT") -> None:
         spread = self._measure_during(partial(_flood_request, self.others, send))
@@ -48,21 +56,37 @@ class Bench:
         by_one = f"during {what} of one" + (", their row locked" if lock != "SELECT" else "")
         _print(by_one, flooded, f"   p99 {flooded.p99_ms / spread.p99_ms:.1f} x")
 
-    def _measure_during(self, flood: RequestMaker) -> Result:
-        """The quiet tenant's figures during the flood, which starts before and ends after the measurement."""
+    def _compare_colleagues(self) -> None:
+        """Beside a flood by one caller of the tenant, against the same load by another tenant."""
+        quiet, flooding = self.colleagues[:2]
+        beside = self._measure_during(partial(_flood_request, self.others[:1], _batch_of_views), token=quiet)
+        during = self._measure_during(partial(_flood_request, [flooding], _batch_of_views), token=quiet)
+        _print("beside batches of views of another tenant", beside)
+        _print("beside those of a colleague", during, f"   p99 {during.p99_ms / beside.p99_ms:.1f} x")
+
+    def _compare_single(self) -> None:
+        """A tenant's work by one client, against the same by many, of whom none has half of its share."""
+        send = partial(blast, self._port, connections=FLOOD_CONNECTIONS, seconds=self.seconds)
+        by_many = send(partial(_flood_request, self.colleagues, _batch_of_views))
+        by_one = send(partial(_flood_request, self.colleagues[:1], _batch_of_views))
+        _print(f"batches of {len(self.colleagues)} clients of a tenant", by_many)
+        _print("of its only client", by_one, f"   {by_one.per_second / by_many.per_second:.2f} x as many")
+
+    def _measure_during(self, flood: RequestMaker, token: str | None = None) -> Result:
+        """A quiet caller's figures during the flood, which starts before and ends after the measurement."""
         results: list[Result] = []
         run = partial(blast, self._port, flood, connections=FLOOD_CONNECTIONS, seconds=self.seconds + 2)
         flooding = threading.Thread(target=lambda: results.append(run()))
         flooding.start()
         time.sleep(1)
-        measured = self._measure_quiet(seconds=self.seconds)
+        measured = self._measure_quiet(seconds=self.seconds, token=token)
         flooding.join()
         print(f"      the flood was answered {results[0].statuses}")
         wait_until(self._is_idle, within_s=120)
         return measured
 
-    def _measure_quiet(self, *, seconds: float) -> Result:
-        return blast(self._port, partial(_quiet_request, self.quiet), connections=4, seconds=seconds)
+    def _measure_quiet(self, *, seconds: float, token: str | None = None) -> Result:
+        return blast(self._port, partial(_quiet_request, token or self.quiet), connections=4, seconds=seconds)
 
     def _is_idle(self) -> bool:
         """Whether the database has finished the requests of a flood whose connections are closed."""
@@ -82,7 +106,9 @@ def neighbours(seconds: float) -> None:
         state = read_state(service.data_dir)
         assert state is not None
         quiet, *others = [make_tenant(service, state["addresses"], number) for number in range(TENANTS + 1)]
-        Bench(service, state["addresses"]["database_url"], quiet, others, seconds).measure()
+        colleagues = [quiet_one := make_tenant(service, state["addresses"], TENANTS + 1)]
+        colleagues += [another_client(service, quiet_one) for _ in range(TENANTS - 1)]
+        Bench(service, state["addresses"]["database_url"], quiet, others, colleagues, seconds).measure()
 
 
 def _print(what: str, result: Result, more: str = "") -> None:
@@ -98,11 +124,7 @@ def make_tenant(service: Service, addresses: dict[str, str], number: int) -> str
     with db.tenant_tx(tenant_id) as tx:
         created = credentials.create_client(tx, name="Bench", scopes=["admin"], now=db.utcnow())
     db.dispose()
-    auth = (created.client.id, created.secret)
-    answer = requests.post(
-        f"{service.url}/oauth/token", data={"grant_type": "client_credentials"}, auth=auth, timeout=10
-    )
-    token = str(answer.json()["access_token"])
+    token = _token(service, created.client.id, created.secret)
     headers = {"Authorization": f"Bearer {token}"}
     limits = {"limits": {"score_updates_per_minute": 10_000}, "integrity": {"points_per_hour": 10**9}}
     for method, path, body in (
@@ -116,6 +138,20 @@ def make_tenant(service: Service, addresses: dict[str, str], number: int) -> str
     return token
 
 
+def another_client(service: Service, token: str) -> str:
+    """The access token of a new client of the same tenant."""
+    headers = {"Authorization": f"Bearer {token}"}
+    wanted = {"name": "Bench", "scopes": ["admin"]}
+    made = requests.post(f"{service.url}/api/v1/clients", json=wanted, headers=headers, timeout=10).json()
+    return _token(service, made["client_id"], made["client_secret"])
+
+
+def _token(service: Service, client_id: str, secret: str) -> str:
+    grant = {"grant_type": "client_credentials"}
+    answer = requests.post(f"{service.url}/oauth/token", data=grant, auth=(client_id, secret), timeout=10)
+    return str(answer.json()["access_token"])
+
+
 def _flood_request(tokens: list[str], send: Send, _process: int, connection: int, number: int) -> bytes:
     return send(tokens[connection % len(tokens)], connection * 100_000 + number)
 
@@ -123,6 +159,11 @@ def _flood_request(tokens: list[str], send: Send, _process: int, connection: int
 def _action_batch(token: str, number: int) -> bytes:
     actions = [{"type": "action", "user": f"u{number}-{n}", "action_type": "post"} for n in range(150)]
     return _request("POST", "/api/v1/events", token, orjson.dumps({"events": actions}))
+
+
+def _batch_of_views(token: str, number: int) -> bytes:
+    views = [{"type": "view", "page": "home", "id": f"{os.getpid()}-{number}-{n}"} for n in range(100)]
+    return _request("POST", "/api/v1/events", token, orjson.dumps({"events": views}))
 
 
 def _like(token: str, number: int) -> bytes:

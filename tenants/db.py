@@ -37,7 +37,7 @@ from tenants import pipelines
 from tenants.engines import Breaker, make_engine
 from tenants.errors import NotFound, Unavailable
 from tenants.pipelines import BEGIN, COMMIT, ROLLBACK, Driver, NoAnswer, Statement
-from tenants.shares import TenantShare, share_of
+from tenants.shares import TenantShare, current_caller, share_of
 from tenants.waiting import require_may_wait
 
 log = structlog.get_logger()
@@ -172,7 +172,7 @@ class Tx(Session):
 class _Engines:
     service: Engine
     owner: Engine | None
-    # How many of the service's connections one tenant may use at once, in processes that answer requests.
+    # How many of the service's connections a tenant and a caller may use at once, in processes that answer requests.
     share: TenantShare | None
 
 
@@ -226,7 +226,7 @@ def tenant_tx(tenant_id: str, *, separate: bool = False) -> Iterator[Tx]:
     require_may_wait()
     engines = _configured()
     with (
-        engines.share.of(tenant_id) if engines.share is not None else nullcontext(),
+        engines.share.of(tenant_id, current_caller.get().name) if engines.share is not None else nullcontext(),
         _open(engines.service, (*set_role(SERVICE_ROLE), set_tenant(tenant_id)), separate=separate) as connection,
     ):
         tx = yield from _session(connection, tenant_id, separate=separate)

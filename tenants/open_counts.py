@@ -131,6 +131,16 @@ class OpenCounts:
                 if self._own[group] <= 0:
                     del self._own[group]
 
+    def count(self, group: Group) -> int:
+        """How many are open in this group now; without Redis, in this process."""
+        with self._lock:
+            own = self._own.get(group, 0)
+            if not own:
+                self._unwritten[group] = None  # the next beat removes the 0 that is written to ask
+        with contextlib.suppress(RedisUnavailable):
+            return own + (self._of_others(group) if self._others else 0)
+        return own
+
     def beat(self) -> None:
         """Be listed for another moment, learn who else is, and write what has changed."""
         try:

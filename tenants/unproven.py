@@ -3,7 +3,7 @@
 Publishable keys and tickets contain a MAC (`tenants.opaque_tokens`), so most of those that are made up cost no look-up
 at the expense of the tenant that they name. One without a right MAC may still be valid: it was issued by an earlier
 release, or with another PLAUDIT_SECRET_KEY, as those of a restored backup. So it is looked up, at the expense of the
-network that sends it: so many in a minute, one at a time, and few at once for all networks together, on no tenant's
+network that sends it: so many in a minute, and few at once for all networks together, which they share, on no tenant's
 share of the connections. That it does not exist is not remembered, so nobody can fill a memory with what they make up.
 One that does exist is remembered, and from then on as good as one with a MAC.
 
@@ -12,19 +12,17 @@ of the minute, which the token endpoint has itself.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from tenants import group_tx, throttle
 from tenants.errors import Limited
 from tenants.fair_cache import FairCache, Groups
-from tenants.shares import TenantBusy, TenantShare
+from tenants.shares import NOBODY, TenantBusy, TenantShare
 
 PER_NETWORK = throttle.per_minute(60)
 # Connections of the process's pool, and requests that wait for them.
 MAX_AT_ONCE = 2
 MAX_WAITING = 64
-MAX_WAITING_OF_NETWORK = 4
 # Names of credentials that were found.
 MAX_FOUND = 20_000
 MAX_FOUND_OF_TENANT = MAX_FOUND // 2
@@ -41,13 +39,14 @@ def exists(
         return True
     if is_limited:
         throttle.require("unproven", PER_NETWORK, network, detail="Too many unknown credentials from this address")
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(_at_once_of_network.of(network))
-            stack.enter_context(_at_once.of(""))
-        except TenantBusy:
-            raise Limited("Too many unknown credentials at once", retry_after_s=1) from None
+    try:
+        _at_once.acquire(NOBODY, network)
+    except TenantBusy:
+        raise Limited("Too many unknown credentials at once", retry_after_s=1) from None
+    try:
         is_there = group_tx.read_one(tenant_id, statement, values) is not None
+    finally:
+        _at_once.release(NOBODY, network)
     if is_there:
         _found.put((tenant_id, name), True)
     return is_there
@@ -59,5 +58,4 @@ def _groups_of(found: tuple[str, str], _value: bool) -> Groups:
 
 
 _found: FairCache[tuple[str, str], bool] = FairCache(_groups_of)
-_at_once_of_network = TenantShare(1, max_waiting=MAX_WAITING_OF_NETWORK)
 _at_once = TenantShare(MAX_AT_ONCE, max_waiting=MAX_WAITING)

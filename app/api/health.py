@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from app.api.blueprint import Blueprint, Schema
 from app.http.edge import quiet
-from app.http.rights import public
+from app.http.rights import probe
 from app.http.services import essentials
 from migrations.head import head_revision
 from tenants import liveness
@@ -27,7 +27,7 @@ class HealthOut(Schema):
 @blueprint.get("/live")
 @quiet
 @blueprint.response(200, HealthOut)
-@public
+@probe
 def live() -> ResponseReturnValue:
     """The process answers."""
     return {"status": "ok", "checks": {}}
@@ -37,7 +37,7 @@ def live() -> ResponseReturnValue:
 @quiet
 @blueprint.alt_response(503, schema=HealthOut, success=True)
 @blueprint.response(200, HealthOut)
-@public
+@probe
 def ready() -> ResponseReturnValue:
     """PostgreSQL answers, accepts writes and is migrated; no process that was started before has other settings.
 

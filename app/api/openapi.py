@@ -156,11 +156,11 @@ def complete(app: Flask, spec: Json, *, public_url: str) -> Json:
     components["headers"] = HEADERS
     components["parameters"] = {name: {"in": "header", "name": name, **one} for name, one in PARAMETERS.items()}
     components["responses"] = dict(PROBLEMS.values())
-    for path, method, view, endpoint, operation in operations(app, spec):
+    for path, _, view, endpoint, operation in operations(app, spec):
         operation.setdefault("operationId", OPERATION_IDS.get(endpoint, view.__name__))
         operation.setdefault("security", security_of(view))
         _add_parameters(operation, view)
-        _add_errors(operation, view, method=method, has_parts="{" in path)
+        _add_errors(operation, view, has_parts="{" in path)
         _add_headers(operation, view)
     for path, operations_ in spec["paths"].items():
         for parameter in operations_.get("parameters", []):
@@ -215,7 +215,7 @@ def _add_parameters(operation: Json, view: View) -> None:
     operation["parameters"] = operation.get("parameters", []) + references
 
 
-def _add_errors(operation: Json, view: View, *, method: str, has_parts: bool) -> None:
+def _add_errors(operation: Json, view: View, *, has_parts: bool) -> None:
     """The errors that follow from what the route declares, and any other; none, if it describes its own."""
     responses: Json = operation.setdefault("responses", {})
     for status in [status for status, answer in responses.items() if "$ref" in answer and status == "422"]:
@@ -231,7 +231,7 @@ def _add_errors(operation: Json, view: View, *, method: str, has_parts: bool) ->
         "412": "If-Match" in _conditions(view),
         "413 415 422": "requestBody" in operation,
         "422": has_query,
-        "429": access is not Access.PUBLIC or method != "get",
+        "429": access is not Access.PROBE,
     }
     statuses = {"400", "503", "default"}.union(*(names.split() for names, is_so in follows.items() if is_so))
     for status in sorted({"403", "default"} if access is Access.OPERATOR else statuses):

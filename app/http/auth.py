@@ -20,6 +20,7 @@ from tenants import credentials, liveness, logs, sessions, static_tokens, token_
 from tenants.credentials import ClientToken, Scope, ValidKey
 from tenants.db import TENANT_ID
 from tenants.errors import Forbidden, Unauthenticated
+from tenants.shares import Caller, current_caller
 from tenants.signing import BadToken, Signer
 from tenants.static_tokens import STATIC
 from tenants.users import Role
@@ -64,7 +65,7 @@ class Actor:
             return (*static_tokens.names_of(self.static_token_id, self.user_id), liveness.SETTINGS, liveness.TENANT)
         return (*sessions.names_of(str(self.session_id), self.user_id), liveness.SETTINGS, liveness.TENANT)
 
-    @property
+    @cached_property
     def caller(self) -> str:
         return f"{self.kind}:{self.id}"
 
@@ -185,7 +186,12 @@ def address_of(environ: dict[str, Any], *, proxy_hops: int) -> str | None:
 
 def caller_network() -> str:
     """The key of rate limits: an IPv4 address, or the /64 of an IPv6 address, since one household owns all of it."""
-    address = caller_address()
+    return network_of(request.environ, proxy_hops=essentials().settings.proxy_hops)
+
+
+def network_of(environ: dict[str, Any], *, proxy_hops: int) -> str:
+    """`caller_network` of a request outside of Flask; empty if the forwarded address cannot be parsed."""
+    address = address_of(environ, proxy_hops=proxy_hops)
     if address is None or ":" not in address:
         return address or ""
     return str(ip_network(f"{address}/64", strict=False))
@@ -216,6 +222,7 @@ def authenticate() -> Actor:
     else:
         actor = authenticate_bearer(authorization, essentials().signer)
     g.actor = actor
+    current_caller.set(Caller(actor.tenant_id, actor.caller))
     logs.bind(tenant_id=actor.tenant_id, user_id=actor.id)
     return actor
 

@@ -2,7 +2,8 @@
 
 An answer is sent as the reader reads it (`app.server.wsgi_calls`): a few pieces are on their way, and then the thread
 that serves the answer waits. So a slow reader costs a thread. Hence the bounds here: concurrent exports, in a process
-and for each tenant in all of them; bytes of a piece; and seconds of a whole export, for a reader who reads a little now
+and for each tenant in all of them, of which a caller has half while another caller of that tenant is refused some;
+bytes of a piece; and seconds of a whole export, for a reader who reads a little now
 and then. (For one who reads nothing the server has a bound.)
 """
 
@@ -15,6 +16,7 @@ import structlog
 
 from tenants.errors import Limited
 from tenants.open_counts import Group, OpenCounts
+from tenants.shares import Refusals, current_caller, half_of
 
 MAX_EXPORTS = 16
 # Of these, for strangers: anonymous readers with a publishable key, and self-registered users.
@@ -24,6 +26,10 @@ MAX_EXPORTS_PER_STRANGER = 1
 MAX_PIECE_BYTES = 64 * 1024
 MAX_EXPORT_S = 900.0
 RETRY_AFTER_S = 10
+# So long a refusal leaves one of the tenant's exports to the caller that was refused: it comes back meanwhile.
+CONTENDED_FOR_S = 2.0 * RETRY_AFTER_S
+# Tenants of which a caller was refused lately.
+MAX_CONTENDED = 1_000
 
 log = structlog.get_logger()
 
@@ -73,29 +79,45 @@ class Exports:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all = self._for_strangers = 0
+        self._refusals: dict[str, Refusals] = {}
 
     def begin(self, tenant_id: str, start: Callable[[], Iterator[bytes]], *, stranger: str | None = None) -> Export:
         """An export of what `start` returns; its slot is released if that fails.
 
         A `stranger` (a network with a publishable key, or a self-registered user) uses no slot of the tenant's own.
         """
-        group = (tenant_id, stranger or "")
-        limits = {group: MAX_EXPORTS_PER_TENANT if stranger is None else MAX_EXPORTS_PER_STRANGER}
-        if not self._take_slot(is_stranger=stranger is not None):
+        is_stranger, caller = stranger is not None, current_caller.get().name
+        limits = {(tenant_id, stranger): MAX_EXPORTS_PER_STRANGER} if stranger else self._limits(tenant_id, caller)
+        if not self._take_slot(is_stranger=is_stranger):
             raise TooManyExports(retry_after_s=RETRY_AFTER_S)
         if _everywhere.open(limits) is not None:
-            self._release_slot(is_stranger=stranger is not None)
+            self._release_slot(is_stranger=is_stranger)
+            if not is_stranger:  # their exports are none of the tenant's own
+                self._note_refusal(tenant_id, caller)
             raise TooManyExports(retry_after_s=RETRY_AFTER_S)
-        export = Export(partial(self._end, group))
+        export = Export(partial(self._end, list(limits), is_stranger=is_stranger))
         try:
             return export.with_content(start())
         except BaseException:
             export.close()
             raise
 
-    def _end(self, group: Group) -> None:
-        _everywhere.close([group])
-        self._release_slot(is_stranger=group[1] != "")
+    def _limits(self, tenant_id: str, caller: str) -> dict[Group, int]:
+        """The groups of an export of the tenant's own, and how many each may have."""
+        refusals = self._refusals.get(tenant_id)
+        is_contended = refusals is not None and refusals.are_of_others(caller)
+        of_caller = half_of(MAX_EXPORTS_PER_TENANT) if is_contended else MAX_EXPORTS_PER_TENANT
+        return {(tenant_id, ""): MAX_EXPORTS_PER_TENANT, (tenant_id, f"of {caller}"): of_caller}
+
+    def _note_refusal(self, tenant_id: str, caller: str) -> None:
+        with self._lock:
+            if len(self._refusals) >= MAX_CONTENDED:
+                self._refusals.clear()  # at worst, whoever was refused is refused once more
+            self._refusals.setdefault(tenant_id, Refusals(for_s=CONTENDED_FOR_S)).note(caller)
+
+    def _end(self, groups: list[Group], *, is_stranger: bool) -> None:
+        _everywhere.close(groups)
+        self._release_slot(is_stranger=is_stranger)
 
     def _take_slot(self, *, is_stranger: bool) -> bool:
         """One of this process's."""

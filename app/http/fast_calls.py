@@ -35,8 +35,9 @@ Unknown = UnknownCaller | UnknownPage
 
 @dataclass(frozen=True, slots=True)
 class BoardQuestion:
-    """A part of a board that a reader asks for."""
+    """A part of a board that a reader asks for. `caller`: whose share it uses until it is answered."""
 
+    caller: str
     reader: Reader
     board: Board
     part: Top | Around
@@ -54,7 +55,7 @@ class FastRead:
     # The answer that is kept in memory, if there is one: by the path with its query, and `If-None-Match`.
     kept: Callable[[Reader, str, str | None], FastAnswer | None]
     # What must be read otherwise, if it can be read together with others: by the path with its query, and the query.
-    question: Callable[[Reader, str, str], BoardQuestion | UnknownPage | None] | None
+    question: Callable[[Actor, str, str], BoardQuestion | UnknownPage | None] | None
     # The answer, kept or new, which may have to wait; None: the route must answer.
     answer: Callable[[Reader, Environ], FastAnswer | None]
 

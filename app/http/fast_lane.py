@@ -10,6 +10,7 @@ the same for an event loop (`app.server.front`).
 """
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, assert_never
 from analytics.ingest.writes import WriteRequest
 from app.http import edge, request_counts
 from app.http.answer_cache import Answer
-from app.http.auth import WRITTEN, Actor
+from app.http.auth import WRITTEN, Actor, network_of
 from app.http.fast_answer import FastAnswer, Header
 from app.http.fast_calls import (
     BoardQuestion,
@@ -35,14 +36,18 @@ from app.http.fast_writes import FastWrites
 from app.http.known_callers import KnownCallers
 from app.http.rights import is_allowed
 from app.http.services import Services
-from tenants import liveness, logs
-from tenants.shares import TenantShare
+from tenants import credentials, liveness, logs, sessions
+from tenants.shares import NOBODY, Caller, TenantShare, current_caller
 
 StartResponse = Callable[..., Any]
 Wsgi = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 # Calls of one tenant that wait without a thread: for their commit, or for Redis. More wait for their share of threads.
 MAX_IN_FLIGHT_PER_TENANT = 192
+# In the environment: the actor whose call in flight this is.
+IN_FLIGHT = "plaudit.in_flight"
+SESSION_COOKIE = re.compile(r"(?:^|[; ])(?:__Host-)?plaudit_session=([^;]+)")
+KEY_IN_QUERY = re.compile(r"(?:^|&)key=([A-Za-z0-9_-]+)")
 # Headers that only the routes support, and their names in the WSGI environment.
 SPECIAL_HEADERS = ("idempotency-key", "origin", "x-plaudit-key", "cookie")
 # And what else is for the routes only: what was written already, and an address that was truncated.
@@ -65,6 +70,8 @@ class FastLane:
         self._threads = services.threads
         self._in_flight = TenantShare(MAX_IN_FLIGHT_PER_TENANT, max_waiting=0)
         self._demo_secret = services.settings.demo_secret
+        self._proxy_hops = services.settings.proxy_hops
+        self._signer = services.signer
         self._callers = KnownCallers(services.signer)
         self.reads = FastReads(services)
         writes = FastWrites(services).find
@@ -87,9 +94,10 @@ class FastLane:
             return self._flask(environ, start_response)
         started = time.perf_counter()
         environ["HTTP_X_REQUEST_ID"] = request_id = edge.request_id_of(environ.get("HTTP_X_REQUEST_ID"))
-        answer = self._answer(call, environ, request_id)
-        if answer is None:
-            return self._flask(environ, start_response)
+        with contextlib.ExitStack() as share:  # that a write uses, also while the route answers what was written
+            answer = self._answer(call, environ, request_id, share)
+            if answer is None:
+                return self._flask(environ, start_response)
         start_response(answer.status, self.headers_of(answer, request_id))
         self.record(call, answer.code, time.perf_counter() - started, request_id, environ)
         return [answer.body]
@@ -111,31 +119,34 @@ class FastLane:
                     logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
             edge.log_request(call.method, call.route, status, seconds, stands_for=stands_for)
 
-    def _answer(self, call: FastCall, environ: Environ, request_id: str) -> FastAnswer | None:
+    def _answer(
+        self, call: FastCall, environ: Environ, request_id: str, share: contextlib.ExitStack
+    ) -> FastAnswer | None:
         """The answer; None if the route must handle the request."""
         try:
             actor = self._callers.authenticate(environ.get("HTTP_AUTHORIZATION", ""))
             if not is_allowed(actor, call.may):
                 return None
             logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
+            current_caller.set(Caller(actor.tenant_id, actor.caller))
             match call:
                 case FastRead():
                     return call.answer(actor.reader, environ)
                 case FastWrite():
-                    return self._write(call, actor, environ)
+                    return self._write(call, actor, environ, share)
                 case _:
                     assert_never(call)
         except Exception:  # noqa: BLE001  the route meets the same error, and answers it
             return None
 
-    def _write(self, call: FastWrite, actor: Actor, environ: Environ) -> FastAnswer | None:
+    def _write(self, call: FastWrite, actor: Actor, environ: Environ, share: contextlib.ExitStack) -> FastAnswer | None:
         request = call.request(actor, environ)
         if request is None:
             return None
         environ[WRITTEN] = request  # whatever happens, the route does not write again
         try:
-            with self._threads.of(request.tenant_id):
-                self._group.write(request)
+            share.enter_context(self._threads.of(actor.tenant_id, actor.caller))
+            self._group.write(request)
         except Exception as error:  # noqa: BLE001  the route raises it again, and its error handler answers it
             request.error = error
             return None
@@ -146,13 +157,26 @@ class FastLane:
         call = self.find(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"])
         return call if call is not None and environ.keys().isdisjoint(SPECIAL) else None
 
-    def tenant_of(self, environ: Environ) -> str:
-        """The caller's tenant, as far as that is known without waiting; else empty."""
-        authorization = environ.get("HTTP_AUTHORIZATION", "")
+    def caller_of(self, environ: Environ) -> Caller:
+        """Whose request it is, as far as that is certain without waiting, for the bound on requests under way.
+
+        A name that nobody has verified could be another one's: its caller is nobody's, by network. Callers with a key
+        are not counted with their tenant, since anybody can find its key in a page.
+        """
+        network = network_of(environ, proxy_hops=self._proxy_hops)
         with contextlib.suppress(Exception):  # a thread meets the same error, and answers it
-            actor = self._callers.find(authorization) if authorization else None
-            return actor.tenant_id if actor is not None else ""
-        return ""
+            if authorization := environ.get("HTTP_AUTHORIZATION", ""):
+                # While revocations cannot be read nobody is known for certain, and that is when threads are few.
+                actor = self._callers.last_known(authorization)
+                return Caller(actor.tenant_id, actor.caller) if actor is not None else Caller(NOBODY, network)
+            if cookie := SESSION_COOKIE.search(environ.get("HTTP_COOKIE", "")):
+                session = sessions.parse_cookie(cookie[1], self._signer)
+                return Caller(session.tenant_id, f"user:{session.user_id}") if session else Caller(NOBODY, network)
+            in_query = KEY_IN_QUERY.search(environ.get("QUERY_STRING", ""))
+            given = environ.get("HTTP_X_PLAUDIT_KEY") or (in_query[1] if in_query else "")
+            key = credentials.find_key(given) if given else None
+            return Caller(f"{key.tenant_id} by key", network) if key is not None else Caller(NOBODY, network)
+        return Caller(NOBODY, network)
 
     def learn(self, unknown: Sequence[Unknown]) -> list[None]:
         """Look these up together, so that the loop knows them; whatever does not exist stays unknown. May wait."""
@@ -179,8 +203,8 @@ class FastLane:
             kept = call.kept(actor.reader, target, environ.get("HTTP_IF_NONE_MATCH"))
             if kept is not None or call.question is None:
                 return kept
-            question = call.question(actor.reader, target, query)
-            if isinstance(question, BoardQuestion) and not self._in_flight.try_acquire(actor.tenant_id):
+            question = call.question(actor, target, query)
+            if isinstance(question, BoardQuestion) and not self._in_flight.try_acquire(actor.tenant_id, actor.caller):
                 return None
             return question
         except Exception:  # noqa: BLE001  a thread may wait; any other error it meets again, and answers it
@@ -188,7 +212,7 @@ class FastLane:
 
     def end_read(self, question: BoardQuestion, environ: Environ, answer: Answer | None) -> FastAnswer | None:
         """What was asked; None: a thread must answer."""
-        self._in_flight.release(question.reader.tenant_id)
+        self._in_flight.release(question.reader.tenant_id, question.caller)
         return to_send_if_newest(answer, environ.get("HTTP_IF_NONE_MATCH"))
 
     def begin_write(self, call: FastWrite, environ: Environ) -> PendingWrite | UnknownCaller | None:
@@ -205,7 +229,7 @@ class FastLane:
             if request is None:
                 return None
             request.prepare()
-            if not self._in_flight.try_acquire(request.tenant_id):
+            if not self._in_flight.try_acquire(actor.tenant_id, actor.caller):
                 return None
             return PendingWrite(call, actor, request)
         except Exception:  # noqa: BLE001  as above
@@ -215,17 +239,23 @@ class FastLane:
         """The answer to a write that was committed or refused; None: a thread must answer.
 
         If it was not decided, nothing was written, and the thread writes it. Otherwise the environment says so, and the
-        thread does not write again.
+        thread does not write again; it is a call in flight until `leave`.
         """
-        request = pending.request
-        self._in_flight.release(request.tenant_id)
-        if not is_decided:
-            return None
-        environ[WRITTEN] = request
-        try:
-            return pending.call.answer(pending.actor, environ, request) if request.error is None else None
-        except Exception:  # noqa: BLE001  as above
-            return None
+        request, answer = pending.request, None
+        if is_decided:
+            environ[WRITTEN] = request
+            with contextlib.suppress(Exception):  # as above
+                answer = pending.call.answer(pending.actor, environ, request) if request.error is None else None
+        environ[IN_FLIGHT] = pending.actor
+        if answer is not None or not is_decided:
+            self.leave(environ)
+        return answer
+
+    def leave(self, environ: Environ) -> None:
+        """The request was answered, or is a thread's to execute as any other: it is no call in flight any more."""
+        actor: Actor | None = environ.pop(IN_FLIGHT, None)
+        if actor is not None:
+            self._in_flight.release(actor.tenant_id, actor.caller)
 
 
 def _unknown_caller(authorization: str) -> UnknownCaller | None:

@@ -19,7 +19,7 @@ from analytics.ingest.pages import EXTERNAL_ID
 from analytics.windows import WINDOWS
 from app.http import conditional
 from app.http.answer_cache import Answer
-from app.http.auth import Reader
+from app.http.auth import Actor, Reader
 from app.http.board_answers import (
     answer_key,
     is_on,
@@ -35,6 +35,7 @@ from app.http.fast_calls import BoardQuestion, Environ, FastRead, UnknownPage
 from app.http.rights import May
 from app.http.services import Services
 from tenants.db import utcnow
+from tenants.shares import current_caller
 
 BOARDS, RANKS = "/api/v1/leaderboards", "/api/v1/leaderboards/rank"
 STATS = re.compile(r"/api/v1/pages/([^/]+)/stats")
@@ -100,11 +101,12 @@ class FastReads:
     def _kept(self, reader: Reader, target: str, tags: str | None) -> FastAnswer | None:
         return to_send_if_newest(self._cache.find(answer_key(reader, target)), tags)
 
-    def _top_question(self, reader: Reader, target: str, query: str) -> BoardQuestion | None:
+    def _top_question(self, actor: Actor, target: str, query: str) -> BoardQuestion | None:
+        reader = actor.reader
         top = _plain_top(reader, query)
         if top is None or top[0].is_users or not self._cache.memory.is_trusted():
             return None
-        return BoardQuestion(reader, top[0], Top(top[1]), answer_key(reader, target))
+        return BoardQuestion(actor.caller, reader, top[0], Top(top[1]), answer_key(reader, target))
 
     def learn_pages(self, unknown: Iterable[UnknownPage]) -> None:
         """Have the ids of these pages in memory, if they exist."""
@@ -112,7 +114,8 @@ class FastReads:
         for name, page_id in pages.find_ids(names).items():
             self._cache.memory.page_ids.keep(name, page_id)
 
-    def _rank_question(self, reader: Reader, target: str, query: str) -> BoardQuestion | UnknownPage | None:
+    def _rank_question(self, actor: Actor, target: str, query: str) -> BoardQuestion | UnknownPage | None:
+        reader = actor.reader
         rank, memory = _plain_rank(reader, query), self._cache.memory
         if rank is None or not memory.is_trusted():
             return None
@@ -120,7 +123,7 @@ class FastReads:
         page_id = memory.page_ids.get((reader.tenant_id, name))
         if page_id is None:
             return UnknownPage(reader.tenant_id, name)
-        return BoardQuestion(reader, board, Around(page_id, around), answer_key(reader, target))
+        return BoardQuestion(actor.caller, reader, board, Around(page_id, around), answer_key(reader, target))
 
     def _answer(self, compute: "Compute", reader: Reader, environ: Environ) -> FastAnswer | None:
         key = answer_key(reader, f"{environ['PATH_INFO']}?{environ.get('QUERY_STRING', '')}")
@@ -128,7 +131,7 @@ class FastReads:
         kept = to_send_if_newest(self._cache.find(key), tags)
         if kept is not None:
             return kept
-        with self._threads.of(reader.tenant_id):
+        with self._threads.of(reader.tenant_id, current_caller.get().name):
             answer = compute(reader, key, environ)
         return to_send(answer, tags) if answer is not None else None
 
@@ -153,8 +156,8 @@ class FastReads:
         return self._cache.get_of_tenant(reader.tenant_id, key, partial(stats_answer, reader, external_id))
 
 
-# What a reader asks for, by the path with its query, and the query.
-FindQuestion = Callable[[Reader, str, str], BoardQuestion | UnknownPage | None]
+# What a caller asks for, by the path with its query, and the query.
+FindQuestion = Callable[[Actor, str, str], BoardQuestion | UnknownPage | None]
 # How an answer is computed that is not kept: for a reader, under a key, from a request.
 Compute = Callable[[Reader, Any, Environ], Answer | None]
 

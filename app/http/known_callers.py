@@ -51,6 +51,11 @@ class KnownCallers:
         """The same if it is known, without waiting."""
         return self._find(_digest(authorization))
 
+    def last_known(self, authorization: str) -> Actor | None:
+        """Who had this header when it was authenticated last, whatever has changed since: to count, not to admit."""
+        known = self._known.get(_digest(authorization))
+        return known.actor if known is not None else None
+
     def learn(self, authorizations: Sequence[str]) -> None:
         """Authenticate those who are not known yet, in one round trip for all users; whoever fails stays unknown."""
         verified: dict[str, dict[str, Any]] = {}

@@ -22,10 +22,11 @@ from app.http.auth import (
     caller_address,
     caller_network,
 )
-from app.http.services import essentials, services
+from app.http.services import Services, essentials, services
 from tenants import credentials, logs
 from tenants.credentials import Scope, ValidKey
 from tenants.errors import Forbidden, TooLarge, Unauthenticated
+from tenants.shares import NOBODY, Caller, current_caller
 from tenants.users import Role
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -38,6 +39,7 @@ class Access(Enum):
     """The access of routes that need no user or client."""
 
     PUBLIC = "anyone"
+    PROBE = "anyone, to learn whether the process is well"
     KEY = "a publishable key, from one of its origins"
     OPERATOR = "loopback, or the metrics token"
 
@@ -111,12 +113,24 @@ def public(view: View) -> View:
 
     @wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
-        request.environ[body.MAX_BYTES] = body.MAX_PUBLIC_BODY_BYTES
+        request.environ[body.MAX_BYTES] = request.max_content_length = body.MAX_PUBLIC_BODY_BYTES
         if (request.content_length or 0) > body.MAX_PUBLIC_BODY_BYTES:  # forms too, which Werkzeug reads
             raise TooLarge(f"A body may have at most {body.MAX_PUBLIC_BODY_BYTES} bytes here")
-        return view(*args, **kwargs)
+        installed = essentials()
+        if not isinstance(installed, Services):  # the live process has no threads, and bounds for sockets (`Hub`)
+            return view(*args, **kwargs)
+        with installed.nobodys_threads.of(NOBODY, caller_network()):
+            return view(*args, **kwargs)
 
     return _declare(limited, Access.PUBLIC)  # type: ignore[return-value]
+
+
+def probe(view: View) -> View:
+    """Anyone may call this route, at an address of `edge.FOR_OPERATORS`: the server has a limit of its own for it.
+
+    It uses no share: a flood by others must not make a process look as if it were ill.
+    """
+    return _declare(view, Access.PROBE)
 
 
 def operator(view: View) -> View:
@@ -147,9 +161,11 @@ def publishable_key(view: View) -> View:
         _check_origin(key)
         g.publishable_key = key
         logs.bind(tenant_id=key.tenant_id)
+        network = caller_network()
+        current_caller.set(Caller(key.tenant_id, network))
         request.environ[body.MAX_BYTES] = body.MAX_PUBLIC_BODY_BYTES
         body.receive(request.environ)  # before the tenant's share: a slow body must not use it
-        with services().threads.of(key.tenant_id):
+        with services().threads.of(key.tenant_id, network):
             return view(*args, **kwargs)
 
     return _declare(guarded, Access.KEY)  # type: ignore[return-value]
@@ -181,10 +197,12 @@ def requires(may: May) -> Callable[[View], View]:
             actor = authenticate()
             if not is_allowed(actor, may):
                 raise InsufficientScope(may)
-            if WRITTEN in request.environ:  # the fast lane has already used the tenant's share
+            if WRITTEN in request.environ:
+                # The fast lane keeps the unit that it took for the write until this answer is given (`FastLane`).
+                # Another one might be refused here, and so what is committed already.
                 return view(*args, **kwargs)
             body.receive(request.environ)  # before the tenant's share: a slow body must not use it
-            with services().threads.of(actor.tenant_id):
+            with services().threads.of(actor.tenant_id, actor.caller):
                 return view(*args, **kwargs)
 
         return _declare(guarded, may)  # type: ignore[return-value]

@@ -36,8 +36,9 @@ class Services(Essentials):
 
     ingest: GroupCommit
     waker: Waker
-    # How many of this process's threads one tenant may use at once.
+    # How many of this process's threads a tenant and each of its callers may use at once; and callers without a tenant.
     threads: TenantShare
+    nobodys_threads: TenantShare
     action_tokens: ActionTokens
     boards: BoardAnswerCache
     exports: Exports

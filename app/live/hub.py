@@ -10,6 +10,7 @@ seconds; and when Redis is back after an outage, every follower is sent a `resyn
 
 import threading
 import time
+from collections import Counter as Counts
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -31,8 +32,9 @@ from tenants.credential_feed import Change
 from tenants.db import utcnow
 from tenants.errors import Limited
 from tenants.metrics import Counter, Gauge
-from tenants.open_counts import OpenCounts
+from tenants.open_counts import Group, OpenCounts
 from tenants.redis import RedisUnavailable
+from tenants.shares import half_of
 
 POLL_EVERY_S = 5.0
 POLL_WITHOUT_REDIS_EVERY_S = 1.0
@@ -51,6 +53,7 @@ MAX_CONNECTIONS_PER_ADDRESS = 50
 GOING_AWAY = 1001
 POLICY_VIOLATION = 1008
 RESTARTING = 1012
+TRY_AGAIN_LATER = 1013
 NO_LONGER_VALID = 4401
 
 # Each sleep takes a millisecond more than it says, so there are few.
@@ -73,7 +76,8 @@ class TooManyConnections(Limited):
 class Hub:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._connections: set[Follower] = set()
+        # In the order in which they joined.
+        self._connections: dict[Follower, None] = {}
         self._followers: dict[Key, set[Follower]] = {}
         self._open_counts = OpenCounts("live")
         self._ending: int | None = None
@@ -113,12 +117,14 @@ class Hub:
         ceiling = ceilings.recent(tenant_id)[Ceiling.SOCKETS]
         limits = self._limits(follower, tenant_settings.recent(tenant_id).limits.live_connections, ceiling)
         full = self._open_counts.open(limits)
+        if full is not None and self._make_way(follower, full, limits[full]):
+            full = self._open_counts.open(limits)
         if full == (tenant_id, ALL):
             raise CeilingReached(Ceiling.SOCKETS, ceiling)
         if full is not None:
             raise TooManyConnections(f"At most {limits[full]} at once", retry_after_s=5)
         with self._lock:
-            self._connections.add(follower)
+            self._connections[follower] = None
         CONNECTIONS.labels(follower.kind).inc()
         if self._ending is not None:  # its client learns it as those do that were here before
             follower.end(self._ending)
@@ -129,19 +135,37 @@ class Hub:
         with self._lock:
             if follower not in self._connections:
                 return
-            self._connections.discard(follower)
+            del self._connections[follower]
         self._open_counts.close(self._limits(follower, 0, 0))
         CONNECTIONS.labels(follower.kind).dec()
+
+    def _make_way(self, follower: Follower, full: Group, limit: int) -> bool:
+        """End the newest connection of a caller with more than half of what is full, for a caller with less than half.
+
+        Whoever waited for a place would wait until the other one closes its page. Only connections to this process are
+        ended.
+        """
+        half, own = half_of(limit), _caller_of(follower)
+        if full == own or self._open_counts.count(own) >= half:
+            return False
+        others = [each for each in list(self._connections) if full in self._limits(each, 0, 0)]
+        most = Counts(map(_caller_of, others)).most_common(1)
+        if not most or self._open_counts.count(most[0][0]) <= half:
+            return False
+        newest = next(each for each in reversed(others) if _caller_of(each) == most[0][0])
+        DROPPED.labels("makes way").inc()
+        newest.end(TRY_AGAIN_LATER)
+        self.leave(newest)
+        return True
 
     def _limits(self, follower: Follower, limit: int, ceiling: int) -> dict[tuple[str, str], int]:
         """The groups that a connection belongs to, and the limit of each. Anonymous readers have their own groups."""
         tenant_id = follower.reader.tenant_id
-        limits = {(tenant_id, ALL): ceiling}
+        limits, of_caller = {(tenant_id, ALL): ceiling}, _caller_of(follower)
         if not follower.reader.is_anonymous:
-            return {**limits, (tenant_id, ""): limit}
+            return {**limits, (tenant_id, ""): limit, of_caller: limit}
         limit = min(limit, ceiling // 2)  # so that they leave room for the tenant's own
-        from_address = min(limit, MAX_CONNECTIONS_PER_ADDRESS)
-        return {**limits, (tenant_id, "public"): limit, (tenant_id, f"from {follower.address}"): from_address}
+        return {**limits, (tenant_id, "public"): limit, of_caller: min(limit, MAX_CONNECTIONS_PER_ADDRESS)}
 
     def add(self, key: Key, follower: Follower) -> None:
         with self._lock:
@@ -316,3 +340,10 @@ class Hub:
                     self._retries.append((at, follower, key, version))
                 elif key in follower.follows:
                     follower.mark_due(key, version, "invalidated")
+
+
+def _caller_of(follower: Follower) -> Group:
+    """The group of a caller's connections: of a user or client, or of an anonymous reader's network."""
+    if follower.reader.is_anonymous:
+        return follower.reader.tenant_id, f"from {follower.address}"
+    return follower.reader.tenant_id, f"of {follower.holder.subject if follower.holder is not None else ''}"

@@ -5,14 +5,19 @@ interpreter before it begins, or requests wait for a thread, requests arrive fas
 each request that is let in slows down the others. Then it is better to refuse the excess at once, on the event loop,
 where a refusal costs next to nothing, and not in a thread after it has waited.
 
-If one tenant has most of the requests under way, only its requests are limited: others do not notice its flood.
+If one tenant has most of the requests under way, only its requests are limited: others do not notice its flood. If one
+caller has most of them, only that caller's are: other callers of its tenant do not notice it either. A caller whose
+name nobody has verified yet is counted by network (`FastLane.caller_of`).
 """
 
 import threading
 import time
 from collections import Counter, OrderedDict, deque
+from typing import Any
 
 import structlog
+
+from tenants.shares import Caller
 
 # A thread begins within this time in a process that keeps up.
 LATE_AFTER_S = 0.02
@@ -33,11 +38,11 @@ log = structlog.get_logger()
 class Ticket:
     """A request that was let in."""
 
-    __slots__ = ("_taken", "at", "tenant_id")
+    __slots__ = ("_taken", "at", "caller")
 
-    def __init__(self, tenant_id: str | None, at: float) -> None:
-        """`tenant_id`: None for health checks and metrics."""
-        self.tenant_id = tenant_id
+    def __init__(self, caller: Caller | None, at: float) -> None:
+        """`caller`: None for health checks and metrics."""
+        self.caller = caller
         self.at = at
         self._taken = threading.Lock()
 
@@ -57,7 +62,9 @@ class Door:
         self._working = max(working, MIN_LIMIT)
         self._most = 2 * threads
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
-        self._inside: Counter[str] = Counter()
+        # Under way: of each tenant, and of each caller.
+        self._of_tenants: Counter[str] = Counter()
+        self._of_callers: Counter[Caller] = Counter()
         self._count = 0
         self._for_operators = 0
         self._begun: deque[tuple[Ticket, float]] = deque()
@@ -67,19 +74,20 @@ class Door:
         self._late_at = self._overloaded_at = self._noted_at = -NOTE_EVERY_S
         self._refused = 0
 
-    def enter(self, tenant_id: str, *, always: bool = False) -> Ticket | None:
-        """None: it must be refused. `tenant_id`: empty if nobody knows yet."""
+    def enter(self, caller: Caller, *, always: bool = False) -> Ticket | None:
+        """None: it must be refused."""
         now = time.monotonic()
         self._catch_up()
         oldest = next(iter(self._waiting), None)
         if oldest is not None and now - oldest.at > LATE_AFTER_S:
             self._see_late(now)
-        if self._count >= self._limit(tenant_id, now) and not always:
+        if self._count >= self._limit(caller, now) and not always:
             self._note(now)
             return None
-        self._inside[tenant_id] += 1
+        self._of_tenants[caller.tenant_id] += 1
+        self._of_callers[caller] += 1
         self._count += 1
-        return self._let_in(tenant_id, now)
+        return self._let_in(caller, now)
 
     def enter_for_operators(self) -> Ticket | None:
         """Let in a health check or a request for metrics. They have a small limit of their own. None: refuse it."""
@@ -89,8 +97,8 @@ class Door:
         self._for_operators += 1
         return self._let_in(None, time.monotonic())
 
-    def _let_in(self, tenant_id: str | None, now: float) -> Ticket:
-        ticket = Ticket(tenant_id, now)
+    def _let_in(self, caller: Caller | None, now: float) -> Ticket:
+        ticket = Ticket(caller, now)
         self._waiting[ticket] = None
         return ticket
 
@@ -112,11 +120,14 @@ class Door:
         self.leave(ticket)
         return True
 
-    def _limit(self, tenant_id: str, now: float) -> int:
+    def _limit(self, caller: Caller, now: float) -> int:
         if now - self._overloaded_at > CALM_AFTER_S:
             return self._most
-        others = max((count for tenant, count in self._inside.items() if tenant != tenant_id), default=0)
-        return self._most if 2 * others > self._count else self._working
+        by_others = (
+            *(count for tenant, count in self._of_tenants.items() if tenant != caller.tenant_id),
+            *(count for each, count in self._of_callers.items() if each != caller),
+        )
+        return self._most if 2 * max(by_others, default=0) > self._count else self._working
 
     def _see_late(self, at: float) -> None:
         if self._late_since is None or at - self._late_at > CALM_AFTER_S:
@@ -136,13 +147,12 @@ class Door:
         while self._left:
             ticket = self._left.popleft()
             self._waiting.pop(ticket, None)
-            if ticket.tenant_id is None:
+            if ticket.caller is None:
                 self._for_operators -= 1
                 continue
             self._count -= 1
-            self._inside[ticket.tenant_id] -= 1
-            if not self._inside[ticket.tenant_id]:
-                del self._inside[ticket.tenant_id]
+            _take_one(self._of_tenants, ticket.caller.tenant_id)
+            _take_one(self._of_callers, ticket.caller)
 
     def _note(self, now: float) -> None:
         """In the log, once a minute at most."""
@@ -151,3 +161,9 @@ class Door:
             data = {"underWay": self._count, "refused": self._refused}
             log.warning("more requests than can be answered", action="requests.refused", data=data)
             self._noted_at, self._refused = now, 0
+
+
+def _take_one(counts: "Counter[Any]", key: object) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -199,7 +199,7 @@ class Front:
         if environ["PATH_INFO"].startswith(edge.FOR_OPERATORS):
             ticket = self._door.enter_for_operators()
         else:
-            ticket = self._door.enter(self._lane.tenant_of(environ), always=WRITTEN in environ)
+            ticket = self._door.enter(self._lane.caller_of(environ), always=WRITTEN in environ)
         if ticket is None:
             self._refuse(request)
             return
@@ -216,9 +216,11 @@ class Front:
         try:
             wsgi_calls.answer(self._app, request, ticket.at)
         finally:
+            self._lane.leave(request.environ)
             self._door.leave(ticket)
 
     def _refuse(self, request: Request) -> None:
+        self._lane.leave(request.environ)
         request.answer(*overloaded())
         request_counts.add("(any)", "(none)", HTTPStatus.SERVICE_UNAVAILABLE, 0.0)
 

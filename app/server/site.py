@@ -1,7 +1,6 @@
 """What the connections of a process share: who handles requests, the deadlines, and the end."""
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import structlog
 
 from app.server.answers import overloaded
 from app.server.requests import Request
+from tenants.shares import TenantShare, share_of
 
 if TYPE_CHECKING:
     from app.server.connection import Connection
@@ -32,11 +32,15 @@ class Site:
         max_slow_bodies: int,
         max_connections: int,
     ) -> None:
-        """`handle` is given each request, on the loop. `max_slow_bodies`: how many threads may wait for bodies."""
+        """`handle` is given each request, on the loop. `max_slow_bodies`: how many threads may wait for bodies.
+
+        A tenant has its share of these, and each of its callers half of that: a slow body is not over soon, so others
+        could not wait until a caller that has all of them gives one back. As many more wait for their turn.
+        """
         self.loop = loop
         self._handle = handle
         self._received: list[Request] = []
-        self.slow_bodies = threading.BoundedSemaphore(max_slow_bodies)
+        self.slow_bodies = TenantShare(share_of(max_slow_bodies), max_waiting=max_slow_bodies, keeps_half=True)
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
         self._full_at = -NOTE_FULL_EVERY_S

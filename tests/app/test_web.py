@@ -53,7 +53,7 @@ def test_one_tenant_gets_no_more_than_three_quarters_of_the_threads(
     monkeypatch.setattr(shares, "WAIT_S", 0)
     share = share_of_threads(replace(settings, web_threads=8))
     for _ in range(6):
-        share.acquire("noisy")
+        share.acquire("noisy", "ada")
     with pytest.raises(TenantBusy):
-        share.acquire("noisy")
-    share.acquire("quiet")
+        share.acquire("noisy", "ada")
+    share.acquire("quiet", "bob")

@@ -1,15 +1,22 @@
-"""One tenant's flood, or its locked row, is its own trouble: a neighbour is neither refused nor kept waiting (P8)."""
+"""One tenant's flood, or its locked row, is its own trouble: a neighbour is neither refused nor kept waiting (P8).
 
+Nor is a colleague: another caller of the same tenant, while one caller floods.
+"""
+
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from random import choice, randrange
 from statistics import median
 from typing import Any, Self
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psycopg
@@ -78,6 +85,23 @@ def quiet(service: Service) -> Tenant:
     tenant = Tenant(service.url, answer.json()["access_token"])
     tenant.make_page("home")
     return tenant
+
+
+@pytest.fixture(scope="module")
+def colleague(service: Service, noisy: Tenant) -> Tenant:
+    """Another caller of the noisy tenant."""
+    made = plaudit_json("client", "create", "demo", "--scopes", "admin", data_dir=service.data_dir)
+    auth = (made["client_id"], made["client_secret"])
+    answer = service.post("/oauth/token", data={"grant_type": "client_credentials"}, auth=auth)
+    return Tenant(service.url, answer.json()["access_token"])
+
+
+@pytest.fixture(scope="module")
+def member(service: Service, noisy: Tenant) -> Tenant:
+    """A user of the noisy tenant."""
+    login = {name: service.ready[f"admin_{name}"] for name in ("username", "password")}
+    answer = service.post("/api/v1/auth/login", json={"tenant": "demo", **login})
+    return Tenant(service.url, answer.json()["access_token"])
 
 
 class Flood:
@@ -244,3 +268,56 @@ def test_a_locked_row_stops_no_other_tenants_ingest(service: Service, noisy: Ten
     assert locked[-1] < 3 * unlocked[-1] + LOCK_TIMEOUT_MS / 1000, "and nobody as long as the lock's own timeout"
     assert set(sent) <= {"200", "429 tenant_busy", "503 database_unavailable", "503 overloaded"}
     eventually(lambda: noisy("PUT", "/api/v1/pages/home/likes/ada").status_code == 200)
+
+
+def long_batch(tenant: Tenant) -> requests.Response:
+    """A body that is not received before its sender is known."""
+    events = [{"type": "view", "page": "home", "id": f"{uuid4()}{'x' * 50}"} for _ in range(700)]
+    return tenant("POST", "/api/v1/events", json={"events": events})
+
+
+def refused_update(member: Tenant) -> requests.Response:
+    """A score update that nothing is paid for."""
+    body = {"actionId": str(uuid4()), "actionType": "unknown", "timestamp": datetime.now(UTC).isoformat()}
+    return member("POST", "/api/v1/scores/update", json=body)
+
+
+def uncached_board(member: Tenant) -> requests.Response:
+    window, metric = choice(["1d", "7d", "30d", "all"]), choice(["views", "likes", "score"])
+    return member(
+        "GET", f"/api/v1/leaderboards?scope=tenant&window={window}&metric={metric}&limit={randrange(1, 1000)}"
+    )
+
+
+def refusal_in(answer: requests.Response) -> str:
+    return f"{answer.request.method} {answer.request.path_url} {answer.status_code} {answer.json()}"
+
+
+@pytest.mark.parametrize("send", [refused_update, uncached_board])
+def test_one_members_flood_is_unnoticed_by_a_colleague_and_a_neighbour(
+    member: Tenant, colleague: Tenant, quiet: Tenant, send: Callable[[Tenant], requests.Response]
+) -> None:
+    with Flood(partial(send, member), threads=200) as flood:
+        eventually(lambda: flood.answers.total() > 400)
+        answers = [
+            answer
+            for number in range(10)
+            for caller in (colleague, quiet)
+            for answer in (*ask_everything(caller, number), long_batch(caller))
+        ]
+        flood.stop()
+    assert [refusal_in(answer) for answer in answers if not answer.ok] == []
+
+
+def test_one_members_slow_bodies_are_unnoticed_by_a_colleague_and_a_neighbour(
+    service: Service, member: Tenant, colleague: Tenant, quiet: Tenant
+) -> None:
+    address = urlsplit(service.url)
+    head = f"POST /api/v1/scores/update HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
+    head += f"Authorization: Bearer {member.token}\r\nContent-Length: 900000\r\n\r\n"
+    with ExitStack() as open_ones:
+        for _ in range(120):
+            sender = open_ones.enter_context(socket.create_connection((address.hostname, address.port), timeout=60))
+            sender.sendall(head.encode() + b"x")
+        answers = [long_batch(caller) for _ in range(30) for caller in (colleague, quiet)]
+        assert Counter(answer.status_code for answer in answers) == {202: 60}

@@ -14,6 +14,7 @@ from tenants import db, pipelines, registry
 from tenants.db import owner_tx, platform_tx, tenant_tx, utcnow
 from tenants.errors import NotFound
 from tenants.pipelines import NoAnswer, Statement
+from tenants.shares import NO_CALLER, Caller, current_caller
 from tenants.users import User, ensure_external
 
 
@@ -31,6 +32,17 @@ def test_a_transaction_inside_another_of_the_same_tenant_is_the_same_and_of_anot
                 pass
     with tenant_tx(other_tenant) as later:
         assert later is not outer
+
+
+def test_a_connection_is_its_callers_part_of_the_tenants_share(tenant: str) -> None:
+    engines = db._configured()
+    assert engines.share is not None
+    for caller in (Caller(tenant, "user:ada"), NO_CALLER):
+        before = current_caller.set(caller)
+        with tenant_tx(tenant):
+            assert engines.share._tenants[tenant].in_use == {caller.name: 1}
+        current_caller.reset(before)
+    assert tenant not in engines.share._tenants
 
 
 def test_what_waits_for_a_commit_happens_after_it_and_only_then(tenant: str) -> None:

@@ -51,6 +51,21 @@ def test_a_limit_is_one_of_all_processes_together(process: Callable[[], OpenCoun
     assert b.open(limits) is None
 
 
+def test_what_is_open_in_a_group_is_counted_in_all_processes(process: Callable[[], OpenCounts]) -> None:
+    a, b = process(), process()
+    beat(a)
+    for one in (a, a, b):
+        one.open({OWN: 9})
+    assert (a.count(OWN), b.count(OWN), a.count(ALL)) == (3, 3, 0)
+    with redis_unavailable():
+        assert (a.count(OWN), b.count(OWN)) == (2, 1)
+    beat(a, b)
+    a.count(ALL)
+    beat(a)
+    with redis.boards().client() as client:
+        assert client.hkeys(a._key(ALL)) == [], "nothing is left of a question"
+
+
 def test_of_many_who_open_the_last_ones_at_once_only_so_many_do(process: Callable[[], OpenCounts]) -> None:
     processes = [process() for _ in range(4)]
     beat(*processes)

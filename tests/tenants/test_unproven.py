@@ -14,7 +14,7 @@ from tenants.credentials import ValidKey
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import Limited
 from tenants.opaque_tokens import is_ours
-from tenants.shares import TenantShare
+from tenants.shares import NOBODY, TenantShare
 from tenants.signing import Signer
 from tenants.throttle import TooMany
 from tenants.tickets import BadTicket, Holder
@@ -160,15 +160,14 @@ def test_a_ticket_of_before_this_release_is_used_once(tenant: str, user_network:
 def test_few_are_looked_up_at_once(
     tenant: str, attacker: str, user_network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unproven, "_at_once", TenantShare(1, max_waiting=0))
-    monkeypatch.setattr(unproven, "_at_once_of_network", TenantShare(1, max_waiting=0))
-    with unproven._at_once_of_network.of(attacker):
+    share = TenantShare(2, max_waiting=0)
+    monkeypatch.setattr(unproven, "_at_once", share)
+    with share.of(NOBODY, attacker):
+        with share.of(NOBODY, attacker), pytest.raises(Limited, match="at once"):
+            find(made_up(tenant), user_network)
         with pytest.raises(Limited, match="at once"):
             find(made_up(tenant), attacker)
-        assert find(made_up(tenant), user_network) is None, "another network does not wait for it"
-    with unproven._at_once.of(""), pytest.raises(Limited, match="at once"):
-        find(made_up(tenant), user_network)
-    assert find(made_up(tenant), user_network) is None
+        assert find(made_up(tenant), user_network) is None, "half is left to the network that was refused"
 
 
 def test_memory_of_found_credentials_is_bounded_for_each_tenant(

@@ -1,5 +1,6 @@
 """Long answers: how many at once, in which pieces, and how they end. (Stalled readers: tests/attacks.)"""
 
+import time
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from app.http.exports import (
     Exports,
     TooManyExports,
 )
+from tenants import shares
 from tenants.db import owner_tx, utcnow
 from tenants.open_counts import OpenCounts
-from tests.people import client_of, user_of
+from tests.people import Caller, client_of, user_of
+from tests.tenants.test_shares import Clock
 
 EXPORT = "/api/v1/leaderboards/export.csv?scope=tenant&window=all&metric=views"
 
@@ -82,6 +85,33 @@ def test_who_is_anonymous_takes_no_place_of_the_tenants_own_and_one_for_each_net
     for answer in unread:
         answer.close()
     assert anonymous("192.0.2.1").status_code == 200
+
+
+def test_a_caller_above_half_is_refused_after_another_caller_of_the_tenant_was(
+    client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tenant, 10)
+    busy, colleague = client_of(client, tenant), client_of(client, tenant)
+
+    def begin(caller: Caller) -> TestResponse:
+        return caller("GET", EXPORT, buffered=False)
+
+    unread = [begin(busy), begin(busy)]
+    assert [answer.status_code for answer in unread] == [200, 200], "all of the tenant's, while nobody else wants one"
+    assert begin(colleague).status_code == 429
+    unread.pop().close()
+    assert begin(busy).status_code == 429, "what became free is for the one that was refused"
+    unread.append(begin(colleague))
+    assert unread[-1].status_code == 200
+    for answer in unread:
+        answer.close()
+    clock = Clock()
+    clock.now = time.monotonic() + exports.CONTENDED_FOR_S + 1
+    monkeypatch.setattr(shares, "time", clock)
+    unread = [begin(busy), begin(busy)]
+    assert [answer.status_code for answer in unread] == [200, 200]
+    for answer in unread:
+        answer.close()
 
 
 def test_an_export_of_a_user_is_one_of_those_at_once(client: FlaskClient, tenant: str) -> None:

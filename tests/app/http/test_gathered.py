@@ -18,7 +18,7 @@ from tests.service import eventually
 
 def question(name: str) -> BoardQuestion:
     reader = Reader("acme", public_only=False, is_anonymous=False)
-    return BoardQuestion(reader, board_of("acme", "tenant", Window.WEEK, "views"), Top(10), name)
+    return BoardQuestion("user:ada", reader, board_of("acme", "tenant", Window.WEEK, "views"), Top(10), name)
 
 
 Reads = Gathered[BoardQuestion, Answer]

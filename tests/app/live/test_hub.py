@@ -11,12 +11,13 @@ from analytics.metrics import LIKES
 from analytics.windows import Window
 from app.http.auth import Reader
 from app.live.follower import Followed, Follower
-from app.live.hub import ALL, NO_LONGER_VALID, RESTARTING, Hub, TooManyConnections
+from app.live.hub import ALL, NO_LONGER_VALID, RESTARTING, TRY_AGAIN_LATER, Hub, TooManyConnections
 from tenants import liveness
 from tenants import settings as tenant_settings
 from tenants.credential_feed import Change
 from tenants.db import tenant_tx, utcnow
 from tenants.open_counts import OpenCounts
+from tenants.tickets import Holder
 from tests.service import eventually
 
 BOARD = Board("wiki", "tenant", Window.WEEK, LIKES)
@@ -109,6 +110,49 @@ def test_sockets_of_other_processes_count_too(hub: Hub, tenant: str) -> None:
     other._open_counts.beat()
     hub.join(follower)
     hub.leave(follower)
+
+
+def connection_of(hub: Hub, tenant: str, client: str) -> Follower:
+    made = follower_of(hub)
+    made.reader = Reader(tenant, public_only=False, is_anonymous=False)
+    made.holder = Holder(tenant, "client", client)
+    return made
+
+
+def test_when_connections_are_full_the_newest_of_a_caller_above_half_makes_way(hub: Hub, tenant: str) -> None:
+    with tenant_tx(tenant) as tx:
+        tenant_settings.change(tx, {"limits": {"live_connections": 4}}, now=utcnow())
+    flood = [connection_of(hub, tenant, "flood") for _ in range(4)]
+    for one in flood:
+        hub.join(one)
+    with pytest.raises(TooManyConnections):
+        hub.join(connection_of(hub, tenant, "flood"))
+    assert [one.close_code for one in flood] == [None] * 4, "nobody makes way for oneself"
+    others = [connection_of(hub, tenant, "bob"), connection_of(hub, tenant, "eve")]
+    for one in others:
+        hub.join(one)
+    assert [one.close_code for one in flood] == [None, None, TRY_AGAIN_LATER, TRY_AGAIN_LATER]
+    with pytest.raises(TooManyConnections):
+        hub.join(connection_of(hub, tenant, "ada"))
+    assert [one.close_code for one in flood[:2]] == [None, None], "half is left to a caller"
+    for one in (*flood, *others):
+        hub.leave(one)
+    assert hub._open_counts.count((tenant, "")) == 0, "whoever made way has left already, and is counted once"
+
+
+def test_nobody_of_another_tenant_makes_way(hub: Hub, tenant: str, other_tenant: str) -> None:
+    for one in (tenant, other_tenant):
+        with tenant_tx(one) as tx:
+            tenant_settings.change(tx, {"limits": {"live_connections": 2}}, now=utcnow())
+    theirs = [connection_of(hub, other_tenant, "flood") for _ in range(2)]
+    own = [connection_of(hub, tenant, name) for name in ("ada", "bob")]
+    for connection in (*theirs, *own):
+        hub.join(connection)
+    with pytest.raises(TooManyConnections):
+        hub.join(connection_of(hub, tenant, "eve"))
+    assert [one.close_code for one in (*theirs, *own)] == [None] * 4
+    for connection in (*theirs, *own):
+        hub.leave(connection)
 
 
 def test_a_tenant_that_cannot_be_checked_delays_the_revocations_of_no_other(

@@ -1,5 +1,6 @@
 """Bodies: short ones are there when a request is handled, long ones come when somebody reads them."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 
 from app.server import bodies, connection, site
-from app.server.bodies import MAX_EARLY_BYTES, TooManySlowBodies
+from app.server.bodies import MAX_EARLY_BYTES
 from app.server.requests import Request
+from tenants import shares
+from tenants.shares import Caller, TenantBusy, current_caller
 from tests.app.server.test_connection import CLOSE, Served, answer_with, bodies_of, receive_all, serving
 from tests.service import eventually
 
@@ -22,7 +25,7 @@ def in_thread(read: Callable[[Request], bytes]) -> Callable[[Request], None]:
     def run(request: Request) -> None:
         try:
             answer = read(request)
-        except (OSError, TooManySlowBodies) as error:
+        except (OSError, TenantBusy) as error:
             answer = type(error).__name__.encode()
         request.answer_soon(*answer_with(answer))
 
@@ -100,22 +103,42 @@ def test_a_client_that_goes_away_ends_the_waiting() -> None:
         eventually(lambda: ended, within_s=5)
 
 
-def test_only_so_many_threads_wait_for_bodies() -> None:
-    def ask(served: Served) -> Any:
-        client = served.connect()
-        client.sendall(head(len(LONG)) + b"x")
-        return client
+def as_named(request: Request) -> bytes:
+    """Read for the tenant and the caller that the address names."""
+    _, tenant_id, name = request.environ["PATH_INFO"].split("/")
+    current_caller.set(Caller(tenant_id, name))
+    return size(request)
 
-    with serving(in_thread(size)) as served:
-        waiting = [ask(served) for _ in range(2)]
-        eventually(lambda: served.site.slow_bodies._value == 0)
-        with ask(served) as third:
-            assert bodies_of(receive_all(third)) == [b"TooManySlowBodies"]
-        for client in waiting:
-            client.sendall(LONG[1:])
-            assert bodies_of(receive_all(client)) == [str(len(LONG)).encode()]
+
+def begin(served: Served, path: str) -> socket.socket:
+    client = served.connect()
+    client.sendall(b"POST /%b HTTP/1.1\r\nContent-Length: %d\r\n" % (path.encode(), len(LONG)) + CLOSE + b"x")
+    return client
+
+
+def end(client: socket.socket) -> None:
+    with client:
+        client.sendall(LONG[1:])
+        assert bodies_of(receive_all(client)) == [str(len(LONG)).encode()]
+
+
+def test_one_callers_slow_bodies_leave_room_for_colleagues_and_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "WAIT_ALONE_S", 0.0)
+
+    def in_use(served: Served) -> int:
+        return sum(tenant.total for tenant in served.site.slow_bodies._tenants.values())
+
+    with serving(in_thread(as_named), max_slow_bodies=8) as served:
+        assert in_use(served) == 0
+        slow = [begin(served, "acme/eve") for _ in range(20)]
+        eventually(lambda: in_use(served) == 3)
+        refused = [receive_all(client) for client in slow[11:]]  # three are received, eight wait for their turn
+        assert b"TenantBusy" in refused[-1]
+        for path in ("acme/bob", "acme/ada", "wiki/eve"):
+            end(begin(served, path))
+        for client in slow:
             client.close()
-        eventually(lambda: served.site.slow_bodies._value == 2)
+        eventually(lambda: in_use(served) == 0)
 
 
 def test_the_rest_of_a_body_is_waited_for_only_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,13 +68,13 @@ def receive_all(client: socket.socket) -> bytes:
 
 
 @contextmanager
-def serving(handle: Handle) -> Iterator[Served]:
+def serving(handle: Handle, *, max_slow_bodies: int = 4) -> Iterator[Served]:
     loop = uvloop.new_event_loop()
     made: Future[Served] = Future()
     stop: list[Callable[[], None]] = []
 
     async def serve() -> None:
-        shared = Site(loop, handle, max_slow_bodies=2, max_connections=100)
+        shared = Site(loop, handle, max_slow_bodies=max_slow_bodies, max_connections=100)
         listening = processes.listen("127.0.0.1", 0, shares_port=False)
         server = await loop.create_server(lambda: Connection(shared), sock=listening)
         stopped = asyncio.Event()

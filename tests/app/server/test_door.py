@@ -6,6 +6,9 @@ import pytest
 
 from app.server import door
 from app.server.door import Door, Ticket
+from tenants.shares import NOBODY, Caller
+
+ADA = Caller("a", "client:a")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +41,8 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def entered(a_door: Door, tenant_id: str, asked: int) -> list[Ticket]:
-    return [ticket for _ in range(asked) if (ticket := a_door.enter(tenant_id)) is not None]
+    caller = Caller(tenant_id, f"client:{tenant_id}")
+    return [ticket for _ in range(asked) if (ticket := a_door.enter(caller)) is not None]
 
 
 def test_while_threads_begin_in_time_as_many_are_let_in_as_may_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +56,7 @@ def test_while_threads_begin_late_as_many_are_let_in_as_are_worked_on_at_once(lo
     a_door = Door(working=4, threads=10)
     under_way = entered(a_door, "a", 100)
     assert len(under_way) == 4
-    assert a_door.enter("a", always=True) is not None
+    assert a_door.enter(ADA, always=True) is not None
     answer(a_door, under_way)
     assert len(entered(a_door, "a", 100)) == 3, "as many as there is room for"
     assert [line["action"] for line in logged()] == ["requests.refused"], "once a minute at most"
@@ -65,14 +69,46 @@ def test_others_do_not_notice_the_flood_of_one_tenant() -> None:
     assert len(entered(one, "quiet", 3)) == 3
     several = Door(working=6, threads=10)
     for tenant in "abcabc":
-        assert several.enter(tenant) is not None
+        assert several.enter(Caller(tenant, "ada")) is not None
     assert entered(several, "quiet", 3) == [], "where nobody has most of it, all are refused alike"
+
+
+@pytest.mark.usefixtures("_late")
+def test_others_of_the_same_tenant_do_not_notice_the_flood_of_one_caller() -> None:
+    one = Door(working=6, threads=10)
+    assert len([one.enter(ADA) for _ in range(6)]) == 6
+    assert one.enter(ADA) is None
+    assert one.enter(Caller("a", "user:bob")) is not None
+    assert one.enter(Caller("b", "user:eve")) is not None
+
+
+@pytest.mark.usefixtures("_late")
+def test_the_flood_of_a_whole_tenant_is_refused_to_all_of_its_callers() -> None:
+    one = Door(working=6, threads=10)
+    for number in range(6):
+        assert one.enter(Caller("a", f"user:{number}")) is not None
+    assert one.enter(Caller("a", "user:bob")) is None
+    assert one.enter(Caller("b", "user:eve")) is not None
+
+
+@pytest.mark.usefixtures("_late")
+def test_a_flood_without_a_verified_name_is_its_networks_and_no_tenants() -> None:
+    one = Door(working=6, threads=10)
+    flood = Caller(NOBODY, "192.0.2.1")
+    assert all(one.enter(flood) is not None for _ in range(6))
+    assert one.enter(flood) is None
+    assert one.enter(Caller(NOBODY, "192.0.2.2")) is not None
+    assert one.enter(ADA) is not None
 
 
 @pytest.mark.usefixtures("_late")
 def test_few_requests_are_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "MIN_LIMIT", 32)
     assert len(entered(Door(working=1, threads=100), "a", 100)) == 32
+
+
+def left_in(a_door: Door) -> int:
+    return len(a_door._waiting) + len(a_door._of_tenants) + len(a_door._of_callers) + a_door._count
 
 
 def answer(a_door: Door, tickets: list[Ticket]) -> None:
@@ -86,7 +122,7 @@ def flow(a_door: Door, clock: Clock, *, late_by: float, seconds: float) -> None:
     waiting: list[tuple[float, Ticket]] = []
     end = clock.now + seconds
     while clock.now < end:
-        if (ticket := a_door.enter("a")) is not None:
+        if (ticket := a_door.enter(ADA)) is not None:
             waiting.append((clock.now, ticket))
         clock.now += 0.01
         while waiting and clock.now - waiting[0][0] >= late_by:
@@ -137,19 +173,19 @@ def test_requests_that_wait_for_a_thread_are_overload_too(clock: Clock) -> None:
     assert len(entered(a_door, "a", 50)) == 50
     for _ in range(20):
         clock.now += 0.01
-        refused = a_door.enter("a") is None
+        refused = a_door.enter(ADA) is None
     assert refused
 
 
 def test_nothing_is_remembered_of_requests_that_were_answered() -> None:
     a_door = Door(working=2, threads=2)
     for number in range(100):
-        ticket = a_door.enter(f"tenant-{number}")
+        ticket = a_door.enter(Caller(f"tenant-{number}", "ada"))
         assert ticket is not None
         a_door.begin(ticket)
         a_door.leave(ticket)
     a_door._catch_up()
-    assert (a_door._waiting, a_door._inside, a_door._count) == ({}, {}, 0)
+    assert left_in(a_door) == 0
 
 
 def test_a_request_is_either_withdrawn_or_begun() -> None:
@@ -161,7 +197,7 @@ def test_a_request_is_either_withdrawn_or_begun() -> None:
     assert not a_door.withdraw(begun), "the thread answers it"
     a_door.leave(begun)
     a_door._catch_up()
-    assert (a_door._waiting, a_door._inside, a_door._count) == ({}, {}, 0)
+    assert left_in(a_door) == 0
 
 
 def test_health_checks_and_metrics_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,24 @@ def test_what_was_written_or_refused_is_not_tried_again_by_a_thread(
     assert (answer.status_code, answer.get_json()["code"], tries) == (503, "overloaded", ["submit"])
 
 
+def test_what_the_loop_wrote_is_a_call_in_flight_until_a_thread_has_answered_it(
+    app: Flask, admin: Caller, tenant: str, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane: Any = app.wsgi_app
+    remote, in_flight = over_http(admin, url), list[dict[str, int]]()
+    become_known(remote, in_threads)
+    answer = wsgi_calls.answer
+
+    def look_and_answer(*arguments: Any) -> None:
+        in_flight.append(dict(lane._in_flight._tenants[tenant].in_use))
+        answer(*arguments)
+
+    monkeypatch.setattr(wsgi_calls, "answer", look_and_answer)
+    assert remote("PUT", "/api/v1/pages/nowhere/likes/ada").status_code == 404
+    assert in_flight == [{f"client:{admin.id}": 1}]
+    eventually(lambda: not lane._in_flight._tenants)
+
+
 def test_what_the_loop_did_not_write_is_written_by_a_thread(
     admin: Caller, tenant: str, url: str, in_threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,7 +389,7 @@ def test_a_request_is_refused_and_never_executed_if_no_thread_can_be_started_for
     assert paths == ["/first", "/last"]
     (door,) = doors
     door._catch_up()
-    assert (door._waiting, door._inside, door._count) == ({}, {}, 0)
+    assert (door._waiting, door._of_tenants, door._count) == ({}, {}, 0)
 
 
 def test_a_flood_of_health_checks_is_refused(app: Flask, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
