@@ -31,19 +31,23 @@ def overload(seconds: float) -> None:
         state = read_state(service.data_dir)
         assert state is not None
         tokens = [make_tenant(service, state["addresses"], number) for number in range(TENANTS)]
-        port = int(service.url.rsplit(":", 1)[1])
-        send = partial(_batch, tokens)
-        for _ in range(2):  # the first warms up
-            capacity = blast(port, partial(_from_connection, send), connections=CONNECTIONS, seconds=seconds)
-        print(f"Batches of {EVENTS} views, {TENANTS} tenants, one web process: {capacity.per_second:,.0f}/s at most")
-        usual_p99 = 0.0
-        for load in LOADS:
-            outcome = offer(port, send, per_second=load * capacity.per_second, seconds=seconds)
-            usual_p99 = usual_p99 or percentile(outcome.accepted, 0.99)
-            _print(load, outcome, usual_p99, memory_mb=_memory_mb(service))
+        for name, send in SENDERS.items():
+            _overload(service, name, partial(send, tokens), seconds)
         print(
             f"  expected: refusals within {MAX_REFUSAL_MS:g} ms, p99 at most {MAX_P99_RATIO:g} x that of the first row"
         )
+
+
+def _overload(service: Service, name: str, send: Callable[[int], bytes], seconds: float) -> None:
+    port = int(service.url.rsplit(":", 1)[1])
+    for _ in range(2):  # the first warms up
+        capacity = blast(port, partial(_from_connection, send), connections=CONNECTIONS, seconds=seconds)
+    print(f"{name}, {TENANTS} tenants, one web process: {capacity.per_second:,.0f}/s at most")
+    usual_p99 = 0.0
+    for load in LOADS:
+        outcome = offer(port, send, per_second=load * capacity.per_second, seconds=seconds)
+        usual_p99 = usual_p99 or percentile(outcome.accepted, 0.99)
+        _print(load, outcome, usual_p99, memory_mb=_memory_mb(service))
 
 
 def _print(load: float, outcome: Outcome, usual_p99: float, *, memory_mb: float) -> None:
@@ -73,3 +77,16 @@ def _batch(tokens: list[str], number: int) -> bytes:
     events = [{"type": "view", "page": "home", "id": f"{name}-{n}"} for n in range(EVENTS)]
     headers = {"Authorization": f"Bearer {tokens[number % len(tokens)]}", "Content-Type": "application/json"}
     return request("POST", "/api/v1/events", headers=headers, body=orjson.dumps({"events": events}))
+
+
+def _view(tokens: list[str], number: int) -> bytes:
+    headers = {"Authorization": f"Bearer {tokens[number % len(tokens)]}", "Content-Type": "application/json"}
+    return request("POST", "/api/v1/pages/home/views", headers=headers, body=b'{"id":"%d-%d"}' % (time.monotonic_ns(), number))
+
+
+def _kept_read(tokens: list[str], number: int) -> bytes:
+    headers = {"Authorization": f"Bearer {tokens[number % len(tokens)]}"}
+    return request("GET", "/api/v1/leaderboards?limit=10", headers=headers)
+
+
+SENDERS = {f"Batches of {EVENTS} views": _batch, "Single views": _view, "Kept reads": _kept_read}

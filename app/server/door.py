@@ -1,26 +1,36 @@
-"""Decides which requests get a thread: nearly all, or, while threads begin late, as many as a process works on at once.
+"""Decides which requests are let in: nearly all, or, during overload, as many as the process works on at once.
 
 Threads that wait for a commit or a lock cost nothing, so a process may have many. But once every thread waits for the
 interpreter before it begins, or requests wait for a thread, requests arrive faster than the process answers them, and
 each request that is let in slows down the others. Then it is better to refuse the excess at once, on the event loop,
-where a refusal costs next to nothing, and not in a thread after it has waited.
+where a refusal costs next to nothing, and not in a thread after it has waited. That is what a `Door` does.
+
+Calls that the loop answers without a thread have doors too. Single writes share a commit, and reads a round trip to
+Redis: a `QueueDoor` limits those that wait for it, once they have waited too long for some time. A `TurnDoor` is for
+everything that the loop receives: once its turns have been too long for some time, it handles requests only for a part
+of each turn.
 
 If one tenant has most of the requests under way, only its requests are limited: others do not notice its flood.
 """
 
+import math
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
+from collections.abc import Callable
 
 import structlog
 
+from app.server.overload import Overload, UnderWay
+
 # A thread begins within this time in a process that keeps up.
 LATE_AFTER_S = 0.02
-# A process is overloaded once threads have begun late for this time, without one in time. A single pause, such as a
-# garbage collection, delays only the few threads that were about to begin.
-LATE_FOR_S = 0.1
-# It stays overloaded until no thread has begun late for this time.
-CALM_AFTER_S = 0.5
+# A call that the loop answers without a thread is answered within this time.
+LATE_ANSWER_AFTER_S = 0.1
+# The loop receives and handles what there is within this time.
+LATE_TURN_AFTER_S = 0.05
+# During overload, the loop handles what it has received for so long, and refuses the rest.
+MAX_HANDLING_S = 0.02
 NOTE_EVERY_S = 60.0
 # Fewer requests under way are never refused: callers with many connections are usual.
 MIN_LIMIT = 32
@@ -57,15 +67,12 @@ class Door:
         self._working = max(working, MIN_LIMIT)
         self._most = 2 * threads
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
-        self._inside: Counter[str] = Counter()
-        self._count = 0
+        self._inside = UnderWay()
         self._for_operators = 0
         self._begun: deque[tuple[Ticket, float]] = deque()
         self._left: deque[Ticket] = deque()
-        # The first and the last time that a thread was late since one was in time.
-        self._late_since: float | None = None
-        self._late_at = self._overloaded_at = self._noted_at = -NOTE_EVERY_S
-        self._refused = 0
+        self._overload = Overload()
+        self._refusals = _Refusals()
 
     def enter(self, tenant_id: str, *, always: bool = False) -> Ticket | None:
         """None: it must be refused. `tenant_id`: empty if nobody knows yet."""
@@ -73,12 +80,11 @@ class Door:
         self._catch_up()
         oldest = next(iter(self._waiting), None)
         if oldest is not None and now - oldest.at > LATE_AFTER_S:
-            self._see_late(now)
-        if self._count >= self._limit(tenant_id, now) and not always:
-            self._note(now)
+            self._overload.see_late(now)
+        if self._inside.count >= self._limit(tenant_id, now) and not always:
+            self._refusals.note(now, under_way=self._inside.count)
             return None
-        self._inside[tenant_id] += 1
-        self._count += 1
+        self._inside.add(tenant_id)
         return self._let_in(tenant_id, now)
 
     def enter_for_operators(self) -> Ticket | None:
@@ -113,41 +119,113 @@ class Door:
         return True
 
     def _limit(self, tenant_id: str, now: float) -> int:
-        if now - self._overloaded_at > CALM_AFTER_S:
+        if not self._overload.is_on(now) or self._inside.is_mostly_of_another(tenant_id):
             return self._most
-        others = max((count for tenant, count in self._inside.items() if tenant != tenant_id), default=0)
-        return self._most if 2 * others > self._count else self._working
-
-    def _see_late(self, at: float) -> None:
-        if self._late_since is None or at - self._late_at > CALM_AFTER_S:
-            self._late_since = at
-        self._late_at = at
-        if at - self._late_since > LATE_FOR_S or at - self._overloaded_at <= CALM_AFTER_S:
-            self._overloaded_at = at
+        return self._working
 
     def _catch_up(self) -> None:
         while self._begun:
             ticket, at = self._begun.popleft()
             self._waiting.pop(ticket, None)
             if at - ticket.at > LATE_AFTER_S:
-                self._see_late(at)
+                self._overload.see_late(at)
             else:
-                self._late_since = None
+                self._overload.see_in_time()
         while self._left:
             ticket = self._left.popleft()
             self._waiting.pop(ticket, None)
             if ticket.tenant_id is None:
                 self._for_operators -= 1
                 continue
-            self._count -= 1
-            self._inside[ticket.tenant_id] -= 1
-            if not self._inside[ticket.tenant_id]:
-                del self._inside[ticket.tenant_id]
+            self._inside.remove(ticket.tenant_id)
 
-    def _note(self, now: float) -> None:
-        """In the log, once a minute at most."""
-        self._refused += 1
+
+class QueueDoor:
+    """For calls that wait on the loop until many of them are answered together."""
+
+    def __init__(self, *, together: int) -> None:
+        """`together`: how many are answered at once. During overload, so many are let in while others are answered."""
+        self._working = 2 * together
+        self._inside = UnderWay()
+        self._overload = Overload()
+        self._left_at = -math.inf
+        self._refusals = _Refusals()
+
+    def is_open_to(self, tenant_of: Callable[[], str]) -> bool:
+        """Whether one more is let in. `tenant_of` is called only if that depends on the tenant."""
+        if self._inside.count < self._working:
+            return True
+        now = time.monotonic()
+        if now - self._left_at > LATE_ANSWER_AFTER_S:
+            self._overload.see_late(now)
+        if not self._overload.is_on(now) or self._inside.is_mostly_of_another(tenant_of()):
+            return True
+        self._overload.see_excess(now)
+        self._refusals.note(now, under_way=self._inside.count)
+        return False
+
+    def enter(self, tenant_id: str) -> float:
+        """Returns what `leave` needs."""
+        self._inside.add(tenant_id)
+        return time.monotonic()
+
+    def leave(self, tenant_id: str, entered_at: float) -> None:
+        """Record that it was answered, or passed to a thread."""
+        self._inside.remove(tenant_id)
+        self._left_at = now = time.monotonic()
+        if now - entered_at > LATE_ANSWER_AFTER_S:
+            self._overload.see_late(now)
+        else:
+            self._overload.see_in_time()
+
+
+class TurnDoor:
+    """For all requests that the loop has received in a turn."""
+
+    def __init__(self) -> None:
+        self._overload = Overload()
+        self._handled = UnderWay()
+        self._began = 0.0
+        self._refusals = _Refusals()
+        # Whether `is_open_to` must be asked.
+        self.is_limited = False
+
+    def begin_turn(self) -> float:
+        """Before the first request of a turn is handled. Returns what `end_turn` needs."""
+        self._began = now = time.monotonic()
+        self.is_limited = self._overload.is_on(now)
+        self._handled.clear()
+        return now
+
+    def end_turn(self, began: float) -> None:
+        """Once the loop has handled them, sent the answers, and received what has arrived meanwhile."""
+        now = time.monotonic()
+        if now - began > LATE_TURN_AFTER_S:
+            self._overload.see_late(now)
+        else:
+            self._overload.see_in_time()
+
+    def is_open_to(self, tenant_id: str) -> bool:
+        """Whether one more is handled in this turn."""
+        now = time.monotonic()
+        if now - self._began > MAX_HANDLING_S and not self._handled.is_mostly_of_another(tenant_id):
+            self._overload.see_excess(now)
+            self._refusals.note(now, under_way=self._handled.count)
+            return False
+        self._handled.add(tenant_id)
+        return True
+
+
+class _Refusals:
+    """In the log, once a minute at most."""
+
+    def __init__(self) -> None:
+        self._noted_at = -NOTE_EVERY_S
+        self._count = 0
+
+    def note(self, now: float, *, under_way: int) -> None:
+        self._count += 1
         if now - self._noted_at > NOTE_EVERY_S:
-            data = {"underWay": self._count, "refused": self._refused}
+            data = {"underWay": under_way, "refused": self._count}
             log.warning("more requests than can be answered", action="requests.refused", data=data)
-            self._noted_at, self._refused = now, 0
+            self._noted_at, self._count = now, 0

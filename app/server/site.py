@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from app.server.answers import overloaded
+from app.server.door import TurnDoor
 from app.server.requests import Request
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # How often deadlines are looked at.
 SWEEP_EVERY_S = 1.0
 NOTE_FULL_EVERY_S = 60.0
+# How often the length of a turn is measured: seldom, since the loop cannot be idle until its end.
+MEASURE_EVERY_S = 0.02
 
 log = structlog.get_logger()
 
@@ -35,6 +38,8 @@ class Site:
         self.loop = loop
         self._handle = handle
         self._received: list[Request] = []
+        self.turn = TurnDoor()
+        self._measured_at = -MEASURE_EVERY_S
         self.slow_bodies = threading.BoundedSemaphore(max_slow_bodies)
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
@@ -57,6 +62,10 @@ class Site:
 
     def _handle_received(self) -> None:
         received, self._received = self._received, []
+        began = self.turn.begin_turn()
+        if began - self._measured_at > MEASURE_EVERY_S:
+            self._measured_at = began
+            self.loop.call_soon(self.turn.end_turn, began)  # in the next turn, which has then received, but not handled
         for request in received:
             try:
                 self._handle(request)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.server import door
+from app.server import door, overload
 from app.server.door import Door, Ticket
 
 
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads have begun late for long enough."""
     monkeypatch.setattr(door, "LATE_AFTER_S", -1.0)
-    monkeypatch.setattr(door, "LATE_FOR_S", -1.0)
+    monkeypatch.setattr(overload, "LATE_FOR_S", -1.0)
 
 
 def entered(a_door: Door, tenant_id: str, asked: int) -> list[Ticket]:
@@ -110,7 +110,7 @@ def test_a_late_thread_now_and_then_is_no_overload(clock: Clock) -> None:
     a_door = Door(working=4, threads=100)
     for _ in range(10):
         (late,) = entered(a_door, "a", 1)
-        clock.now += door.CALM_AFTER_S + 1.0
+        clock.now += overload.CALM_AFTER_S + 1.0
         a_door.begin(late)
         under_way = entered(a_door, "a", 50)
         assert len(under_way) == 50
@@ -120,15 +120,15 @@ def test_a_late_thread_now_and_then_is_no_overload(clock: Clock) -> None:
 
 def test_threads_that_begin_late_for_some_time_are_overload_until_they_begin_in_time_again(clock: Clock) -> None:
     a_door = Door(working=4, threads=100)
-    flow(a_door, clock, late_by=0.03, seconds=2 * door.LATE_FOR_S)
+    flow(a_door, clock, late_by=0.03, seconds=2 * overload.LATE_FOR_S)
     under_way = entered(a_door, "a", 50)
     assert len(under_way) == 4
     answer(a_door, under_way)
-    flow(a_door, clock, late_by=0.01, seconds=door.CALM_AFTER_S / 2)
+    flow(a_door, clock, late_by=0.01, seconds=overload.CALM_AFTER_S / 2)
     under_way = entered(a_door, "a", 50)
     assert len(under_way) == 4, "it was overloaded a moment ago"
     answer(a_door, under_way)
-    flow(a_door, clock, late_by=0.01, seconds=door.CALM_AFTER_S)
+    flow(a_door, clock, late_by=0.01, seconds=overload.CALM_AFTER_S)
     assert len(entered(a_door, "a", 50)) == 50
 
 
@@ -149,7 +149,7 @@ def test_nothing_is_remembered_of_requests_that_were_answered() -> None:
         a_door.begin(ticket)
         a_door.leave(ticket)
     a_door._catch_up()
-    assert (a_door._waiting, a_door._inside, a_door._count) == ({}, {}, 0)
+    assert (a_door._waiting, a_door._inside.count, a_door._inside._of_tenant) == ({}, 0, {})
 
 
 def test_a_request_is_either_withdrawn_or_begun() -> None:
@@ -161,7 +161,7 @@ def test_a_request_is_either_withdrawn_or_begun() -> None:
     assert not a_door.withdraw(begun), "the thread answers it"
     a_door.leave(begun)
     a_door._catch_up()
-    assert (a_door._waiting, a_door._inside, a_door._count) == ({}, {}, 0)
+    assert (a_door._waiting, a_door._inside.count, a_door._inside._of_tenant) == ({}, 0, {})
 
 
 def test_health_checks_and_metrics_have_a_limit_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -370,7 +370,7 @@ def test_a_request_is_refused_and_never_executed_if_no_thread_can_be_started_for
     assert paths == ["/first", "/last"]
     (door,) = doors
     door._catch_up()
-    assert (door._waiting, door._inside, door._count) == ({}, {}, 0)
+    assert (door._waiting, door._inside.count, door._inside._of_tenant) == ({}, 0, {})
 
 
 def test_a_flood_of_health_checks_is_refused(app: Flask, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
