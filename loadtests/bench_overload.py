@@ -81,7 +81,9 @@ def _batch(tokens: list[str], number: int) -> bytes:
 
 def _view(tokens: list[str], number: int) -> bytes:
     headers = {"Authorization": f"Bearer {tokens[number % len(tokens)]}", "Content-Type": "application/json"}
-    return request("POST", "/api/v1/pages/home/views", headers=headers, body=b'{"id":"%d-%d"}' % (time.monotonic_ns(), number))
+    return request(
+        "POST", "/api/v1/pages/home/views", headers=headers, body=b'{"id":"%d-%d"}' % (time.monotonic_ns(), number)
+    )
 
 
 def _kept_read(tokens: list[str], number: int) -> bytes:

@@ -4,10 +4,6 @@ llhttp parses (by httptools); everything here runs on the event loop, in the con
 handled once its body was received, or at once if that is long: then the body waits in the client's socket until
 somebody reads it (`app.server.bodies`). What a client sends beyond what is being handled waits in its socket too, and
 so does the next request of one who does not read its answers: a connection never has more in memory than its bounds.
-
-Why not one of the usual servers: granian hands each request from its own thread to the loop's, and those two take turns
-at the interpreter; half of what a kept read or a single view cost was that (docs/performance.md). Those that parse on
-the loop as well (uvicorn) bound neither the size of a head nor the time it may take.
 """
 
 import asyncio
@@ -58,11 +54,8 @@ class Connection(asyncio.Protocol):
         # The one that is being answered, and those that came meanwhile.
         self._active: Request | None = None
         self._next: deque[Request] = deque()
-        self._is_last = False
-        self._is_cut = False
-        self._is_paused = False
-        self._is_discarding = False
-        self._is_closing = False
+        self._is_last = self._is_cut = self._is_paused = False
+        self._is_discarding = self._is_closing = False
         self.is_lost = False
         self._drained: Future[None] | None = None
         self._is_write_paused = False
@@ -82,7 +75,7 @@ class Connection(asyncio.Protocol):
         self.deadline = time.monotonic() + MAX_RECEIVE_S
 
     def data_received(self, data: bytes) -> None:
-        if self._is_discarding:
+        if self._is_discarding or (self.site.turns.is_limited and self._is_refused(data)):
             return
         if self._incoming is None and self._active is None:
             self.deadline = time.monotonic() + MAX_RECEIVE_S
@@ -94,6 +87,13 @@ class Connection(asyncio.Protocol):
         else:
             if self._unparsed_bytes > MAX_HEAD_BYTES:
                 self._refuse(_HeadTooLarge())
+
+    def _is_refused(self, data: bytes) -> bool:
+        """Whether this was answered unparsed."""
+        is_refused = self.is_idle and not self._is_write_paused and self.site.refuse(data, self._transport)
+        if is_refused and not self._is_write_paused:
+            self.deadline = time.monotonic() + MAX_IDLE_S
+        return is_refused
 
     def _feed(self, data: bytes) -> None:
         """Parse this. What asks for another protocol is a request like any other, and what follows it is, too."""

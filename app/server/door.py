@@ -5,10 +5,9 @@ interpreter before it begins, or requests wait for a thread, requests arrive fas
 each request that is let in slows down the others. Then it is better to refuse the excess at once, on the event loop,
 where a refusal costs next to nothing, and not in a thread after it has waited. That is what a `Door` does.
 
-Calls that the loop answers without a thread have doors too. Single writes share a commit, and reads a round trip to
-Redis: a `QueueDoor` limits those that wait for it, once they have waited too long for some time. A `TurnDoor` is for
-everything that the loop receives: once its turns have been too long for some time, it handles requests only for a part
-of each turn.
+Calls that the loop answers without a thread have doors too: single writes share a commit, and reads a round trip to
+Redis. A `QueueDoor` limits those that wait for it, once they have waited too long for some time. Reads whose answers
+are in memory wait for nothing, and are refused before they reach a door (`app.server.turns`).
 
 If one tenant has most of the requests under way, only its requests are limited: others do not notice its flood.
 """
@@ -19,25 +18,16 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-import structlog
-
-from app.server.overload import Overload, UnderWay
+from app.server.overload import Overload, Refusals, UnderWay
 
 # A thread begins within this time in a process that keeps up.
 LATE_AFTER_S = 0.02
 # A call that the loop answers without a thread is answered within this time.
 LATE_ANSWER_AFTER_S = 0.1
-# The loop receives and handles what there is within this time.
-LATE_TURN_AFTER_S = 0.05
-# During overload, the loop handles what it has received for so long, and refuses the rest.
-MAX_HANDLING_S = 0.02
-NOTE_EVERY_S = 60.0
 # Fewer requests under way are never refused: callers with many connections are usual.
 MIN_LIMIT = 32
 # Probes and scrapes, each with a thread and often a query. They are usually one at a time for each caller.
 MAX_FOR_OPERATORS = 8
-
-log = structlog.get_logger()
 
 
 class Ticket:
@@ -72,7 +62,7 @@ class Door:
         self._begun: deque[tuple[Ticket, float]] = deque()
         self._left: deque[Ticket] = deque()
         self._overload = Overload()
-        self._refusals = _Refusals()
+        self._refusals = Refusals()
 
     def enter(self, tenant_id: str, *, always: bool = False) -> Ticket | None:
         """None: it must be refused. `tenant_id`: empty if nobody knows yet."""
@@ -149,7 +139,7 @@ class QueueDoor:
         self._inside = UnderWay()
         self._overload = Overload()
         self._left_at = -math.inf
-        self._refusals = _Refusals()
+        self._refusals = Refusals()
 
     def is_open_to(self, tenant_of: Callable[[], str]) -> bool:
         """Whether one more is let in. `tenant_of` is called only if that depends on the tenant."""
@@ -177,55 +167,3 @@ class QueueDoor:
             self._overload.see_late(now)
         else:
             self._overload.see_in_time()
-
-
-class TurnDoor:
-    """For all requests that the loop has received in a turn."""
-
-    def __init__(self) -> None:
-        self._overload = Overload()
-        self._handled = UnderWay()
-        self._began = 0.0
-        self._refusals = _Refusals()
-        # Whether `is_open_to` must be asked.
-        self.is_limited = False
-
-    def begin_turn(self) -> float:
-        """Before the first request of a turn is handled. Returns what `end_turn` needs."""
-        self._began = now = time.monotonic()
-        self.is_limited = self._overload.is_on(now)
-        self._handled.clear()
-        return now
-
-    def end_turn(self, began: float) -> None:
-        """Once the loop has handled them, sent the answers, and received what has arrived meanwhile."""
-        now = time.monotonic()
-        if now - began > LATE_TURN_AFTER_S:
-            self._overload.see_late(now)
-        else:
-            self._overload.see_in_time()
-
-    def is_open_to(self, tenant_id: str) -> bool:
-        """Whether one more is handled in this turn."""
-        now = time.monotonic()
-        if now - self._began > MAX_HANDLING_S and not self._handled.is_mostly_of_another(tenant_id):
-            self._overload.see_excess(now)
-            self._refusals.note(now, under_way=self._handled.count)
-            return False
-        self._handled.add(tenant_id)
-        return True
-
-
-class _Refusals:
-    """In the log, once a minute at most."""
-
-    def __init__(self) -> None:
-        self._noted_at = -NOTE_EVERY_S
-        self._count = 0
-
-    def note(self, now: float, *, under_way: int) -> None:
-        self._count += 1
-        if now - self._noted_at > NOTE_EVERY_S:
-            data = {"underWay": under_way, "refused": self._count}
-            log.warning("more requests than can be answered", action="requests.refused", data=data)
-            self._noted_at, self._count = now, 0

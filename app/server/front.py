@@ -27,7 +27,6 @@ from app.http.auth import WRITTEN
 from app.http.fast_answer import FastAnswer
 from app.http.fast_calls import (
     BoardQuestion,
-    Environ,
     FastCall,
     FastRead,
     FastWrite,
@@ -101,6 +100,7 @@ class Front:
             self.handle,
             max_slow_bodies=max(1, self._max_threads // SHARE_OF_SLOW_BODIES),
             max_connections=_max_connections(),
+            tenant_of=lambda authorization: self._lane.tenant_of({"HTTP_AUTHORIZATION": authorization}),
         )
         return self._site
 
@@ -112,20 +112,12 @@ class Front:
     def handle(self, request: Request) -> None:
         """On the loop."""
         started, environ = time.perf_counter(), request.environ
-        if self._site.turn.is_limited and not self._may_handle(environ):
-            self._refuse(request)
-            return
         edge.shorten_target(environ)
         call = self._lane.find_plain(environ)
         if call is None or (isinstance(call, FastWrite) and not _is_short(request)):
             self._answer_in_thread(request)
         else:
             self._answer(request, call, started)
-
-    def _may_handle(self, environ: Environ) -> bool:
-        """While the loop's turns are too long."""
-        is_for_operators = environ["PATH_INFO"].startswith(edge.FOR_OPERATORS)
-        return is_for_operators or self._site.turn.is_open_to(self._lane.tenant_of(environ))
 
     def _answer(self, request: Request, call: FastCall, started: float, learned: tuple[Unknown, ...] = ()) -> None:
         """`learned`: what was looked up for this request; what is still unknown then does not exist."""

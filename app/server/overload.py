@@ -1,12 +1,18 @@
 """When something in a process is overloaded, and whose requests are then too many."""
 
 from collections import Counter
+from operator import itemgetter
+
+import structlog
 
 # What has been late for this time, without being in time once, is overloaded. A single pause, such as a garbage
 # collection, makes it late only once.
 LATE_FOR_S = 0.1
 # It stays overloaded until it has not been late, and has had no excess, for this time.
 CALM_AFTER_S = 0.5
+NOTE_EVERY_S = 60.0
+
+log = structlog.get_logger()
 
 
 class Overload:
@@ -57,11 +63,27 @@ class UnderWay:
         else:
             self._of_tenant[tenant_id] -= 1
 
-    def clear(self) -> None:
-        self._of_tenant.clear()
-        self.count = 0
+    @property
+    def flooding(self) -> str | None:
+        """The tenant of more than half of them."""
+        tenant_id, count = max(self._of_tenant.items(), key=itemgetter(1), default=(None, 0))
+        return tenant_id if 2 * count > self.count else None
 
     def is_mostly_of_another(self, tenant_id: str) -> bool:
         """Whether one other tenant has more than half of them: then only that tenant's are too many."""
-        others = max((count for tenant, count in self._of_tenant.items() if tenant != tenant_id), default=0)
-        return 2 * others > self.count
+        return self.flooding not in {None, tenant_id}
+
+
+class Refusals:
+    """In the log, once a minute at most."""
+
+    def __init__(self) -> None:
+        self._noted_at = -NOTE_EVERY_S
+        self._count = 0
+
+    def note(self, now: float, *, under_way: int) -> None:
+        self._count += 1
+        if now - self._noted_at > NOTE_EVERY_S:
+            data = {"underWay": under_way, "refused": self._count}
+            log.warning("more requests than can be answered", action="requests.refused", data=data)
+            self._noted_at, self._count = now, 0

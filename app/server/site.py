@@ -5,13 +5,15 @@ import threading
 import time
 from collections.abc import Callable
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import structlog
 
+from app.http import request_counts
 from app.server.answers import overloaded
-from app.server.door import TurnDoor
 from app.server.requests import Request
+from app.server.turns import Turns
 
 if TYPE_CHECKING:
     from app.server.connection import Connection
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 # How often deadlines are looked at.
 SWEEP_EVERY_S = 1.0
 NOTE_FULL_EVERY_S = 60.0
-# How often the length of a turn is measured: seldom, since the loop cannot be idle until its end.
-MEASURE_EVERY_S = 0.02
 
 log = structlog.get_logger()
 
@@ -33,13 +33,16 @@ class Site:
         *,
         max_slow_bodies: int,
         max_connections: int,
+        tenant_of: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`handle` is given each request, on the loop. `max_slow_bodies`: how many threads may wait for bodies."""
+        """`handle` is given each request, on the loop. `max_slow_bodies`: how many threads may wait for bodies.
+
+        `tenant_of`: the tenant of a header `Authorization`, as far as that is known at once; else empty.
+        """
         self.loop = loop
         self._handle = handle
         self._received: list[Request] = []
-        self.turn = TurnDoor()
-        self._measured_at = -MEASURE_EVERY_S
+        self.turns = Turns(tenant_of)
         self.slow_bodies = threading.BoundedSemaphore(max_slow_bodies)
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
@@ -59,15 +62,26 @@ class Site:
         if not self._received:
             self.loop.call_soon(self._handle_received)
         self._received.append(request)
+        self.turns.receive()
+
+    def refuse(self, data: bytes, transport: asyncio.Transport) -> bool:
+        """Refuse what a connection without a request has received. False: it must be parsed."""
+        if self.is_draining or not self.turns.refuses(data):
+            return False
+        head, body = overloaded()
+        transport.write(b"".join((head, self.date, b"\r\n", body)))
+        request_counts.add("(any)", "(none)", HTTPStatus.SERVICE_UNAVAILABLE, 0.0)
+        return True
 
     def _handle_received(self) -> None:
         received, self._received = self._received, []
-        began = self.turn.begin_turn()
-        if began - self._measured_at > MEASURE_EVERY_S:
-            self._measured_at = began
-            self.loop.call_soon(self.turn.end_turn, began)  # in the next turn, which has then received, but not handled
+        began = self.turns.end_receiving()
+        if began is not None:
+            self.loop.call_soon(self.turns.measure, began)  # in the next turn, before its requests are handled
         for request in received:
             try:
+                if self.turns.is_limited:
+                    self.turns.handle(request.environ.get("HTTP_AUTHORIZATION", ""))
                 self._handle(request)
             except Exception:  # the others must be handled
                 log.exception("a request could not be handled", action="request.failed")
