@@ -12,7 +12,6 @@ are in memory wait for nothing, and are refused before they reach a door (`app.s
 If one tenant has most of the requests under way, only its requests are limited: others do not notice its flood.
 """
 
-import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -138,7 +137,8 @@ class QueueDoor:
         self._working = 2 * together
         self._inside = UnderWay()
         self._overload = Overload()
-        self._left_at = -math.inf
+        # When the first entered, or the last one was answered.
+        self._moved_at = 0.0
         self._refusals = Refusals()
 
     def is_open_to(self, tenant_of: Callable[[], str]) -> bool:
@@ -146,7 +146,7 @@ class QueueDoor:
         if self._inside.count < self._working:
             return True
         now = time.monotonic()
-        if now - self._left_at > LATE_ANSWER_AFTER_S:
+        if now - self._moved_at > LATE_ANSWER_AFTER_S:
             self._overload.see_late(now)
         if not self._overload.is_on(now) or self._inside.is_mostly_of_another(tenant_of()):
             return True
@@ -156,13 +156,16 @@ class QueueDoor:
 
     def enter(self, tenant_id: str) -> float:
         """Returns what `leave` needs."""
+        now = time.monotonic()
+        if not self._inside.count:
+            self._moved_at = now
         self._inside.add(tenant_id)
-        return time.monotonic()
+        return now
 
     def leave(self, tenant_id: str, entered_at: float) -> None:
         """Record that it was answered, or passed to a thread."""
         self._inside.remove(tenant_id)
-        self._left_at = now = time.monotonic()
+        self._moved_at = now = time.monotonic()
         if now - entered_at > LATE_ANSWER_AFTER_S:
             self._overload.see_late(now)
         else:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.server import door, overload
-from app.server.door import Door, Ticket
+from app.server.door import Door, QueueDoor, Ticket
 
 
 @pytest.fixture(autouse=True)
@@ -174,3 +174,91 @@ def test_health_checks_and_metrics_have_a_limit_of_their_own(monkeypatch: pytest
     a_door.leave(checks[0])
     assert a_door.enter_for_operators() is not None
     assert a_door.enter_for_operators() is None
+
+
+def call(a_door: QueueDoor, tenant_id: str, asked: int) -> list[float]:
+    """Those that were let in, and when."""
+    return [a_door.enter(tenant_id) for _ in range(asked) if a_door.is_open_to(lambda: tenant_id)]
+
+
+def answer_calls(a_door: QueueDoor, tenant_id: str, calls: list[float]) -> None:
+    for entered_at in calls:
+        a_door.leave(tenant_id, entered_at)
+
+
+@pytest.fixture
+def late_queue(clock: Clock) -> QueueDoor:
+    """Calls have been answered late for some time, and none is under way."""
+    a_door = QueueDoor(together=4)
+    for _ in range(2):
+        calls = call(a_door, "a", 100)
+        assert len(calls) == 100, "not late for long enough"
+        clock.now += 2 * door.LATE_ANSWER_AFTER_S
+        answer_calls(a_door, "a", calls)
+    return a_door
+
+
+def test_calls_that_are_answered_in_time_are_all_let_in(clock: Clock) -> None:
+    a_door = QueueDoor(together=4)
+    for _ in range(100):
+        calls = call(a_door, "a", 1_000)
+        assert len(calls) == 1_000, "a burst"
+        clock.now += door.LATE_ANSWER_AFTER_S / 2
+        answer_calls(a_door, "a", calls)
+
+
+def test_calls_that_are_answered_late_now_and_then_are_all_let_in(clock: Clock) -> None:
+    a_door = QueueDoor(together=4)
+    for _ in range(10):
+        calls = call(a_door, "a", 100)
+        clock.now += 5 * door.LATE_ANSWER_AFTER_S  # a pause
+        answer_calls(a_door, "a", calls)
+        quick = call(a_door, "a", 100)
+        assert len(quick) == 100
+        clock.now += door.LATE_ANSWER_AFTER_S / 2
+        answer_calls(a_door, "a", quick)
+
+
+def test_once_calls_are_answered_late_for_some_time_as_many_are_let_in_as_can_be_answered_soon(
+    late_queue: QueueDoor, clock: Clock, logged: Any
+) -> None:
+    calls = call(late_queue, "a", 100)
+    assert len(calls) == 8, "those that are answered now, and those after them"
+    answer_calls(late_queue, "a", calls[:3])
+    assert len(call(late_queue, "a", 100)) == 3
+    clock.now += overload.CALM_AFTER_S
+    answer_calls(late_queue, "a", calls[3:])
+    assert [line["action"] for line in logged()] == ["requests.refused"]
+
+
+def test_a_queue_recovers_once_there_was_no_excess_for_some_time(late_queue: QueueDoor, clock: Clock) -> None:
+    for _ in range(10):
+        calls = call(late_queue, "a", 100)
+        assert len(calls) == 8, "they are answered in time because of the refusals"
+        clock.now += overload.CALM_AFTER_S * 0.9
+        for entered_at in calls:
+            late_queue.leave("a", max(entered_at, clock.now))
+    clock.now += overload.CALM_AFTER_S
+    assert len(call(late_queue, "a", 100)) == 100
+
+
+def test_calls_of_others_are_let_in_during_the_flood_of_one_tenant(late_queue: QueueDoor) -> None:
+    assert len(call(late_queue, "a", 100)) == 8
+    assert len(call(late_queue, "quiet", 3)) == 3
+    assert call(late_queue, "a", 100) == []
+
+
+def test_calls_that_nobody_answers_are_overload_too(clock: Clock) -> None:
+    a_door = QueueDoor(together=4)
+    assert len(call(a_door, "a", 50)) == 50
+    for _ in range(40):
+        clock.now += 0.01
+        refused = not a_door.is_open_to(lambda: "a")
+    assert refused
+
+
+def test_nothing_is_remembered_of_calls_that_were_answered(clock: Clock) -> None:
+    a_door = QueueDoor(together=4)
+    for number in range(100):
+        answer_calls(a_door, f"tenant-{number}", call(a_door, f"tenant-{number}", 10))
+    assert (a_door._inside.count, a_door._inside._of_tenant) == (0, {})
