@@ -418,8 +418,13 @@ def test_calls_beyond_what_the_loop_answers_in_time_are_refused_without_a_thread
     open_to: dict[QueueDoor, bool] = {}
     monkeypatch.setattr(QueueDoor, "is_open_to", lambda self, _: open_to.get(self, True))
     fronts: list[Front] = []
-    start = Front.start
-    monkeypatch.setattr(Front, "start", lambda self, loop: (fronts.append(self), start(self, loop))[1])
+    drive = Front.start
+
+    def start(self: Front, loop: Any) -> Any:
+        fronts.append(self)
+        return drive(self, loop)
+
+    monkeypatch.setattr(Front, "start", start)
     with served(app) as url:
         remote = over_http(admin, url)
         become_known(remote, in_threads)
