@@ -1,8 +1,8 @@
 """Refuses reads before they are parsed, while the loop receives more than it can answer.
 
 A read whose answer is in memory costs the loop some 25 µs, and to refuse it after it was parsed costs as much. To look
-only at its bytes costs a third. So where too many reads arrive, the loop parses them only for a part of each of its
-turns, and refuses the others unparsed. In a turn it receives everything that has arrived since the turn before, handles
+only at its bytes costs half of that. So where too many reads arrive, the loop parses them only for a part of each of
+its turns, and refuses the others unparsed. In a turn it receives everything that has arrived since the turn before, handles
 it, and sends the answers; too many arrive once its turns have been too long for some time. Everything but plain reads
 is parsed: it costs more than its refusal, which a door decides (`app.server.door`).
 
@@ -25,7 +25,7 @@ MAX_PARSING_S = 0.01
 # As many in a turn are never refused: callers with many connections are usual.
 MIN_LIMIT = 32
 # What a plain read does not have, in lower case: a body, another protocol, or the end of the connection.
-SPECIAL = (b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"close")
+SPECIAL = (b"content-length", b"transfer-encoding", b"upgrade", b"close")
 AUTHORIZATION = b"\nauthorization:"
 FOR_OPERATORS = tuple(b"GET " + path.encode() for path in edge.FOR_OPERATORS)
 
