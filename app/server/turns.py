@@ -2,9 +2,9 @@
 
 A read whose answer is in memory costs the loop some 25 µs, and to refuse it after it was parsed costs as much. To look
 only at its bytes costs half of that. So where too many reads arrive, the loop parses them only for a part of each of
-its turns, and refuses the others unparsed. In a turn it receives everything that has arrived since the turn before, handles
-it, and sends the answers; too many arrive once its turns have been too long for some time. Everything but plain reads
-is parsed: it costs more than its refusal, which a door decides (`app.server.door`).
+its turns, and refuses the others unparsed. In a turn it receives everything that has arrived since the turn before,
+handles it, and sends the answers; too many arrive once its turns have been too long for some time. Everything but plain
+reads is parsed: it costs more than its refusal, which a door decides (`app.server.door`).
 
 If one tenant has sent most of the requests of the turn before, only its reads are refused.
 """
