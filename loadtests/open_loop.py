@@ -16,6 +16,8 @@ from loadtests.blast import Connection
 MAX_SECONDS = 60.0
 # Requests under way; more are not sent, and counted.
 MAX_CONNECTIONS = 4_000
+# Sent before answers are received again.
+MAX_AT_ONCE = 32
 # After the last request was sent.
 MAX_WAIT_S = 15.0
 
@@ -31,6 +33,8 @@ class Outcome:
     ms_by_status: dict[int, list[float]] = field(default_factory=dict)
     unanswered: int = 0
     unsent: int = 0
+    # How late requests were sent. Where that is long, the generator was too slow, and its figures are worth nothing.
+    late_ms: list[float] = field(default_factory=list)
 
     @property
     def accepted(self) -> list[float]:
@@ -49,11 +53,15 @@ def percentile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
 
 
-def offer(port: int, make: MakeRequest, *, per_second: float, seconds: float) -> Outcome:
-    """Send to 127.0.0.1:port at this rate, from a process of its own."""
+def offer(port: int, make: MakeRequest, *, per_second: float, seconds: float, settle_s: float = 0.0) -> Outcome:
+    """Send to 127.0.0.1:port at this rate, from a process of its own.
+
+    What is sent in `settle_s` before that is not measured.
+    """
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sending.send(_Sender(port, make).run(per_second, min(seconds, MAX_SECONDS))))
+    seconds = min(seconds, MAX_SECONDS - settle_s)
+    child = context.Process(target=lambda: sending.send(_Sender(port, make).run(per_second, seconds, settle_s)))
     child.start()
     sending.close()
     try:
@@ -76,20 +84,23 @@ class _Sender:
         self._under_way = 0
         self._unsent = self._unanswered = 0
         self._ms: dict[int, list[float]] = {}
+        self._late_ms: list[float] = []
+        self._measured_from = 0.0
 
-    def run(self, per_second: float, seconds: float) -> Outcome:
-        began, total, sent = time.perf_counter(), int(per_second * seconds), 0
+    def run(self, per_second: float, seconds: float, settle_s: float) -> Outcome:
+        began, total, sent = time.perf_counter(), int(per_second * (seconds + settle_s)), 0
+        self._measured_from = began + settle_s
         while sent < total:
-            due = began + sent / per_second
-            wait_s = due - time.perf_counter()
-            if wait_s <= 0:
-                self._send(sent, due)
-                sent += 1
+            wait_s = began + sent / per_second - time.perf_counter()
+            due = min(total, sent + MAX_AT_ONCE, int((time.perf_counter() - began) * per_second) + 1)
+            for number in range(sent, due):
+                self._send(number, began + number / per_second)
+            sent = max(sent, due)
             self._receive(max(0.0, wait_s))
         deadline = time.perf_counter() + MAX_WAIT_S
         while self._under_way and time.perf_counter() < deadline:
             self._receive(0.1)
-        return Outcome(seconds, self._ms, self._unanswered + self._under_way, self._unsent)
+        return Outcome(seconds, self._ms, self._unanswered + self._under_way, self._unsent, sorted(self._late_ms))
 
     def _send(self, number: int, due: float) -> None:
         if self._free:
@@ -99,8 +110,10 @@ class _Sender:
             self._open += 1
             self._selector.register(connection.socket, selectors.EVENT_READ, connection)
         else:
-            self._unsent += 1
+            self._unsent += due >= self._measured_from
             return
+        if due >= self._measured_from:
+            self._late_ms.append((time.perf_counter() - due) * 1000)
         connection.sent_at = due
         self._under_way += 1
         with contextlib.suppress(OSError):  # its end is received
@@ -117,7 +130,8 @@ class _Sender:
             status = connection.take_answer() if data else None
             if status is not None:
                 self._under_way -= 1
-                self._ms.setdefault(status, []).append((time.perf_counter() - connection.sent_at) * 1000)
+                if connection.sent_at >= self._measured_from:
+                    self._ms.setdefault(status, []).append((time.perf_counter() - connection.sent_at) * 1000)
                 self._free.append(connection)
             elif not data:
                 self._close(connection)

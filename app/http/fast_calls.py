@@ -10,6 +10,7 @@ from analytics.ingest.writes import WriteRequest
 from app.http.auth import Actor, Reader
 from app.http.fast_answer import FastAnswer
 from app.http.rights import May
+from tenants.shares import Caller
 
 Environ = dict[str, Any]
 
@@ -43,6 +44,10 @@ class BoardQuestion:
     part: Top | Around
     # Under what its answer is kept.
     key: Hashable
+
+    @property
+    def asker(self) -> Caller:
+        return Caller(self.reader.tenant_id, self.caller)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,10 @@ class PendingWrite:
     actor: Actor
     request: WriteRequest
 
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.actor.tenant_id, self.actor.caller)
+
 
 class FastLane:
     def __init__(self, services: Services, flask: Wsgi) -> None:

@@ -1,6 +1,7 @@
 """Answers as they are sent: heads, and the server's own refusals."""
 
 from collections.abc import Iterable
+from functools import cache
 from http import HTTPStatus
 from random import getrandbits
 
@@ -9,6 +10,7 @@ import orjson
 from app.http.errors import CODE_OF_STATUS
 
 NEVER_A_BODY = {204, 304}
+_ANY_ID = b"0" * 32
 
 Header = tuple[str, str]
 
@@ -23,14 +25,24 @@ def head_of(status: str, headers: Iterable[Header]) -> bytes:
 
 
 def overloaded() -> tuple[bytes, bytes]:
-    """The refusal of a request for which there is no thread."""
+    """The refusal of a request beyond what the process can do: many a second, so they differ only in their id."""
+    head, body = _overloaded()
+    request_id = b"%032x" % getrandbits(128)
+    return head.replace(_ANY_ID, request_id), body.replace(_ANY_ID, request_id)
+
+
+@cache
+def _overloaded() -> tuple[bytes, bytes]:
     detail = "More requests come than can be answered: send it again in a moment"
-    return refusal(HTTPStatus.SERVICE_UNAVAILABLE, detail, code="overloaded")
+    return refusal(HTTPStatus.SERVICE_UNAVAILABLE, detail, code="overloaded", request_id=_ANY_ID.decode())
 
 
-def refusal(status: HTTPStatus, detail: str, *, code: str | None = None) -> tuple[bytes, bytes]:
+def refusal(
+    status: HTTPStatus, detail: str, *, code: str | None = None, request_id: str | None = None
+) -> tuple[bytes, bytes]:
     """Head and body of an answer that no route gave, as `application/problem+json`."""
-    code, request_id = code or CODE_OF_STATUS.get(status, "internal_error"), f"{getrandbits(128):032x}"
+    code = code or CODE_OF_STATUS.get(status, "internal_error")
+    request_id = request_id or f"{getrandbits(128):032x}"
     body = orjson.dumps(
         {
             "type": f"urn:plaudit:problem:{code}",

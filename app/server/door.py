@@ -1,9 +1,13 @@
-"""Decides which requests get a thread: nearly all, or, while threads begin late, as many as a process works on at once.
+"""Decides which requests are let in: nearly all, or, during overload, as many as the process works on at once.
 
 Threads that wait for a commit or a lock cost nothing, so a process may have many. But once every thread waits for the
 interpreter before it begins, or requests wait for a thread, requests arrive faster than the process answers them, and
 each request that is let in slows down the others. Then it is better to refuse the excess at once, on the event loop,
-where a refusal costs next to nothing, and not in a thread after it has waited.
+where a refusal costs next to nothing, and not in a thread after it has waited. That is what a `Door` does.
+
+Calls that the loop answers without a thread have doors too: single writes share a commit, and reads a round trip to
+Redis. A `QueueDoor` limits those that wait for it, once they have waited too long for some time. Reads whose answers
+are in memory wait for nothing: to refuse one would cost as much as to answer it.
 
 If one tenant has most of the requests under way, only its requests are limited: others do not notice its flood. If one
 caller has most of them, only that caller's are: other callers of its tenant do not notice it either. A caller whose
@@ -12,27 +16,20 @@ name nobody has verified yet is counted by network (`FastLane.caller_of`).
 
 import threading
 import time
-from collections import Counter, OrderedDict, deque
-from typing import Any
+from collections import OrderedDict, deque
+from collections.abc import Callable
 
-import structlog
-
+from app.server.overload import Overload, Refusals, UnderWay
 from tenants.shares import Caller
 
 # A thread begins within this time in a process that keeps up.
 LATE_AFTER_S = 0.02
-# A process is overloaded once threads have begun late for this time, without one in time. A single pause, such as a
-# garbage collection, delays only the few threads that were about to begin.
-LATE_FOR_S = 0.1
-# It stays overloaded until no thread has begun late for this time.
-CALM_AFTER_S = 0.5
-NOTE_EVERY_S = 60.0
+# A call that the loop answers without a thread is answered within this time.
+LATE_ANSWER_AFTER_S = 0.1
 # Fewer requests under way are never refused: callers with many connections are usual.
 MIN_LIMIT = 32
 # Probes and scrapes, each with a thread and often a query. They are usually one at a time for each caller.
 MAX_FOR_OPERATORS = 8
-
-log = structlog.get_logger()
 
 
 class Ticket:
@@ -62,17 +59,12 @@ class Door:
         self._working = max(working, MIN_LIMIT)
         self._most = 2 * threads
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
-        # Under way: of each tenant, and of each caller.
-        self._of_tenants: Counter[str] = Counter()
-        self._of_callers: Counter[Caller] = Counter()
-        self._count = 0
+        self._inside = UnderWay()
         self._for_operators = 0
         self._begun: deque[tuple[Ticket, float]] = deque()
         self._left: deque[Ticket] = deque()
-        # The first and the last time that a thread was late since one was in time.
-        self._late_since: float | None = None
-        self._late_at = self._overloaded_at = self._noted_at = -NOTE_EVERY_S
-        self._refused = 0
+        self._overload = Overload()
+        self._refusals = Refusals()
 
     def enter(self, caller: Caller, *, always: bool = False) -> Ticket | None:
         """None: it must be refused."""
@@ -80,13 +72,11 @@ class Door:
         self._catch_up()
         oldest = next(iter(self._waiting), None)
         if oldest is not None and now - oldest.at > LATE_AFTER_S:
-            self._see_late(now)
-        if self._count >= self._limit(caller, now) and not always:
-            self._note(now)
+            self._overload.see_late(now)
+        if self._inside.count >= self._limit(caller, now) and not always:
+            self._refusals.note(now, under_way=self._inside.count)
             return None
-        self._of_tenants[caller.tenant_id] += 1
-        self._of_callers[caller] += 1
-        self._count += 1
+        self._inside.add(caller)
         return self._let_in(caller, now)
 
     def enter_for_operators(self) -> Ticket | None:
@@ -121,49 +111,65 @@ class Door:
         return True
 
     def _limit(self, caller: Caller, now: float) -> int:
-        if now - self._overloaded_at > CALM_AFTER_S:
+        if not self._overload.is_on(now) or self._inside.are_mostly_of_others(caller):
             return self._most
-        by_others = (
-            *(count for tenant, count in self._of_tenants.items() if tenant != caller.tenant_id),
-            *(count for each, count in self._of_callers.items() if each != caller),
-        )
-        return self._most if 2 * max(by_others, default=0) > self._count else self._working
-
-    def _see_late(self, at: float) -> None:
-        if self._late_since is None or at - self._late_at > CALM_AFTER_S:
-            self._late_since = at
-        self._late_at = at
-        if at - self._late_since > LATE_FOR_S or at - self._overloaded_at <= CALM_AFTER_S:
-            self._overloaded_at = at
+        return self._working
 
     def _catch_up(self) -> None:
         while self._begun:
             ticket, at = self._begun.popleft()
             self._waiting.pop(ticket, None)
             if at - ticket.at > LATE_AFTER_S:
-                self._see_late(at)
+                self._overload.see_late(at)
             else:
-                self._late_since = None
+                self._overload.see_in_time()
         while self._left:
             ticket = self._left.popleft()
             self._waiting.pop(ticket, None)
             if ticket.caller is None:
                 self._for_operators -= 1
                 continue
-            self._count -= 1
-            _take_one(self._of_tenants, ticket.caller.tenant_id)
-            _take_one(self._of_callers, ticket.caller)
-
-    def _note(self, now: float) -> None:
-        """In the log, once a minute at most."""
-        self._refused += 1
-        if now - self._noted_at > NOTE_EVERY_S:
-            data = {"underWay": self._count, "refused": self._refused}
-            log.warning("more requests than can be answered", action="requests.refused", data=data)
-            self._noted_at, self._refused = now, 0
+            self._inside.remove(ticket.caller)
 
 
-def _take_one(counts: "Counter[Any]", key: object) -> None:
-    counts[key] -= 1
-    if not counts[key]:
-        del counts[key]
+class QueueDoor:
+    """For calls that wait on the loop until many of them are answered together."""
+
+    def __init__(self, *, together: int) -> None:
+        """`together`: how many are answered at once. During overload, so many are let in while others are answered."""
+        self._working = 2 * together
+        self._inside = UnderWay()
+        self._overload = Overload()
+        # When the first entered, or the last one was answered.
+        self._moved_at = 0.0
+        self._refusals = Refusals()
+
+    def is_open_to(self, caller_of: Callable[[], Caller]) -> bool:
+        """Whether one more is let in. `caller_of` is called only if that depends on the caller."""
+        if self._inside.count < self._working:
+            return True
+        now = time.monotonic()
+        if now - self._moved_at > LATE_ANSWER_AFTER_S:
+            self._overload.see_late(now)
+        if not self._overload.is_on(now) or self._inside.are_mostly_of_others(caller_of()):
+            return True
+        self._overload.see_excess(now)
+        self._refusals.note(now, under_way=self._inside.count)
+        return False
+
+    def enter(self, caller: Caller) -> float:
+        """Returns what `leave` needs."""
+        now = time.monotonic()
+        if not self._inside.count:
+            self._moved_at = now
+        self._inside.add(caller)
+        return now
+
+    def leave(self, caller: Caller, entered_at: float) -> None:
+        """Record that it was answered, or passed to a thread."""
+        self._inside.remove(caller)
+        self._moved_at = now = time.monotonic()
+        if now - entered_at > LATE_ANSWER_AFTER_S:
+            self._overload.see_late(now)
+        else:
+            self._overload.see_in_time()

@@ -25,14 +25,23 @@ from app.http import edge, request_counts
 from app.http.answer_cache import Answer
 from app.http.auth import WRITTEN
 from app.http.fast_answer import FastAnswer
-from app.http.fast_calls import BoardQuestion, FastCall, FastRead, FastWrite, Unknown, UnknownCaller, UnknownPage
+from app.http.fast_calls import (
+    BoardQuestion,
+    FastCall,
+    FastRead,
+    FastWrite,
+    Unknown,
+    UnknownCaller,
+    UnknownPage,
+)
 from app.http.fast_lane import FastLane, PendingWrite
-from app.http.gathered import Gathered
+from app.http.fast_writes import UPDATE
+from app.http.gathered import MAX_TOGETHER, Gathered
 from app.http.services import Services
 from app.machine import fit_in_memory
 from app.server import open_files, wsgi_calls
 from app.server.answers import head_of, overloaded
-from app.server.door import Door, Ticket
+from app.server.door import Door, QueueDoor, Ticket
 from app.server.requests import Request
 from app.server.site import Site
 from tenants import liveness, waiting
@@ -68,6 +77,9 @@ class Front:
         self._processes = services.settings.web_processes
         self._threads = ThreadPoolExecutor(self._max_threads, thread_name_prefix="web")
         self._door = Door(working=services.settings.web_threads, threads=self._max_threads)
+        self._event_door = QueueDoor(together=MAX_EVENTS)
+        self._claim_door = QueueDoor(together=MAX_CLAIMS)
+        self._read_door = QueueDoor(together=MAX_TOGETHER)
         self._ranks = ThreadPoolExecutor(1, thread_name_prefix="ranks")
         self._reads = Gathered("gathered-reads", self._lane.reads.answer_together, max_waiting=MAX_CONNECTIONS)
         self._lookups = Gathered("lookups", self._lane.learn, max_waiting=MAX_LOOKUPS)
@@ -134,20 +146,39 @@ class Front:
         if isinstance(answer, UnknownCaller | UnknownPage):
             return answer
         if isinstance(answer, BoardQuestion):
-            answered = partial(self._end_read, request, call, answer, started)
-            if not self._reads.submit(answer, partial(self._resolve, answered)):
-                answered(None)
+            self._ask(request, call, answer, started)
         else:
             self._send(request, call, answer, started)
         return None
 
+    def _ask(self, request: Request, call: FastRead, question: BoardQuestion, started: float) -> None:
+        caller = question.asker
+        if not self._read_door.is_open_to(lambda: caller):
+            self._lane.end_read(question, request.environ, None)
+            self._refuse(request)
+            return
+        answered = partial(self._end_read, request, call, question, started, self._read_door.enter(caller))
+        if not self._reads.submit(question, partial(self._resolve, answered)):
+            answered(None)
+
     def _end_read(
-        self, request: Request, call: FastRead, question: BoardQuestion, started: float, answer: Answer | None
+        self,
+        request: Request,
+        call: FastRead,
+        question: BoardQuestion,
+        started: float,
+        entered_at: float,
+        answer: Answer | None,
     ) -> None:
+        self._read_door.leave(question.asker, entered_at)
         self._send(request, call, self._lane.end_read(question, request.environ, answer), started)
 
     def _write(self, request: Request, call: FastWrite, started: float) -> UnknownCaller | None:
         """Returns who must be looked up first."""
+        door, group = (self._claim_door, self._claims) if call.route == UPDATE else (self._event_door, self._events)
+        if not door.is_open_to(partial(self._lane.caller_of, request.environ)):
+            self._refuse(request)
+            return None
         request.environ["HTTP_X_REQUEST_ID"] = edge.request_id_of(request.environ.get("HTTP_X_REQUEST_ID"))
         pending = self._lane.begin_write(call, request.environ)
         if isinstance(pending, UnknownCaller):
@@ -155,11 +186,20 @@ class Front:
         if pending is None:
             self._answer_in_thread(request)
             return None
-        group = self._claims if pending.request.claims else self._events
-        group.submit(pending.request, partial(self._end_write, request, pending, started))
+        entered_at = door.enter(pending.caller)
+        group.submit(pending.request, partial(self._end_write, request, pending, started, door, entered_at))
         return None
 
-    def _end_write(self, request: Request, pending: PendingWrite, started: float, is_decided: bool) -> None:
+    def _end_write(
+        self,
+        request: Request,
+        pending: PendingWrite,
+        started: float,
+        door: QueueDoor,
+        entered_at: float,
+        is_decided: bool,
+    ) -> None:
+        door.leave(pending.caller, entered_at)
         answer = self._lane.end_write(pending, request.environ, is_decided=is_decided)
         self._send(request, pending.call, answer, started)
 

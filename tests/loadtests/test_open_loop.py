@@ -54,3 +54,17 @@ def test_refusals_and_missing_answers_are_counted_apart(port: int) -> None:
     outcome = offer(port, lambda number: request("GET", paths[number % 3]), per_second=30, seconds=1)
     assert outcome.statuses == {200: 10, 503: 10}
     assert (len(outcome.accepted), len(outcome.refused), outcome.unanswered, outcome.unsent) == (10, 10, 10, 0)
+
+
+def test_what_is_sent_before_it_settles_is_not_measured(port: int) -> None:
+    outcome = offer(port, lambda number: request("GET", "/refused" if number < 20 else "/"), per_second=40, seconds=1)
+    settled = offer(
+        port,
+        lambda number: request("GET", "/refused" if number < 20 else "/"),
+        per_second=40,
+        seconds=1,
+        settle_s=0.5,
+    )
+    assert outcome.statuses == {200: 20, 503: 20}
+    assert settled.statuses == {200: 40}
+    assert len(settled.late_ms) == 40, "how late each was sent"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.server import door
-from app.server.door import Door, Ticket
+from app.server import door, overload
+from app.server.door import Door, QueueDoor, Ticket
 from tenants.shares import NOBODY, Caller
 
 ADA = Caller("a", "client:a")
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads have begun late for long enough."""
     monkeypatch.setattr(door, "LATE_AFTER_S", -1.0)
-    monkeypatch.setattr(door, "LATE_FOR_S", -1.0)
+    monkeypatch.setattr(overload, "LATE_FOR_S", -1.0)
 
 
 def entered(a_door: Door, tenant_id: str, asked: int) -> list[Ticket]:
@@ -108,7 +108,8 @@ def test_few_requests_are_never_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def left_in(a_door: Door) -> int:
-    return len(a_door._waiting) + len(a_door._of_tenants) + len(a_door._of_callers) + a_door._count
+    inside = a_door._inside
+    return len(a_door._waiting) + len(inside._of_tenants) + len(inside._of_callers) + inside.count
 
 
 def answer(a_door: Door, tickets: list[Ticket]) -> None:
@@ -146,7 +147,7 @@ def test_a_late_thread_now_and_then_is_no_overload(clock: Clock) -> None:
     a_door = Door(working=4, threads=100)
     for _ in range(10):
         (late,) = entered(a_door, "a", 1)
-        clock.now += door.CALM_AFTER_S + 1.0
+        clock.now += overload.CALM_AFTER_S + 1.0
         a_door.begin(late)
         under_way = entered(a_door, "a", 50)
         assert len(under_way) == 50
@@ -156,15 +157,15 @@ def test_a_late_thread_now_and_then_is_no_overload(clock: Clock) -> None:
 
 def test_threads_that_begin_late_for_some_time_are_overload_until_they_begin_in_time_again(clock: Clock) -> None:
     a_door = Door(working=4, threads=100)
-    flow(a_door, clock, late_by=0.03, seconds=2 * door.LATE_FOR_S)
+    flow(a_door, clock, late_by=0.03, seconds=2 * overload.LATE_FOR_S)
     under_way = entered(a_door, "a", 50)
     assert len(under_way) == 4
     answer(a_door, under_way)
-    flow(a_door, clock, late_by=0.01, seconds=door.CALM_AFTER_S / 2)
+    flow(a_door, clock, late_by=0.01, seconds=overload.CALM_AFTER_S / 2)
     under_way = entered(a_door, "a", 50)
     assert len(under_way) == 4, "it was overloaded a moment ago"
     answer(a_door, under_way)
-    flow(a_door, clock, late_by=0.01, seconds=door.CALM_AFTER_S)
+    flow(a_door, clock, late_by=0.01, seconds=overload.CALM_AFTER_S)
     assert len(entered(a_door, "a", 50)) == 50
 
 
@@ -210,3 +211,98 @@ def test_health_checks_and_metrics_have_a_limit_of_their_own(monkeypatch: pytest
     a_door.leave(checks[0])
     assert a_door.enter_for_operators() is not None
     assert a_door.enter_for_operators() is None
+
+
+def call(a_door: QueueDoor, name: str, asked: int) -> list[float]:
+    """Those that were let in, and when."""
+    caller = Caller(name, f"client:{name}")
+    return [a_door.enter(caller) for _ in range(asked) if a_door.is_open_to(lambda: caller)]
+
+
+def answer_calls(a_door: QueueDoor, name: str, calls: list[float]) -> None:
+    for entered_at in calls:
+        a_door.leave(Caller(name, f"client:{name}"), entered_at)
+
+
+@pytest.fixture
+def late_queue(clock: Clock) -> QueueDoor:
+    """Calls have been answered late for some time, and none is under way."""
+    a_door = QueueDoor(together=4)
+    for _ in range(2):
+        calls = call(a_door, "a", 100)
+        assert len(calls) == 100, "not late for long enough"
+        clock.now += 2 * door.LATE_ANSWER_AFTER_S
+        answer_calls(a_door, "a", calls)
+    return a_door
+
+
+def test_calls_that_are_answered_in_time_are_all_let_in(clock: Clock) -> None:
+    a_door = QueueDoor(together=4)
+    for _ in range(100):
+        calls = call(a_door, "a", 1_000)
+        assert len(calls) == 1_000, "a burst"
+        clock.now += door.LATE_ANSWER_AFTER_S / 2
+        answer_calls(a_door, "a", calls)
+
+
+def test_calls_that_are_answered_late_now_and_then_are_all_let_in(clock: Clock) -> None:
+    a_door = QueueDoor(together=4)
+    for _ in range(10):
+        calls = call(a_door, "a", 100)
+        clock.now += 5 * door.LATE_ANSWER_AFTER_S  # a pause
+        answer_calls(a_door, "a", calls)
+        quick = call(a_door, "a", 100)
+        assert len(quick) == 100
+        clock.now += door.LATE_ANSWER_AFTER_S / 2
+        answer_calls(a_door, "a", quick)
+
+
+def test_once_calls_are_answered_late_for_some_time_as_many_are_let_in_as_can_be_answered_soon(
+    late_queue: QueueDoor, clock: Clock, logged: Any
+) -> None:
+    calls = call(late_queue, "a", 100)
+    assert len(calls) == 8, "those that are answered now, and those after them"
+    answer_calls(late_queue, "a", calls[:3])
+    assert len(call(late_queue, "a", 100)) == 3
+    clock.now += overload.CALM_AFTER_S
+    answer_calls(late_queue, "a", calls[3:])
+    assert [line["action"] for line in logged()] == ["requests.refused"]
+
+
+def test_a_queue_recovers_once_there_was_no_excess_for_some_time(late_queue: QueueDoor, clock: Clock) -> None:
+    for _ in range(10):
+        calls = call(late_queue, "a", 100)
+        assert len(calls) == 8, "they are answered in time because of the refusals"
+        clock.now += overload.CALM_AFTER_S * 0.9
+        for entered_at in calls:
+            late_queue.leave(ADA, max(entered_at, clock.now))
+    clock.now += overload.CALM_AFTER_S
+    assert len(call(late_queue, "a", 100)) == 100
+
+
+def test_calls_of_others_are_let_in_during_the_flood_of_one_tenant(late_queue: QueueDoor) -> None:
+    assert len(call(late_queue, "a", 100)) == 8
+    assert len(call(late_queue, "quiet", 3)) == 3
+    assert call(late_queue, "a", 100) == []
+
+
+def test_calls_of_colleagues_are_let_in_during_the_flood_of_one_caller(late_queue: QueueDoor) -> None:
+    assert len(call(late_queue, "a", 100)) == 8
+    colleague = Caller("a", "user:quiet")
+    assert late_queue.is_open_to(lambda: colleague)
+
+
+def test_calls_that_nobody_answers_are_overload_too(clock: Clock) -> None:
+    a_door = QueueDoor(together=4)
+    assert len(call(a_door, "a", 50)) == 50
+    for _ in range(40):
+        clock.now += 0.01
+        refused = not a_door.is_open_to(lambda: ADA)
+    assert refused
+
+
+def test_nothing_is_remembered_of_calls_that_were_answered(clock: Clock) -> None:
+    a_door = QueueDoor(together=4)
+    for number in range(100):
+        answer_calls(a_door, f"tenant-{number}", call(a_door, f"tenant-{number}", 10))
+    assert (a_door._inside.count, a_door._inside._of_tenants, a_door._inside._of_callers) == (0, {}, {})

@@ -21,7 +21,8 @@ from analytics.ingest.loop_commit import LoopCommit
 from app import machine
 from app.http.fast_lane import FastLane
 from app.server import front, wsgi_calls
-from app.server.door import MAX_FOR_OPERATORS, Door
+from app.server.door import MAX_FOR_OPERATORS, Door, QueueDoor
+from app.server.front import Front
 from app.server.requests import Request
 from tenants import users
 from tenants.db import tenant_tx, utcnow
@@ -389,7 +390,7 @@ def test_a_request_is_refused_and_never_executed_if_no_thread_can_be_started_for
     assert paths == ["/first", "/last"]
     (door,) = doors
     door._catch_up()
-    assert (door._waiting, door._of_tenants, door._count) == ({}, {}, 0)
+    assert (door._waiting, door._inside.count, door._inside._of_tenants) == ({}, 0, {})
 
 
 def test_a_flood_of_health_checks_is_refused(app: Flask, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,6 +409,61 @@ def test_a_flood_of_health_checks_is_refused(app: Flask, admin: Caller, monkeypa
         assert {one.result().get_json()["code"] for one in asked if one.done()} == {"overloaded"}
         may_end.set()
         assert sorted(one.result().status_code for one in asked) == [200] * MAX_FOR_OPERATORS + [503] * 4
+
+
+CLAIM = "/api/v1/scores/update"
+
+
+@pytest.mark.parametrize(
+    ("the_door", "method", "path", "expected"),
+    [
+        ("_event_door", "POST", VIEWS, 202),
+        ("_event_door", "PUT", "/api/v1/pages/a/likes/ada", 200),
+        ("_claim_door", "POST", CLAIM, 403),
+        ("_read_door", "GET", f"{RANK}?member=a&around=", 200),
+    ],
+)
+def test_calls_beyond_what_the_loop_answers_in_time_are_refused_without_a_thread(
+    app: Flask,
+    admin: Caller,
+    in_threads: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    the_door: str,
+    method: str,
+    path: str,
+    expected: int,
+) -> None:
+    """Each door decides about its calls only."""
+    open_to: dict[QueueDoor, bool] = {}
+    monkeypatch.setattr(QueueDoor, "is_open_to", lambda self, _: open_to.get(self, True))
+    fronts: list[Front] = []
+    drive = Front.start
+
+    def start(self: Front, loop: Any) -> Any:
+        fronts.append(self)
+        return drive(self, loop)
+
+    monkeypatch.setattr(Front, "start", start)
+    with served(app) as url:
+        remote = over_http(admin, url)
+        become_known(remote, in_threads)
+        (one,) = fronts
+        monkeypatch.setattr(one._lane._in_flight, "_size", 1)
+        closed: QueueDoor = getattr(one, the_door)
+        for number, is_open in enumerate((True, False, True)):
+            open_to[closed] = is_open
+            in_threads.clear()
+            target = f"{path}{number}" if path.endswith("=") else path
+            answer = remote(method, target, **({"json": {}} if path == CLAIM else {}))
+            if is_open:
+                assert answer.status_code == expected
+                assert in_threads == [] or path == CLAIM, "nothing is left of what was refused"
+                continue
+            assert (answer.status_code, answer.get_json()["code"]) == (503, "overloaded")
+            assert answer.headers["Retry-After"] == "1"
+            assert in_threads == []
+        for door in (one._event_door, one._claim_door, one._read_door):
+            assert (door._inside.count, door._inside._of_tenants) == (0, {})
 
 
 def test_connections_are_as_many_as_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
