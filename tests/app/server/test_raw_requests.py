@@ -2,7 +2,6 @@
 
 import gzip
 import socket
-import threading
 import time
 from urllib.parse import urlsplit
 
@@ -102,13 +101,6 @@ def test_who_sends_a_long_body_too_slowly_is_refused(
     answer = raw(url, b"POST /api/v1/events HTTP/1.1\r\n" + head + b'{"events": [')
     assert answer.startswith(b"HTTP/1.1 400")
     assert b"before it was complete" in answer
-
-
-def test_only_some_threads_wait_for_long_bodies(admin: Caller, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading.BoundedSemaphore, "acquire", lambda *_args, **_options: False)
-    events = [{"type": "view", "page": "a", "id": f"{number:0100}"} for number in range(999)]
-    answer = over_http(admin, url)("POST", "/api/v1/events", json={"events": events})
-    assert (answer.status_code, answer.get_json()["code"]) == (503, "overloaded")
 
 
 def test_a_packed_or_longer_body_is_read_by_a_thread(admin: Caller, url: str, in_threads: list[str]) -> None:
