@@ -1,8 +1,8 @@
 """How hard a password is to guess: zxcvbn's lists and score, for passwords that are being set.
 
-It is not asked at a login: a password that was set before stays valid until it is changed. The time of a score grows with the
-password's length and with the digits and signs that may stand for letters (`4` for `a`), each of which doubles what is
-tried. So a bounded beginning is scored: a password is at least as hard to guess as its beginning.
+A login does not ask for it: a password that was set before stays valid until it is changed. The time of a score grows
+with the password's length and with the digits and signs that may stand for letters (`4` for `a`), each of which doubles
+what is tried. So a bounded beginning is scored: a password is at least as hard to guess as its beginning.
 """
 
 import re

@@ -7,25 +7,25 @@ A browser that signs in to the dashboard has a cookie instead, `ds_<tenant>_<ses
 not change while its session is valid.
 """
 
-import hmac
-import secrets
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import ForeignKeyConstraint, Index, Uuid, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import INET
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import liveness, logs, resets, users
+from tenants import liveness, logs, resets, session_use, users
 from tenants import settings as tenant_settings
-from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
+from tenants.db import TENANT_ID, Base, TenantOwned, Tx, current_tx, tenant_tx, utcnow
 from tenants.errors import NotFound, Unauthenticated
 from tenants.group_tx import read_one, read_together
-from tenants.opaque_tokens import hash_token, tenant_part
+from tenants.opaque_tokens import hash_token, is_signed, signed, tenant_part
 from tenants.settings import VisiblePages
 from tenants.signing import Signer
 from tenants.users import Role, User
@@ -93,14 +93,27 @@ class Rights:
 
     role: Role
     public_only: bool
-    # When the session ends, in seconds since the epoch.
+    # Then they may do nothing else.
+    must_change_password: bool = False
+    # When the session ends if it is not used, in seconds since the epoch.
     expires_at: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class ListedSession:
+    id: UUID
+    ip: str | None
+    user_agent: str | None
+    created_at: datetime
+    last_used_at: datetime
+    # If it is not used.
+    expires_at: datetime
 
 
 def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Tokens:
     """Start a session for a user who has authenticated."""
     session_id = uuid4()
-    refresh = _signed(signer, "rt", tx.tenant, session_id.hex)
+    refresh = signed(signer, "rt", tx.tenant, session_id.hex)
     _store(tx, session_id, user, refresh, ip=ip, agent=agent, now=now)
     return _tokens(tx.tenant, user.id, session_id, refresh, signer, now)
 
@@ -108,7 +121,7 @@ def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | No
 def start_in_browser(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Cookie:
     """The same, for the dashboard."""
     session_id = uuid4()
-    cookie = _signed(signer, "ds", tx.tenant, session_id.hex, user.id.hex)
+    cookie = signed(signer, "ds", tx.tenant, session_id.hex, user.id.hex)
     _store(tx, session_id, user, cookie, ip=ip, agent=agent, now=now)
     return Cookie(cookie, session_id)
 
@@ -116,7 +129,7 @@ def start_in_browser(tx: Tx, user: User, *, signer: Signer, ip: str | None, agen
 def parse_cookie(cookie: str, signer: Signer) -> BrowserSession | None:
     """The session in a cookie, if we issued it. `rights_of` checks whether the session is valid."""
     parts = cookie.split("_")
-    if len(parts) != 6 or parts[0] != "ds" or TENANT_ID.fullmatch(parts[1]) is None or not _is_ours(cookie, signer):
+    if len(parts) != 6 or parts[0] != "ds" or TENANT_ID.fullmatch(parts[1]) is None or not is_signed(cookie, signer):
         return None
     return BrowserSession(parts[1], user_id=UUID(hex=parts[3]), session_id=UUID(hex=parts[2]))
 
@@ -138,6 +151,8 @@ def _store(
         )
     )
     tx.flush()
+    ended = session_use.end_oldest(tx, user.id, now=now)
+    liveness.record(tx, [_session_name(str(ended_id)) for ended_id in ended])
 
 
 def is_known_device(tx: Tx, username: str, *, network: str, agent: str | None, now: datetime) -> bool:
@@ -162,9 +177,11 @@ def _stored_agent(agent: str | None) -> str | None:
 def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
     """Exchange a refresh token for new tokens; one that was used before ends its session."""
     tenant_id, session_id = _parse_refresh(token, signer)
+    if rights_of(tenant_id, str(session_id)) is None:
+        raise BadRefreshToken
     signer.load()
     with tenant_tx(tenant_id) as tx:
-        new = _signed(signer, "rt", tenant_id, session_id.hex)
+        new = signed(signer, "rt", tenant_id, session_id.hex)
         user_id = tx.scalar(
             update(Session)
             .where(
@@ -188,31 +205,43 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
     raise BadRefreshToken
 
 
-def rights_of(tenant_id: str, session_id: str) -> Rights | None:
+def rights_of(tenant_id: str, session_id: str, *, touches: bool = False) -> Rights | None:
     """The rights of the session's user, if the session is valid. The one place that decides who sees private pages.
 
-    Opens a transaction if the answer, or the tenant's settings, are not in memory.
+    Opens a transaction if the answer is not in memory. With `touches` that also notes that the session is used: what is
+    in memory is read again often enough for that.
     """
 
-    def read() -> tuple[_ValidSession | None, Sequence[str]]:
+    def read() -> tuple[Rights | None, Sequence[str]]:
         try:
             wanted = [UUID(session_id)]
         except ValueError:
             wanted = []
-        return _answer_of(session_id, read_one(tenant_id, _VALID_SESSIONS, (tenant_id, wanted)) if wanted else None)
+        row = read_one(tenant_id, _VALID_SESSIONS, (tenant_id, wanted)) if wanted else None
+        if row is not None and touches and _touch(tenant_id, row):
+            row = row._replace(last_used_at=utcnow())
+        return _answer_of(session_id, row)
 
     found = liveness.look_up(tenant_id, _session_name(session_id), read)
-    if found is None or found.rights.expires_at <= time.time():
-        return None
-    if found.is_restricted and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL:
-        return replace(found.rights, public_only=True)
-    return found.rights
+    return found if found is not None and found.expires_at > time.time() else None
+
+
+def _touch(tenant_id: str, row: Any) -> bool:
+    """Note that a valid session is used, if that is due; False if it is not, or cannot be written at the moment."""
+    now = utcnow()
+    is_valid = _rights_in(row).expires_at > now.timestamp()
+    if row.last_used_at > now - session_use.TOUCH_EVERY or not is_valid or current_tx() is not None:
+        return False
+    with contextlib.suppress(SQLAlchemyError), tenant_tx(tenant_id) as tx:  # the database may be read-only
+        session_use.touch(tx, row.session_id, now=now)
+        return True
+    return False
 
 
 def fetch(wanted: Iterable[tuple[str, str]]) -> None:
     """Have these sessions (tenant, session) in memory, so that `rights_of` does not wait: in one round trip."""
 
-    def read(missing: Sequence[tuple[str, str]]) -> list[tuple[_ValidSession | None, Sequence[str]]]:
+    def read(missing: Sequence[tuple[str, str]]) -> list[tuple[Rights | None, Sequence[str]]]:
         sessions: dict[str, list[str]] = {}
         for tenant_id, session_id in missing:
             sessions.setdefault(tenant_id, []).append(session_id)
@@ -227,33 +256,38 @@ def fetch(wanted: Iterable[tuple[str, str]]) -> None:
     liveness.fetch(wanted, _session_name, read)
 
 
-def _answer_of(session_id: str, row: Any) -> tuple["_ValidSession | None", Sequence[str]]:
+def _answer_of(session_id: str, row: Any) -> tuple[Rights | None, Sequence[str]]:
     """What is kept of a session, by its row of `_VALID_SESSIONS`, and the names whose changes end that."""
     if row is None:
         return None, [_session_name(session_id)]
-    is_restricted = row.role != Role.ADMIN and not row.sees_private
-    rights = Rights(Role(row.role), public_only=False, expires_at=row.expires_at.timestamp())
-    return _ValidSession(rights, is_restricted), names_of(session_id, row.id)
+    return _rights_in(row), [*names_of(session_id, row.id), liveness.SETTINGS]
+
+
+def _rights_in(row: Any) -> Rights:
+    role, settings = Role(row.role), tenant_settings.of_overrides(row.overrides)
+    sees_all = role is Role.ADMIN or row.sees_private or settings.signup_sees is VisiblePages.ALL
+    ends_at = min(row.expires_at, row.last_used_at + session_use.idle_limit(settings, role))
+    return Rights(
+        role,
+        public_only=not sees_all,
+        must_change_password=row.must_change_password,
+        expires_at=ends_at.timestamp(),
+    )
 
 
 # Of users who are not suspended, in a tenant that was not deleted. One round trip: the first call with each token asks.
 # A suspension ends all sessions; what began after its end is valid, also before a job has removed it from the user.
 # (No clock is asked about it: the answer is kept, so it must not become another one as time passes.)
 _VALID_SESSIONS = """
-    SELECT s.id AS session_id, u.id, u.role, u.sees_private, s.expires_at FROM sessions s
+    SELECT s.id AS session_id, u.id, u.role, u.sees_private, u.must_change_password, s.expires_at, s.last_used_at,
+        ts.overrides
+    FROM sessions s
     JOIN users u ON u.tenant_id = s.tenant_id AND u.id = s.user_id
     JOIN tenants t ON t.id = s.tenant_id
+    LEFT JOIN tenant_settings ts ON ts.tenant_id = s.tenant_id
     WHERE s.tenant_id = %s AND s.id = ANY(%s::uuid[]) AND s.revoked_at IS NULL AND s.expires_at > now()
       AND (u.suspended_at IS NULL OR s.created_at >= u.suspended_until) AND t.deleted_at IS NULL
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _ValidSession:
-    """What is kept of a session. A restricted user sees what the tenant's settings say, which may change."""
-
-    rights: Rights
-    is_restricted: bool
 
 
 def names_of(session_id: str, user_id: UUID) -> list[str]:
@@ -270,16 +304,22 @@ def _user_name(user_id: UUID) -> str:
     return f"user:{user_id}"
 
 
-def list_for(tx: Tx, user_id: UUID, *, now: datetime) -> list[Session]:
+def list_for(tx: Tx, user: User, *, now: datetime) -> list[ListedSession]:
     """The user's valid sessions, newest first."""
-    return list(
-        tx.scalars(
-            select(Session)
-            .where(Session.user_id == user_id, Session.revoked_at.is_(None), Session.expires_at > now)
-            .order_by(Session.created_at.desc())
-            .limit(100)
+    idle_limit = session_use.idle_limit(tenant_settings.read(tx)[0], Role(user.role))
+    valid = (Session.revoked_at.is_(None), Session.expires_at > now, Session.last_used_at > now - idle_limit)
+    mine = select(Session).where(Session.user_id == user.id, *valid).order_by(Session.created_at.desc())
+    return [
+        ListedSession(
+            id=row.id,
+            ip=str(row.ip) if row.ip else None,
+            user_agent=row.user_agent,
+            created_at=row.created_at,
+            last_used_at=row.last_used_at,
+            expires_at=min(row.expires_at, row.last_used_at + idle_limit),
         )
-    )
+        for row in tx.scalars(mine.limit(session_use.MAX_SESSIONS_OF_USER))
+    ]
 
 
 def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = None) -> bool:
@@ -354,20 +394,10 @@ def _tokens(tenant_id: str, user_id: UUID, session_id: UUID, refresh: str, signe
     return Tokens(access, refresh, ACCESS_TOKEN_TTL_S, session_id)
 
 
-def _signed(signer: Signer, *parts: str) -> str:
-    body = "_".join([*parts, secrets.token_hex(24)])
-    return f"{body}_{signer.mac(body)}"
-
-
-def _is_ours(token: str, signer: Signer) -> bool:
-    body, _, mac = token.rpartition("_")
-    return token.isascii() and hmac.compare_digest(mac, signer.mac(body))
-
-
 def _parse_refresh(token: str, signer: Signer) -> tuple[str, UUID]:
     """The tenant and session of a token that we issued. Knowing a session's id is not enough to forge one."""
     tenant_id = tenant_part(token, "rt_", BadRefreshToken)
-    if not _is_ours(token, signer):
+    if not is_signed(token, signer):
         raise BadRefreshToken
     try:
         return tenant_id, UUID(hex=token.split("_")[2])

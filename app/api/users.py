@@ -17,6 +17,7 @@ from app.http import paging
 from app.http.auth import Actor, current_actor
 from app.http.boards import sees_names
 from app.http.rights import InsufficientScope, May, requires
+from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants import logs, profiles, registry, resets, suspensions, throttle, users
 from tenants import settings as tenant_settings
@@ -303,7 +304,8 @@ def offer_reset(user: str) -> ResponseReturnValue:
     """A token for setting a new password, valid once and for an hour. Send it to the user yourself."""
     with actor_tx() as tx:
         target = resolve(tx, user, current_actor())
-        token, expires_at = resets.create(tx, target, by_admin=current_actor().is_admin, now=utcnow())
+        by_admin, signer = current_actor().is_admin, services().signer
+        token, expires_at = resets.create(tx, target, by_admin=by_admin, signer=signer, now=utcnow())
     logs.audit("password.reset_offered", user=str(target.id))
     return {"reset_token": token, "expires_at": expires_at}
 

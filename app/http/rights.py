@@ -35,7 +35,9 @@ class May(Enum):
     """What a caller may do, with the client scopes and the user roles that allow it."""
 
     SEE_ONESELF = ("see who one is", set(Scope), {Role.MEMBER, Role.ADMIN})
+    READ_CATALOG = ("read the action catalog", set(Scope), {Role.MEMBER, Role.ADMIN})
     MANAGE_OWN_SESSIONS = ("list and end one's own sessions", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    LOG_OUT = ("end one's own session", set[Scope](), {Role.MEMBER, Role.ADMIN})
     CHANGE_OWN_PASSWORD = ("change one's own password", set[Scope](), {Role.MEMBER, Role.ADMIN})
     MANAGE_CREDENTIALS = ("create and revoke clients and keys", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_SETTINGS = ("read and change the tenant's settings", {Scope.ADMIN}, {Role.ADMIN})
@@ -77,6 +79,15 @@ class May(Enum):
         self.what = what
         self.scopes = frozenset(scopes)
         self.roles = frozenset(roles)
+
+
+# The rights of a user whose password somebody else has seen.
+BEFORE_PASSWORD_CHANGE = frozenset({May.SEE_ONESELF, May.LOG_OUT, May.CHANGE_OWN_PASSWORD})
+
+
+class PasswordChangeRequired(Forbidden):
+    code = "password_change_required"
+    title = "This password was issued by somebody else: change it first, with POST /api/v1/auth/password"
 
 
 class BadKey(Unauthenticated):
@@ -168,7 +179,7 @@ def requires(may: May) -> Callable[[View], View]:
         def guarded(*args: Any, **kwargs: Any) -> Any:
             actor = authenticate()
             if not is_allowed(actor, may):
-                raise InsufficientScope(may)
+                raise PasswordChangeRequired if actor.must_change_password else InsufficientScope(may)
             if WRITTEN in request.environ:  # the fast lane has already used the tenant's share
                 return view(*args, **kwargs)
             body.receive(request.environ)  # before the tenant's share: a slow body must not use it
@@ -200,7 +211,7 @@ def _check_origin(key: ValidKey) -> None:
 
 def is_allowed(actor: Actor, may: May) -> bool:
     if actor.kind == "user":
-        return actor.role in may.roles
+        return actor.role in may.roles and (not actor.must_change_password or may in BEFORE_PASSWORD_CHANGE)
     return bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))
 
 

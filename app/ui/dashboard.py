@@ -69,7 +69,7 @@ def login(body: dict[str, str]) -> Response:
 
 
 @blueprint.post("/logout")
-@requires(May.MANAGE_OWN_SESSIONS)
+@requires(May.LOG_OUT)
 @blueprint.response(204)
 def logout() -> Response:
     """Sign out: ends the session and its sockets."""

@@ -38,7 +38,7 @@ class Wiki:
 
     def member_session(self) -> str:
         with tenant_tx(self.tenant) as tx:
-            return str(sessions.list_for(tx, UUID(self.member.id), now=utcnow())[0].id)
+            return str(sessions.list_for(tx, users.get(tx, UUID(self.member.id)), now=utcnow())[0].id)
 
     def names_elsewhere(self) -> set[str]:
         """The names that other processes drop when they read the feed."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 from uuid import UUID
 
 import pytest
 from flask.testing import FlaskClient
 
+from app.http.services import services_of
 from app.settings import Settings
 from tenants import passwords, resets, sessions, users
 from tenants.db import Tx, tenant_tx, utcnow
@@ -89,7 +91,8 @@ def test_an_offer_that_is_under_way_is_ended_by_a_promotion(
 ) -> None:
     admin = user_of(client, tenant, role=Role.ADMIN)
     with tenant_tx(tenant) as tx:
-        token, _ = resets.create(tx, users.get(tx, UUID(victim.id)), by_admin=False, now=utcnow())
+        user, signer = users.get(tx, UUID(victim.id)), services_of(client.application).signer
+        token, _ = resets.create(tx, user, by_admin=False, signer=signer, now=utcnow())
         path = f"/api/v1/users/{victim.id}"
         answer = start_blocked(lambda: admin("PATCH", path, json={"role": "admin"}).status_code)
     assert answer.result() == 200
@@ -127,11 +130,11 @@ def test_an_unknown_reset_token_costs_no_hash(
     assert spend(client, spent) == 204
     hashed: list[str] = []
 
-    def count(password: str) -> str:
+    def count(password: str, about: Any, **_of: Any) -> str:
         hashed.append(password)
         return "hash"
 
-    monkeypatch.setattr(passwords, "hash_password", count)
+    monkeypatch.setattr(passwords, "hash_new", count)
     for token in (f"rst_{tenant}_{'A' * 43}", "rst_nobody-here_" + "A" * 43, spent):
         assert spend(client, token) == 401
     assert hashed == []
@@ -145,14 +148,14 @@ def test_an_unknown_reset_token_costs_no_hash(
 def test_a_reset_that_is_taken_back_while_the_password_is_hashed_sets_nothing(
     client: FlaskClient, writer: Caller, victim: Caller, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token, real = offer(writer, victim), passwords.hash_password
+    token, real = offer(writer, victim), passwords.hash_new
 
-    def slowly(password: str) -> str:
+    def slowly(*of: Any, **more: Any) -> str:
         with tenant_tx(tenant) as tx:
             change(tx, victim, role="admin")
-        return real(password)
+        return real(*of, **more)
 
-    monkeypatch.setattr(passwords, "hash_password", slowly)
+    monkeypatch.setattr(passwords, "hash_new", slowly)
     assert spend(client, token) == 401
     body = {"tenant": tenant, "username": "victim", "password": PASSWORD}
     assert client.post("/api/v1/auth/login", json=body).status_code == 200
