@@ -29,6 +29,7 @@ from app.api import (
     settings,
     spaces,
     unknown_addresses,
+    user_sessions,
     users,
     weights,
 )
@@ -39,6 +40,7 @@ MODULES = (
     oauth,
     logins,
     users,
+    user_sessions,
     personal_data,
     profiles,
     credentials,

@@ -13,6 +13,7 @@ from analytics.metrics import user_metrics
 from analytics.scores import audit as action_audit
 from analytics.scores import ledger
 from app.api.blueprint import SOMETIMES, Blueprint, Schema, SliceIn, StrictBoolean, matching
+from app.api.email_changes import confirms_email
 from app.http import paging
 from app.http.auth import Actor, current_actor
 from app.http.boards import sees_names
@@ -129,7 +130,10 @@ class UserChangeIn(ProfileIn):
         metadata={"description": "0x and 40 hex digits; upper and lower case mixed are a checksum (EIP-55)"},
     )
     username = ma.fields.String(metadata={"description": "3 to 50 of A-Z, a-z, 0-9 and _"})
-    email = ma.fields.String(metadata={"description": "a new address is not verified"})
+    email = ma.fields.String(metadata={"description": "a new address is not verified; one's own needs the password"})
+    password = ma.fields.String(
+        metadata={"description": "one's own, where one's own e-mail address changes", "format": "password"}
+    )
     email_verified = StrictBoolean()
     sees_private = StrictBoolean(
         metadata={"description": "whether a member sees private pages whatever the setting signup_sees is"}
@@ -149,6 +153,9 @@ class MeOut(Schema):
     scopes = ma.fields.List(ma.fields.String(), metadata={"description": "of a client", **SOMETIMES})
     roles = ma.fields.List(ma.fields.String(), metadata={"description": "of a user", **SOMETIMES})
     sees = ma.fields.Enum(VisiblePages, by_value=True, metadata={"description": "which pages the caller may see"})
+    must_change_password = ma.fields.Boolean(
+        metadata={"description": "of a user: whether all else is refused until then", **SOMETIMES}
+    )
     user = ma.fields.Nested(UserOut, metadata=SOMETIMES)
 
 
@@ -220,7 +227,8 @@ def me() -> Any:
     with actor_tx() as tx:
         user = users.get(tx, actor.user_id)
         tenant = registry.get(tx, actor.tenant_id)
-    return {**answer, "tenant_name": tenant.name, "roles": [actor.role], "user": user}
+    answer |= {"tenant_name": tenant.name, "roles": [actor.role], "user": user}
+    return {**answer, "must_change_password": actor.must_change_password}
 
 
 @blueprint.get("/users")
@@ -259,6 +267,7 @@ def get_user(user: str) -> Any:
 
 @blueprint.patch("/users/<user>")
 @requires(May.CHANGE_PROFILES)
+@confirms_email
 @idempotent
 @blueprint.arguments(UserChangeIn)
 @blueprint.response(200, UserOut)
@@ -266,9 +275,10 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
     """Set a user's role, segment, names, profile, what they see, or suspend them: their sessions end at once.
 
     A suspension ends at `suspended_until`, or when it is lifted. Members change their own `display_name`,
-    `avatar_url`, `bio`, `wallet` and `email`.
+    `avatar_url`, `bio`, `wallet` and `email`. Who changes their own `email` confirms it with their `password`.
     """
     actor, now = current_actor(), utcnow()
+    changes.pop("password", None)  # checked by then
     if not actor.is_admin:
         _require_own_profile(user, changes, actor)
         if "email" in changes:  # the answer says whether somebody has the address
