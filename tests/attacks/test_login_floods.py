@@ -70,7 +70,7 @@ def log_in(
 ) -> requests.Response:
     body = {"tenant": tenant, "username": username, "password": password}
     headers = {"X-Forwarded-For": address, "User-Agent": AGENT}
-    return (by or requests).post(f"{url}/api/v1/auth/login", json=body, headers=headers, timeout=60)  # type: ignore[attr-defined]
+    return (by or requests).post(f"{url}/api/v1/auth/login", json=body, headers=headers, timeout=60)
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_what_is_in_memory_ends_at_the_right_time_too(
     rights = sessions.rights_of(tenant, session)
     assert rights is not None
     assert abs(rights.expires_at - (utcnow() + timedelta(days=14)).timestamp()) < 600
-    monkeypatch.setattr(sessions.time, "time", lambda: rights.expires_at + 1)
+    monkeypatch.setattr("tenants.sessions.time.time", lambda: rights.expires_at + 1)
     monkeypatch.setattr(sessions, "read_one", lambda *_: pytest.fail("it is in memory"))
     assert sessions.rights_of(tenant, session) is None
 
