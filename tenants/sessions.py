@@ -99,17 +99,6 @@ class Rights:
     expires_at: float = field(default=0.0, compare=False)
 
 
-@dataclass(frozen=True)
-class ListedSession:
-    id: UUID
-    ip: str | None
-    user_agent: str | None
-    created_at: datetime
-    last_used_at: datetime
-    # If it is not used.
-    expires_at: datetime
-
-
 def start(tx: Tx, user: User, *, signer: Signer, ip: str | None, agent: str | None, now: datetime) -> Tokens:
     """Start a session for a user who has authenticated."""
     session_id = uuid4()
@@ -302,24 +291,6 @@ def _session_name(session_id: str) -> str:
 def _user_name(user_id: UUID) -> str:
     """The name under which `liveness` has all sessions of a user, those that are just being started too."""
     return f"user:{user_id}"
-
-
-def list_for(tx: Tx, user: User, *, now: datetime) -> list[ListedSession]:
-    """The user's valid sessions, newest first."""
-    idle_limit = session_use.idle_limit(tenant_settings.read(tx)[0], Role(user.role))
-    valid = (Session.revoked_at.is_(None), Session.expires_at > now, Session.last_used_at > now - idle_limit)
-    mine = select(Session).where(Session.user_id == user.id, *valid).order_by(Session.created_at.desc())
-    return [
-        ListedSession(
-            id=row.id,
-            ip=str(row.ip) if row.ip else None,
-            user_agent=row.user_agent,
-            created_at=row.created_at,
-            last_used_at=row.last_used_at,
-            expires_at=min(row.expires_at, row.last_used_at + idle_limit),
-        )
-        for row in tx.scalars(mine.limit(session_use.MAX_SESSIONS_OF_USER))
-    ]
 
 
 def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = None) -> bool:

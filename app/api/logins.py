@@ -16,7 +16,7 @@ from app.http.password_attempts import WrongPassword, require_few_of_network
 from app.http.rights import May, public, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
-from tenants import logs, passwords, registry, resets, sessions, suspensions, throttle, users
+from tenants import logs, passwords, registry, resets, session_use, sessions, suspensions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Tx, tenant_tx, utcnow
 from tenants.errors import Forbidden, Invalid
@@ -220,7 +220,7 @@ def list_sessions() -> Any:
 
 def listed_sessions(tx: Tx, user: users.User) -> dict[str, Any]:
     current = current_actor().session_id
-    rows = sessions.list_for(tx, user, now=utcnow())
+    rows = session_use.list_for(tx, user, now=utcnow())
     return {"items": [asdict(row) | {"current": row.id == current} for row in rows], "next_cursor": None}
 
 

@@ -21,7 +21,7 @@ from app.ui.labels import dashboard_names
 from tenants import sessions
 
 pages = FlaskBlueprint("dashboard", __name__)
-# The page has tags of its own for the first two; the admin's part, the quests and the change of a password are loaded on demand.
+# The page has tags of its own for the first two; the admin's part, the quests and some more are loaded on demand.
 NOT_PRELOADED = (
     "dashboard/main.js",
     "dashboard/theme.js",

@@ -54,7 +54,7 @@ def test_a_session_that_is_not_used_ends(client: FlaskClient, tenant: str, role:
     assert (answer.status_code, answer.get_json()["code"]) == (401, "invalid_refresh_token")
     assert "used before" not in answer.text
     with tenant_tx(tenant) as tx:
-        assert sessions.list_for(tx, users.by_username(tx, "ada"), now=utcnow()) == []  # type: ignore[arg-type]
+        assert session_use.list_for(tx, users.by_username(tx, "ada"), now=utcnow()) == []  # type: ignore[arg-type]
 
 
 def test_the_tenants_settings_say_how_long_at_once(client: FlaskClient, tenant: str, trusted_memory: None) -> None:
