@@ -19,7 +19,13 @@ export function showPasswordChange(root, { onChanged }) {
   document.title = "Choose a password · Plaudit";
   const text = "Your password was issued by somebody else, who may still have it. Choose your own to continue.";
   const changeForm = form({ fields, submit, action: "Change password" });
-  const card = h("div", { class: "card" }, h("h1", {}, "Choose a password"), h("p", { class: "quiet" }, text), changeForm);
+  const card = h(
+    "div",
+    { class: "card" },
+    h("h1", {}, "Choose a password"),
+    h("p", { class: "quiet" }, text),
+    changeForm,
+  );
   replace(root, h("main", { class: "signin", id: "main" }, card));
   changeForm.querySelector("input").focus();
 }
