@@ -1,6 +1,6 @@
 """What our opaque tokens have in common: `<prefix>_<tenant>_…_<random>_<mac>`, and stored as a hash.
 
-The MAC proves that we issued the token, before anything is looked up. (Reset tokens have none.)
+The MAC proves that we issued the token, before anything is looked up.
 """
 
 import hashlib

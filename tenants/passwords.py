@@ -1,53 +1,64 @@
-"""Passwords: argon2id, with bounded concurrency and memory.
+"""Passwords: argon2id, with bounded concurrency and memory, shared fairly by the tenants.
 
 Hashing is slow on purpose. It releases the interpreter, and at most `MAX_RUNNING` run in a process, so that a
-flood of logins does not delay other requests; a login that would wait too long is refused.
+flood of logins does not delay other requests. Who waits is served in turn (`tenants.turns`), so that it does not keep
+out the logins of other tenants either; a login that would wait too long is refused.
 
 A hash needs 19 MB, which the C library keeps for the thread that has allocated it. So hashes are computed by as many
 threads as may run, and not by those of the requests: a process of 160 threads grew by 300 MB.
 """
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from tenants.errors import Invalid, Unavailable
+from tenants.errors import Invalid
+from tenants.password_strength import require_strong
+from tenants.turns import Party, Turns
 
 MIN_CHARS = 10
 MAX_CHARS = 256
 MAX_RUNNING = min(4, max(1, (os.cpu_count() or 2) // 2))
-MAX_WAITING = 8
+# Each of them has a thread of a request. A hash takes some 30 ms, so the last of them waits for less than WAIT_S.
+MAX_WAITING = 48
+MAX_WAITING_OF_PARTY = 12
 WAIT_S = 3.0
+# For who names no tenant, or none that exists: all of them together are as one tenant.
+NO_TENANT = Party()
 
 Answer = TypeVar("Answer")
 
 # OWASP's recommendation for argon2id.
 _hasher = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
-_running = threading.BoundedSemaphore(MAX_RUNNING)
-_waiting = threading.BoundedSemaphore(MAX_RUNNING + MAX_WAITING)
+_turns = Turns(MAX_RUNNING, max_of_party=MAX_WAITING_OF_PARTY, max_waiting=MAX_WAITING, wait_s=WAIT_S)
 
 
-class PasswordsBusy(Unavailable):
-    code = "overloaded"
-    title = "Too many passwords are being checked"
+def hash_new(password: str, about: Iterable[str | None], *, party: Party = NO_TENANT, field: str = "password") -> str:
+    """The hash of a password that a user chose. Invalid if it is easily guessed with these words about the user."""
+    check_length(password, field=field)
+
+    def work() -> str:
+        require_strong(password, about, field=field)
+        return _hasher.hash(password)
+
+    return _in_pool(work, party)
 
 
-def hash_password(password: str) -> str:
+def hash_password(password: str, *, party: Party = NO_TENANT) -> str:
+    """The hash of a password that was generated, or is the user's already."""
     check_length(password)
-    return _in_pool(lambda: _hasher.hash(password))
+    return _in_pool(lambda: _hasher.hash(password), party)
 
 
-def verify_password(stored: str | None, password: str) -> bool:
+def verify_password(stored: str | None, password: str, *, party: Party = NO_TENANT) -> bool:
     """Whether the password is right. Without a stored hash it does the same work and returns False."""
     try:
-        matches = _in_pool(lambda: _hasher.verify(stored or _dummy_hash(), password))
+        matches = _in_pool(lambda: _hasher.verify(stored or _dummy_hash(), password), party)
     except (VerificationError, InvalidHashError):
         return False
     return matches and stored is not None
@@ -67,9 +78,9 @@ def _dummy_hash() -> str:
     return _hasher.hash("nobody has this password")
 
 
-def _in_pool(work: Callable[[], Answer]) -> Answer:
-    """Run this in a thread that hashes, once there is a slot for it."""
-    with _hashing_slot():
+def _in_pool(work: Callable[[], Answer], party: Party) -> Answer:
+    """Run this in a thread that hashes, once it is this party's turn."""
+    with _turns.of(party):
         return _threads_of(os.getpid()).submit(work).result()
 
 
@@ -77,18 +88,3 @@ def _in_pool(work: Callable[[], Answer]) -> Answer:
 def _threads_of(_pid: int) -> ThreadPoolExecutor:
     """This process's. A fork has none of its parent's threads."""
     return ThreadPoolExecutor(MAX_RUNNING, thread_name_prefix="passwords")
-
-
-@contextmanager
-def _hashing_slot() -> Iterator[None]:
-    if not _waiting.acquire(blocking=False):
-        raise PasswordsBusy
-    try:
-        if not _running.acquire(timeout=WAIT_S):
-            raise PasswordsBusy
-        try:
-            yield
-        finally:
-            _running.release()
-    finally:
-        _waiting.release()

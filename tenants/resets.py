@@ -1,6 +1,8 @@
-"""Password resets: a token with which a user can set a new password, once. Only its hash is stored."""
+"""Password resets: a token with which a user can set a new password, once. Only its hash is stored.
 
-import secrets
+A token is `rst_<tenant>_<random>_<mac>`. The release before made them without a MAC, and they are valid for an hour.
+"""
+
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -10,7 +12,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 from tenants import users
 from tenants.db import Base, TenantOwned, Tx
 from tenants.errors import Forbidden, Unauthenticated
-from tenants.opaque_tokens import hash_token, tenant_part
+from tenants.opaque_tokens import hash_token, signed, tenant_part
+from tenants.signing import Signer
 from tenants.users import Role, User
 
 RESET_TTL = timedelta(hours=1)
@@ -33,7 +36,7 @@ class BadResetToken(Unauthenticated):
     title = "The reset token is not valid"
 
 
-def create(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> tuple[str, datetime]:
+def create(tx: Tx, user: User, *, by_admin: bool, signer: Signer, now: datetime) -> tuple[str, datetime]:
     """Create a token with which this user can set a new password, once.
 
     The user is locked first: a concurrent promotion is either visible here, or finds the reset and deletes it.
@@ -41,7 +44,7 @@ def create(tx: Tx, user: User, *, by_admin: bool, now: datetime) -> tuple[str, d
     users.lock(tx, user)
     if user.role == Role.ADMIN and not by_admin:
         raise Forbidden("Only an admin may reset an admin's password")
-    token = f"rst_{tx.tenant}_{secrets.token_urlsafe(32)}"
+    token = signed(signer, "rst", tx.tenant)
     expires_at = now + RESET_TTL
     delete_for(tx, user.id)
     tx.add(PasswordReset(tenant_id=tx.tenant, token_hash=hash_token(token), user_id=user.id, expires_at=expires_at))

@@ -7,20 +7,22 @@ A browser that signs in to the dashboard has a cookie instead, `ds_<tenant>_<ses
 not change while its session is valid.
 """
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import ForeignKeyConstraint, Index, Uuid, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import INET
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import liveness, logs, resets, static_tokens, users
+from tenants import liveness, logs, resets, session_use, static_tokens, users
 from tenants import settings as tenant_settings
-from tenants.db import TENANT_ID, Base, TenantOwned, Tx, tenant_tx
+from tenants.db import TENANT_ID, Base, TenantOwned, Tx, current_tx, tenant_tx, utcnow
 from tenants.errors import NotFound, Unauthenticated
 from tenants.group_tx import read_one, read_together
 from tenants.opaque_tokens import hash_token, is_ours, signed, tenant_part
@@ -92,7 +94,9 @@ class Rights:
 
     role: Role
     public_only: bool
-    # When the session ends, in seconds since the epoch.
+    # Then they may do nothing else.
+    must_change_password: bool = False
+    # When the session ends if it is not used, in seconds since the epoch.
     expires_at: float = field(default=0.0, compare=False)
 
 
@@ -137,6 +141,8 @@ def _store(
         )
     )
     tx.flush()
+    ended = session_use.end_oldest(tx, user.id, now=now)
+    liveness.record(tx, [_session_name(str(ended_id)) for ended_id in ended])
 
 
 def is_known_device(tx: Tx, username: str, *, network: str, agent: str | None, now: datetime) -> bool:
@@ -161,6 +167,8 @@ def _stored_agent(agent: str | None) -> str | None:
 def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
     """Exchange a refresh token for new tokens; one that was used before ends its session."""
     tenant_id, session_id = _parse_refresh(token, signer)
+    if rights_of(tenant_id, str(session_id)) is None:
+        raise BadRefreshToken
     signer.load()
     with tenant_tx(tenant_id) as tx:
         new = signed(signer, "rt", tenant_id, session_id.hex)
@@ -187,31 +195,43 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
     raise BadRefreshToken
 
 
-def rights_of(tenant_id: str, session_id: str) -> Rights | None:
+def rights_of(tenant_id: str, session_id: str, *, touches: bool = False) -> Rights | None:
     """The rights of the session's user, if the session is valid. The one place that decides who sees private pages.
 
-    Opens a transaction if the answer, or the tenant's settings, are not in memory.
+    Opens a transaction if the answer is not in memory. With `touches` that also notes that the session is used: what is
+    in memory is read again often enough for that.
     """
 
-    def read() -> tuple[_ValidSession | None, Sequence[str]]:
+    def read() -> tuple[Rights | None, Sequence[str]]:
         try:
             wanted = [UUID(session_id)]
         except ValueError:
             wanted = []
-        return _answer_of(session_id, read_one(tenant_id, _VALID_SESSIONS, (tenant_id, wanted)) if wanted else None)
+        row = read_one(tenant_id, _VALID_SESSIONS, (tenant_id, wanted)) if wanted else None
+        if row is not None and touches and _touch(tenant_id, row):
+            row = row._replace(last_used_at=utcnow())
+        return _answer_of(session_id, row)
 
     found = liveness.look_up(tenant_id, _session_name(session_id), read)
-    if found is None or found.rights.expires_at <= time.time():
-        return None
-    if found.is_restricted and tenant_settings.recent(tenant_id).signup_sees is not VisiblePages.ALL:
-        return replace(found.rights, public_only=True)
-    return found.rights
+    return found if found is not None and found.expires_at > time.time() else None
+
+
+def _touch(tenant_id: str, row: Any) -> bool:
+    """Note that a valid session is used, if that is due; False if it is not, or cannot be written at the moment."""
+    now = utcnow()
+    is_valid = _rights_in(row).expires_at > now.timestamp()
+    if row.last_used_at > now - session_use.TOUCH_EVERY or not is_valid or current_tx() is not None:
+        return False
+    with contextlib.suppress(SQLAlchemyError), tenant_tx(tenant_id) as tx:  # the database may be read-only
+        session_use.touch(tx, row.session_id, now=now)
+        return True
+    return False
 
 
 def fetch(wanted: Iterable[tuple[str, str]]) -> None:
     """Have these sessions (tenant, session) in memory, so that `rights_of` does not wait: in one round trip."""
 
-    def read(missing: Sequence[tuple[str, str]]) -> list[tuple[_ValidSession | None, Sequence[str]]]:
+    def read(missing: Sequence[tuple[str, str]]) -> list[tuple[Rights | None, Sequence[str]]]:
         sessions: dict[str, list[str]] = {}
         for tenant_id, session_id in missing:
             sessions.setdefault(tenant_id, []).append(session_id)
@@ -226,33 +246,38 @@ def fetch(wanted: Iterable[tuple[str, str]]) -> None:
     liveness.fetch(wanted, _session_name, read)
 
 
-def _answer_of(session_id: str, row: Any) -> tuple["_ValidSession | None", Sequence[str]]:
+def _answer_of(session_id: str, row: Any) -> tuple[Rights | None, Sequence[str]]:
     """What is kept of a session, by its row of `_VALID_SESSIONS`, and the names whose changes end that."""
     if row is None:
         return None, [_session_name(session_id)]
-    is_restricted = row.role != Role.ADMIN and not row.sees_private
-    rights = Rights(Role(row.role), public_only=False, expires_at=row.expires_at.timestamp())
-    return _ValidSession(rights, is_restricted), names_of(session_id, row.id)
+    return _rights_in(row), [*names_of(session_id, row.id), liveness.SETTINGS]
+
+
+def _rights_in(row: Any) -> Rights:
+    role, settings = Role(row.role), tenant_settings.of_overrides(row.overrides)
+    sees_all = role is Role.ADMIN or row.sees_private or settings.signup_sees is VisiblePages.ALL
+    ends_at = min(row.expires_at, row.last_used_at + session_use.idle_limit(settings, role))
+    return Rights(
+        role,
+        public_only=not sees_all,
+        must_change_password=row.must_change_password,
+        expires_at=ends_at.timestamp(),
+    )
 
 
 # Of users who are not suspended, in a tenant that was not deleted. One round trip: the first call with each token asks.
 # A suspension ends all sessions; what began after its end is valid, also before a job has removed it from the user.
 # (No clock is asked about it: the answer is kept, so it must not become another one as time passes.)
 _VALID_SESSIONS = """
-    SELECT s.id AS session_id, u.id, u.role, u.sees_private, s.expires_at FROM sessions s
+    SELECT s.id AS session_id, u.id, u.role, u.sees_private, u.must_change_password, s.expires_at, s.last_used_at,
+        ts.overrides
+    FROM sessions s
     JOIN users u ON u.tenant_id = s.tenant_id AND u.id = s.user_id
     JOIN tenants t ON t.id = s.tenant_id
+    LEFT JOIN tenant_settings ts ON ts.tenant_id = s.tenant_id
     WHERE s.tenant_id = %s AND s.id = ANY(%s::uuid[]) AND s.revoked_at IS NULL AND s.expires_at > now()
       AND (u.suspended_at IS NULL OR s.created_at >= u.suspended_until) AND t.deleted_at IS NULL
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _ValidSession:
-    """What is kept of a session. A restricted user sees what the tenant's settings say, which may change."""
-
-    rights: Rights
-    is_restricted: bool
 
 
 def names_of(session_id: str, user_id: UUID) -> list[str]:
@@ -267,18 +292,6 @@ def _session_name(session_id: str) -> str:
 def _user_name(user_id: UUID) -> str:
     """The name under which `liveness` has all sessions of a user, those that are just being started too."""
     return f"user:{user_id}"
-
-
-def list_for(tx: Tx, user_id: UUID, *, now: datetime) -> list[Session]:
-    """The user's valid sessions, newest first."""
-    return list(
-        tx.scalars(
-            select(Session)
-            .where(Session.user_id == user_id, Session.revoked_at.is_(None), Session.expires_at > now)
-            .order_by(Session.created_at.desc())
-            .limit(100)
-        )
-    )
 
 
 def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = None) -> bool:

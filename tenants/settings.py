@@ -38,6 +38,8 @@ class Limits:
     live_connections: int = 2_000
     # Pages that make themselves in a day (UTC).
     auto_pages_per_day: int = 1_000
+    # Attempts at the passwords of all users together, from devices that they have not used before.
+    logins_per_minute: int = 300
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,9 @@ class TenantSettings:
     signup_open: bool = False
     # What members see who registered themselves, until an admin sets their `sees_private`.
     signup_sees: VisiblePages = VisiblePages.PUBLIC
+    # A session ends when it was not used that long.
+    session_idle_days: int = 14
+    admin_session_idle_days: int = 1
     share_public_pages: bool = False
     public_scoreboard: bool = False
     # Whether strangers see the names and pictures of users.
@@ -127,6 +132,9 @@ RANGES: dict[str, tuple[int, int]] = {
     "limits.score_spike_per_minute": (1, 100_000_000),
     "limits.live_connections": (0, 100_000),
     "limits.auto_pages_per_day": (0, 100_000),
+    "limits.logins_per_minute": (10, 10_000),
+    "session_idle_days": (1, 30),
+    "admin_session_idle_days": (1, 30),
     "integrity.points_per_hour": (1, 2**53 - 1),
     "retention.action_events_days": (1, 3650),
     "retention.hourly_buckets_days": (31, 3650),
@@ -164,8 +172,13 @@ def read(tx: Tx) -> tuple[TenantSettings, int]:
     rows = tx.run(_READ, {"tenant": tx.tenant})
     if not rows:
         return TenantSettings(), 0
-    # Names that only a newer release knows are ignored.
-    return _merge(TenantSettings(), rows[0].overrides, "", {}), rows[0].version
+    return of_overrides(rows[0].overrides), rows[0].version
+
+
+def of_overrides(overrides: Mapping[str, Any] | None) -> TenantSettings:
+    """The settings of a tenant that has stored these. Names that only a newer release knows are ignored."""
+    settings: TenantSettings = _merge(TenantSettings(), overrides or {}, "", {})
+    return settings
 
 
 _READ = text("SELECT overrides, version FROM tenant_settings WHERE tenant_id = :tenant")

@@ -7,15 +7,16 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Index, Text, Uuid, func, or_, select, text, update
+from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Index, Text, Uuid, false, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from tenants import ceilings, passwords, profiles, segments, suspensions, wallets
+from tenants import ceilings, passwords, profiles, registry, segments, suspensions, wallets
 from tenants.ceilings import Ceiling
 from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Conflict, Invalid, NotFound
+from tenants.turns import Party
 
 USERNAME = re.compile(r"[A-Za-z0-9_]{3,50}")
 EMAIL = re.compile(
@@ -55,6 +56,8 @@ class User(DeletedWithTenant, Base):
     username: Mapped[str | None]
     email: Mapped[str | None]
     password_hash: Mapped[str | None]
+    # Whether somebody else has seen the password: then its user may do nothing before they have changed it.
+    must_change_password: Mapped[bool] = mapped_column(server_default=false())
     role: Mapped[str] = mapped_column(server_default=Role.MEMBER)
     # See `tenants.suspensions`: the first may be set although the second has passed.
     suspended_at: Mapped[datetime | None]
@@ -113,6 +116,7 @@ def register(
     now: datetime,
     role: Role = Role.MEMBER,
     sees_private: bool = True,
+    must_change_password: bool = False,
 ) -> User:
     """Create a user who can log in."""
     _check(username=username, email=email)
@@ -123,6 +127,7 @@ def register(
         username=username,
         email=email,
         password_hash=password_hash,
+        must_change_password=must_change_password,
         role=role,
         email_verified=False,
         sees_private=sees_private,
@@ -256,15 +261,27 @@ def change(tx: Tx, user: User, changes: Mapping[str, Any], *, now: datetime) -> 
     return user
 
 
+def words_about(tx: Tx, *, username: str | None, email: str | None) -> list[str | None]:
+    """What others guess first about a user's password."""
+    return [username, email, tx.tenant, registry.get(tx, tx.tenant).name]
+
+
 def set_password(tx: Tx, user_id: UUID, password_hash: str, *, now: datetime) -> None:
-    tx.execute(update(User).where(User.id == user_id).values(password_hash=password_hash, updated_at=now))
+    """Set another password, which its user alone knows."""
+    values = {"password_hash": password_hash, "must_change_password": False, "updated_at": now}
+    tx.execute(update(User).where(User.id == user_id).values(**values))
 
 
-def rehash_if_outdated(user: User, password: str) -> str | None:
+def rehash_if_outdated(user: User, password: str, *, party: Party) -> str | None:
     """Hash the password again if it was hashed with older parameters. Slow: call it outside of transactions."""
     if user.password_hash is None or not passwords.needs_rehash(user.password_hash):
         return None
-    return passwords.hash_password(password)
+    return passwords.hash_password(password, party=party)
+
+
+def set_new_hash(tx: Tx, user_id: UUID, password_hash: str, *, now: datetime) -> None:
+    """Store another hash of the same password."""
+    tx.execute(update(User).where(User.id == user_id).values(password_hash=password_hash, updated_at=now))
 
 
 def lock_unchanged(tx: Tx, user: User) -> User | None:

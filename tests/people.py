@@ -58,6 +58,7 @@ def user_of(
     role: Role = Role.MEMBER,
     username: str | None = None,
     sees_private: bool = True,
+    must_change_password: bool = False,
 ) -> Caller:
     """A user with a login. A self-registered user has `sees_private` false."""
     username = username or f"user_{token_hex(4)}"
@@ -73,6 +74,7 @@ def user_of(
             password_hash=_hash[0],
             role=role,
             sees_private=sees_private,
+            must_change_password=must_change_password,
             now=utcnow(),
         )
         tokens = sessions.start(tx, user, signer=signer, ip="127.0.0.1", agent="tests", now=utcnow())

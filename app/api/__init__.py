@@ -30,6 +30,7 @@ from app.api import (
     spaces,
     static_tokens,
     unknown_addresses,
+    user_sessions,
     users,
     weights,
 )
@@ -40,6 +41,7 @@ MODULES = (
     oauth,
     logins,
     users,
+    user_sessions,
     personal_data,
     profiles,
     credentials,

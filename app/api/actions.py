@@ -135,7 +135,7 @@ def list_actions(query: dict[str, Any]) -> Any:
 
 
 @blueprint.get("/actions/catalog")
-@requires(May.SEE_ONESELF)
+@requires(May.READ_CATALOG)
 @blueprint.response(200, CatalogOut)
 def read_catalog() -> Any:
     """The actions of the tenant, and the points for each."""

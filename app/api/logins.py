@@ -1,46 +1,49 @@
 """End users: register, log in, refresh, log out, their sessions, and forgotten passwords."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, TypeVar
 from uuid import UUID
 
 import marshmallow as ma
-from flask import request
 from flask.typing import ResponseReturnValue
 
 from app.api.blueprint import SOMETIMES, Blueprint, Schema, matching
 from app.api.users import UserOut
+from app.http import password_attempts
 from app.http.auth import caller_address, caller_network, current_actor
+from app.http.password_attempts import WrongPassword, require_few_of_network
 from app.http.rights import May, public, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
-from tenants import logs, passwords, registry, resets, sessions, suspensions, throttle, users
+from tenants import logs, passwords, registry, resets, session_use, sessions, suspensions, throttle, users
 from tenants import settings as tenant_settings
-from tenants.db import TENANT_ID, tenant_tx, utcnow
-from tenants.errors import Forbidden, NotFound
+from tenants.db import TENANT_ID, Tx, tenant_tx, utcnow
+from tenants.errors import Forbidden, Invalid
+from tenants.opaque_tokens import is_ours
 from tenants.security_events import SecurityEvent
 from tenants.sessions import BadLogin, Cookie, Tokens
+from tenants.turns import Party
 
 Started = TypeVar("Started", Tokens, Cookie)
 
-PER_ACCOUNT_AND_NETWORK = throttle.per_minute(10)
-PER_ACCOUNT = throttle.per_minute(60)
-PER_ADDRESS = throttle.per_minute(100)
+# Look-ups of reset tokens that we may not have made.
+UNSIGNED_RESETS = throttle.per_minute(10)
 
 blueprint = Blueprint("auth", __name__, url_prefix="/api/v1/auth", description="Logins of end users")
 
 
-NEW_PASSWORD = {"minLength": passwords.MIN_CHARS, "maxLength": passwords.MAX_CHARS, "format": "password"}
+NEW_PASSWORD = {
+    "minLength": passwords.MIN_CHARS,
+    "maxLength": passwords.MAX_CHARS,
+    "format": "password",
+    "description": "not easily guessed: no common password, and not a name of the user or the tenant",
+}
 
 
 class SignupClosed(Forbidden):
     code = "signup_closed"
     title = "This tenant does not accept registrations"
-
-
-class WrongPassword(Forbidden):
-    code = "wrong_password"
-    title = "The old password is not right"
 
 
 class RegisterIn(Schema):
@@ -58,7 +61,7 @@ class LoginIn(Schema):
 
 class PasswordIn(Schema):
     old = ma.fields.String(required=True)
-    new = ma.fields.String(required=True, metadata={"description": "at least 10 characters"})
+    new = ma.fields.String(required=True, metadata=NEW_PASSWORD)
 
 
 class RefreshIn(Schema):
@@ -76,6 +79,9 @@ class TokensOut(Schema):
     token_type = ma.fields.String(required=True, metadata={"enum": ["Bearer"]})
     expires_in = ma.fields.Integer(required=True, metadata={"description": "seconds"})
     user = ma.fields.Nested(UserOut, metadata={"description": "after a login", **SOMETIMES})
+    must_change_password = ma.fields.Boolean(
+        metadata={"description": "after a login: whether the user may do nothing before changing it", **SOMETIMES}
+    )
 
 
 class SessionOut(Schema):
@@ -99,23 +105,20 @@ class SessionsOut(Schema):
 @blueprint.response(201, UserOut)
 def register(body: dict[str, str]) -> Any:
     """Create a user with a password. The setting `signup_sees` decides whether they see private pages."""
-    _throttle_address("register")
+    require_few_of_network("register")
+    tenant_id, username, email = _known_tenant(body["tenant"]), body["username"], body["email"]
     passwords.check_length(body["password"])
-    with tenant_tx(_known_tenant(body["tenant"])) as tx:
-        registry.get(tx, body["tenant"])
+    with tenant_tx(tenant_id) as tx:
+        registry.get(tx, tenant_id)
         if not tenant_settings.read(tx)[0].signup_open:
             raise SignupClosed
-    hashed = passwords.hash_password(body["password"])  # slow: outside of any transaction
-    with tenant_tx(body["tenant"]) as tx:
+        about = users.words_about(tx, username=username, email=email)
+    hashed = passwords.hash_new(body["password"], about, party=Party(tenant_id))  # slow: outside of any transaction
+    with tenant_tx(tenant_id) as tx:
         user = users.register(
-            tx,
-            username=body["username"],
-            email=body["email"],
-            password_hash=hashed,
-            sees_private=False,
-            now=utcnow(),
+            tx, username=username, email=email, password_hash=hashed, sees_private=False, now=utcnow()
         )
-    logs.bind(tenant_id=body["tenant"], user_id=str(user.id))
+    logs.bind(tenant_id=tenant_id, user_id=str(user.id))
     logs.audit(SecurityEvent.USER_REGISTERED)
     return user
 
@@ -127,7 +130,7 @@ def register(body: dict[str, str]) -> Any:
 def login(body: dict[str, str]) -> Any:
     """Tokens for a username and password."""
     user, tokens = sign_in(body, sessions.start)
-    return {**_tokens(tokens), "user": user}
+    return {**_tokens(tokens), "user": user, "must_change_password": user.must_change_password}
 
 
 def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.User, Started]:
@@ -135,14 +138,13 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
 
     Who is suspended is told so, but only with the right password.
     """
-    tenant_id, username = body["tenant"], body["username"]
-    _throttle_passwords(tenant_id, username)
-    user = _find_user(tenant_id, username)
-    is_right = passwords.verify_password(user.password_hash if user else None, body["password"][: passwords.MAX_CHARS])
+    tenant_id = body["tenant"]
+    attempt = password_attempts.at_login(tenant_id, body["username"])
+    is_right, user = attempt.is_right(body["password"]), attempt.user
     if user is None or not is_right:
         raise BadLogin
     suspensions.require_active(user, now=utcnow())
-    new_hash = users.rehash_if_outdated(user, body["password"])
+    new_hash = users.rehash_if_outdated(user, body["password"][: passwords.MAX_CHARS], party=attempt.party)
     services().signer.load()
     with tenant_tx(tenant_id) as tx:
         # Checking the password took a while: respect a reset or a suspension in the meantime.
@@ -151,8 +153,9 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
             raise BadLogin
         suspensions.require_active(current, now=now)
         if new_hash is not None:
-            users.set_password(tx, user.id, new_hash, now=now)
-        started = start(tx, user, signer=services().signer, ip=caller_address(), agent=_agent(), now=now)
+            users.set_new_hash(tx, user.id, new_hash, now=now)
+        agent = password_attempts.agent()
+        started = start(tx, user, signer=services().signer, ip=caller_address(), agent=agent, now=now)
     logs.bind(tenant_id=tenant_id, user_id=str(user.id))
     logs.audit(SecurityEvent.SESSION_STARTED, session=str(started.session_id))
     return user, started
@@ -166,12 +169,13 @@ def change_password(body: dict[str, str]) -> None:
     """Set a new password, with the old one. All other sessions of the user end at once; this one stays."""
     actor = current_actor()
     passwords.check_length(body["new"], field="new")
+    attempt = password_attempts.by_session(actor.tenant_id, actor.user_id)
+    user = attempt.require_right(body["old"])
+    if body["new"] == body["old"]:
+        raise Invalid.field("new", "another one than the old one")
     with actor_tx() as tx:
-        user = users.get(tx, actor.user_id)
-    _throttle_passwords(actor.tenant_id, user.username or actor.id)
-    if not passwords.verify_password(user.password_hash, body["old"][: passwords.MAX_CHARS]):
-        raise WrongPassword
-    hashed = passwords.hash_password(body["new"])  # slow: outside of any transaction
+        about = users.words_about(tx, username=user.username, email=user.email)
+    hashed = passwords.hash_new(body["new"], about, party=attempt.party, field="new")  # slow: outside of transactions
     with actor_tx() as tx:
         if users.lock_unchanged(tx, user) is None:
             raise WrongPassword
@@ -185,12 +189,12 @@ def change_password(body: dict[str, str]) -> None:
 @blueprint.response(200, TokensOut)
 def refresh(body: dict[str, str]) -> Any:
     """New tokens. A refresh token is valid once: using it again ends the session."""
-    _throttle_address("refresh")
+    require_few_of_network("refresh")
     return _tokens(sessions.refresh(body["refresh_token"], signer=services().signer, now=utcnow()))
 
 
 @blueprint.post("/logout")
-@requires(May.MANAGE_OWN_SESSIONS)
+@requires(May.LOG_OUT)
 @blueprint.response(204)
 def logout() -> None:
     """End this session."""
@@ -209,18 +213,16 @@ def end_own_session() -> None:
 @requires(May.MANAGE_OWN_SESSIONS)
 @blueprint.response(200, SessionsOut)
 def list_sessions() -> Any:
-    """The latest hundred of one's own sessions, newest first."""
+    """One's own sessions, newest first. A user has at most twenty: another login ends the oldest."""
     actor = current_actor()
     with actor_tx() as tx:
-        rows = sessions.list_for(tx, actor.user_id, now=utcnow())
-    return {
-        "items": [
-            {**{name: getattr(row, name) for name in SessionOut().fields if name != "current"}}
-            | {"ip": str(row.ip) if row.ip else None, "current": row.id == actor.session_id}
-            for row in rows
-        ],
-        "next_cursor": None,
-    }
+        return listed_sessions(tx, users.get(tx, actor.user_id))
+
+
+def listed_sessions(tx: Tx, user: users.User) -> dict[str, Any]:
+    current = current_actor().session_id
+    rows = session_use.list_for(tx, user, now=utcnow())
+    return {"items": [asdict(row) | {"current": row.id == current} for row in rows], "next_cursor": None}
 
 
 @blueprint.delete("/sessions/<uuid:session_id>")
@@ -242,12 +244,17 @@ def end_session(session_id: UUID) -> None:
 @blueprint.response(204)
 def reset(body: dict[str, str]) -> ResponseReturnValue:
     """Set a new password with a reset token; every session of the user ends."""
-    _throttle_address("reset")
+    require_few_of_network("reset")
     tenant_id = resets.tenant_of(body["reset_token"])
+    if not is_ours(body["reset_token"], services().signer):
+        # Of the release before, or made up: only few are looked up.
+        throttle.require("reset-unsigned", UNSIGNED_RESETS, caller_network(), detail="Too many unknown reset tokens")
     passwords.check_length(body["password"])
     with tenant_tx(tenant_id) as tx:  # hashing is slow: only for a valid token
-        resets.user_of(tx, body["reset_token"], now=utcnow())
-    hashed = passwords.hash_password(body["password"])  # outside of any transaction
+        user = users.get(tx, resets.user_of(tx, body["reset_token"], now=utcnow()))
+        about = users.words_about(tx, username=user.username, email=user.email)
+    party = Party(tenant_id, is_known=True)
+    hashed = passwords.hash_new(body["password"], about, party=party)  # outside of any transaction
     with tenant_tx(tenant_id) as tx:
         user_id, ended = sessions.reset_password(tx, body["reset_token"], hashed, now=utcnow())
     logs.bind(tenant_id=tenant_id, user_id=str(user_id))
@@ -255,53 +262,10 @@ def reset(body: dict[str, str]) -> ResponseReturnValue:
     return ""
 
 
-def _find_user(tenant_id: str, username: str) -> users.User | None:
-    """The user who wants to log in; None for an unknown tenant or user. The answer, and the work, must not differ."""
-    if TENANT_ID.fullmatch(tenant_id) is None:
-        return None
-    with tenant_tx(tenant_id) as tx:
-        try:
-            registry.get(tx, tenant_id)
-        except NotFound:
-            return None
-        return users.by_username(tx, username)
-
-
-def _throttle_passwords(tenant_id: str, username: str) -> None:
-    """Few attempts at an account's password from one network, more from all together.
-
-    But others can never lock a user's known device out.
-    """
-    _throttle_address("login-address")
-    account = (tenant_id[:64], username[:64].lower())
-    throttle.require(
-        "login", PER_ACCOUNT_AND_NETWORK, *account, caller_network(), detail="Too many logins: try again later"
-    )
-    all_networks = throttle.hit("login-account", PER_ACCOUNT, *account)
-    if not all_networks.is_allowed and not _is_known_device(tenant_id, username):
-        raise throttle.TooMany("Too many logins for this account", state=all_networks)
-
-
-def _is_known_device(tenant_id: str, username: str) -> bool:
-    """Whether this user had a session from this network and browser. For an unknown user it does the same work."""
-    if TENANT_ID.fullmatch(tenant_id) is None:
-        return False
-    with tenant_tx(tenant_id) as tx:
-        return sessions.is_known_device(tx, username, network=caller_network(), agent=_agent(), now=utcnow())
-
-
-def _agent() -> str | None:
-    return request.headers.get("User-Agent")
-
-
 def _known_tenant(tenant_id: str) -> str:
     if TENANT_ID.fullmatch(tenant_id) is None:
         raise registry.TenantNotFound
     return tenant_id
-
-
-def _throttle_address(what: str) -> None:
-    throttle.require(what, PER_ADDRESS, caller_network(), detail="Too many attempts from this address")
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:

@@ -31,16 +31,17 @@ blueprint = Blueprint("settings", __name__, url_prefix="/api/v1", description="S
 class NumbersOut(Schema):
     """Settings whose ranges are those of `tenants.settings`."""
 
+    # Of the object within the settings, with a dot at its end.
     path: ClassVar[str]
 
     def on_bind_field(self, field_name: str, field_obj: ma.fields.Field[Any]) -> None:
-        bounds = RANGES.get(f"{self.path}.{field_name}")
+        bounds = RANGES.get(f"{self.path}{field_name}")
         if bounds is not None:
             field_obj.metadata = {**field_obj.metadata, "minimum": bounds[0], "maximum": bounds[1]}
 
 
 class LimitsOut(NumbersOut):
-    path = "limits"
+    path = "limits."
 
     score_updates_per_minute = ma.fields.Integer(metadata={"description": "of each user's own claims"})
     app_actions_per_minute = ma.fields.Integer(metadata={"description": "actions in batches, of all apps together"})
@@ -51,17 +52,20 @@ class LimitsOut(NumbersOut):
     score_spike_per_minute = ma.fields.Integer()
     live_connections = ma.fields.Integer()
     auto_pages_per_day = ma.fields.Integer(metadata={"description": "pages that make themselves (UTC)"})
+    logins_per_minute = ma.fields.Integer(
+        metadata={"description": "attempts at all users' passwords from devices that are new to them"}
+    )
 
 
 class IntegrityOut(NumbersOut):
-    path = "integrity"
+    path = "integrity."
 
     points_per_hour = ma.fields.Integer()
     suspend_automatically = ma.fields.Boolean()
 
 
 class RetentionOut(NumbersOut):
-    path = "retention"
+    path = "retention."
 
     action_events_days = ma.fields.Integer()
     hourly_buckets_days = ma.fields.Integer()
@@ -70,7 +74,7 @@ class RetentionOut(NumbersOut):
 
 
 class QuestSettingsOut(NumbersOut):
-    path = "quests"
+    path = "quests."
 
     members_create = ma.fields.Boolean(metadata={"description": "whether members may create quests, or admins only"})
     quests_per_day = ma.fields.Integer(metadata={"description": "what one user may offer in a day (UTC)"})
@@ -92,11 +96,15 @@ class SpaceRuleOut(Schema):
     visibility = ma.fields.String(metadata={"enum": [choice.value for choice in Visibility]})
 
 
-class SettingsOut(Schema):
+class SettingsOut(NumbersOut):
+    path = ""
+
     signup_open = ma.fields.Boolean(metadata={"description": "whether anybody may register as a member"})
     signup_sees = ma.fields.Enum(
         VisiblePages, by_value=True, metadata={"description": "which pages self-registered members see"}
     )
+    session_idle_days = ma.fields.Integer(metadata={"description": "a session that was not used so long ends"})
+    admin_session_idle_days = ma.fields.Integer(metadata={"description": "the same for sessions of admins"})
     share_public_pages = ma.fields.Boolean()
     public_scoreboard = ma.fields.Boolean()
     public_names = ma.fields.Boolean(

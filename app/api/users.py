@@ -13,10 +13,12 @@ from analytics.metrics import user_metrics
 from analytics.scores import audit as action_audit
 from analytics.scores import ledger
 from app.api.blueprint import SOMETIMES, Blueprint, Schema, SliceIn, StrictBoolean, matching
+from app.api.email_changes import confirms_email
 from app.http import paging
 from app.http.auth import Actor, current_actor
 from app.http.boards import sees_names
 from app.http.rights import InsufficientScope, May, requires
+from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
 from tenants import logs, profiles, registry, resets, suspensions, throttle, users
 from tenants import settings as tenant_settings
@@ -129,7 +131,10 @@ class UserChangeIn(ProfileIn):
         metadata={"description": "0x and 40 hex digits; upper and lower case mixed are a checksum (EIP-55)"},
     )
     username = ma.fields.String(metadata={"description": "3 to 50 of A-Z, a-z, 0-9 and _"})
-    email = ma.fields.String(metadata={"description": "a new address is not verified"})
+    email = ma.fields.String(metadata={"description": "a new address is not verified; one's own needs the password"})
+    password = ma.fields.String(
+        metadata={"description": "one's own, where one's own e-mail address changes", "format": "password"}
+    )
     email_verified = StrictBoolean()
     sees_private = StrictBoolean(
         metadata={"description": "whether a member sees private pages whatever the setting signup_sees is"}
@@ -149,6 +154,9 @@ class MeOut(Schema):
     scopes = ma.fields.List(ma.fields.String(), metadata={"description": "of a client or a static token", **SOMETIMES})
     roles = ma.fields.List(ma.fields.String(), metadata={"description": "of a user", **SOMETIMES})
     sees = ma.fields.Enum(VisiblePages, by_value=True, metadata={"description": "which pages the caller may see"})
+    must_change_password = ma.fields.Boolean(
+        metadata={"description": "of a user: whether all else is refused until then", **SOMETIMES}
+    )
     user = ma.fields.Nested(UserOut, metadata=SOMETIMES)
 
 
@@ -222,7 +230,8 @@ def me() -> Any:
         tenant = registry.get(tx, actor.tenant_id)
     if actor.static_token_id:
         answer["scopes"] = sorted(actor.scopes)
-    return {**answer, "tenant_name": tenant.name, "roles": [actor.role], "user": user}
+    answer |= {"tenant_name": tenant.name, "roles": [actor.role], "user": user}
+    return {**answer, "must_change_password": actor.must_change_password}
 
 
 @blueprint.get("/users")
@@ -261,6 +270,7 @@ def get_user(user: str) -> Any:
 
 @blueprint.patch("/users/<user>")
 @requires(May.CHANGE_PROFILES)
+@confirms_email
 @idempotent
 @blueprint.arguments(UserChangeIn)
 @blueprint.response(200, UserOut)
@@ -268,9 +278,10 @@ def change_user(changes: dict[str, Any], user: str) -> Any:
     """Set a user's role, segment, names, profile, what they see, or suspend them: their sessions end at once.
 
     A suspension ends at `suspended_until`, or when it is lifted. Members change their own `display_name`,
-    `avatar_url`, `bio`, `wallet` and `email`.
+    `avatar_url`, `bio`, `wallet` and `email`. Who changes their own `email` confirms it with their `password`.
     """
     actor, now = current_actor(), utcnow()
+    changes.pop("password", None)  # checked by then
     if not actor.is_admin:
         _require_own_profile(user, changes, actor)
         if "email" in changes:  # the answer says whether somebody has the address
@@ -306,7 +317,8 @@ def offer_reset(user: str) -> ResponseReturnValue:
     """A token for setting a new password, valid once and for an hour. Send it to the user yourself."""
     with actor_tx() as tx:
         target = resolve(tx, user, current_actor())
-        token, expires_at = resets.create(tx, target, by_admin=current_actor().is_admin, now=utcnow())
+        by_admin, signer = current_actor().is_admin, services().signer
+        token, expires_at = resets.create(tx, target, by_admin=by_admin, signer=signer, now=utcnow())
     logs.audit(SecurityEvent.PASSWORD_RESET_OFFERED, user=str(target.id))
     return {"reset_token": token, "expires_at": expires_at}
 

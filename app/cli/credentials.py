@@ -197,7 +197,10 @@ def user() -> None:
 def user_create(
     data_dir: Path, tenant_id: str, username: str, role: str, email: str | None, password_stdin: bool, as_json: bool
 ) -> None:
-    """Create a user of TENANT who can log in. Without --password-stdin, prints a generated password."""
+    """Create a user of TENANT who can log in.
+
+    Without --password-stdin, prints a generated password, which the user must change at the first login.
+    """
     import secrets
     import sys
 
@@ -206,10 +209,20 @@ def user_create(
     from tenants.users import Role
 
     password = sys.stdin.readline().rstrip("\n") if password_stdin else secrets.token_urlsafe(12)
-    hashed = passwords.hash_password(password)
     with inside(data_dir, tenant_id) as tx:
+        hashed = (
+            passwords.hash_new(password, users.words_about(tx, username=username, email=email))
+            if password_stdin
+            else passwords.hash_password(password)
+        )
         created = users.register(
-            tx, username=username, email=email, password_hash=hashed, role=Role(role), now=utcnow()
+            tx,
+            username=username,
+            email=email,
+            password_hash=hashed,
+            role=Role(role),
+            must_change_password=not password_stdin,
+            now=utcnow(),
         )
     audit(SecurityEvent.USER_CREATED, tenant_id, user=str(created.id), role=role)
     result = {"id": str(created.id), "username": username, "role": role}

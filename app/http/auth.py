@@ -45,6 +45,8 @@ class Actor:
     role: Role | None = None
     # Whether they see public pages only: a self-registered member.
     public_only: bool = False
+    # Whether they may do nothing else: somebody has seen their password.
+    must_change_password: bool = False
     session_id: UUID | None = None
     # The id of a client's or a static token, and when it expires (seconds since the epoch).
     token_id: str = ""
@@ -273,14 +275,15 @@ def _actor_from_cookie(cookie: str) -> Actor:
     if request.method not in {"GET", "HEAD"}:
         require_same_origin()
     found = sessions.parse_cookie(cookie, essentials().signer)
-    actor = _actor_from_session(found.tenant_id, str(found.user_id), str(found.session_id)) if found else None
+    names = (found.tenant_id, str(found.user_id), str(found.session_id)) if found else None
+    actor = _actor_from_session(*names, touches=True) if names else None
     if actor is None:
         raise BadCredentials("The session has ended: sign in again")
     return actor
 
 
-def _actor_from_session(tenant_id: str, user_id: str, session_id: str) -> Actor | None:
-    rights = sessions.rights_of(tenant_id, session_id)
+def _actor_from_session(tenant_id: str, user_id: str, session_id: str, *, touches: bool = False) -> Actor | None:
+    rights = sessions.rights_of(tenant_id, session_id, touches=touches)
     if rights is None:
         return None
     session = UUID(session_id)
@@ -290,6 +293,7 @@ def _actor_from_session(tenant_id: str, user_id: str, session_id: str) -> Actor 
         user_id,
         role=rights.role,
         public_only=rights.public_only,
+        must_change_password=rights.must_change_password,
         session_id=session,
         expires_at=rights.expires_at,
     )

@@ -48,7 +48,9 @@ class May(Enum):
     """What a caller may do, with the client scopes and the user roles that allow it."""
 
     SEE_ONESELF = ("see who one is", set(Scope), {Role.MEMBER, Role.ADMIN})
+    READ_CATALOG = ("read the action catalog", set(Scope), {Role.MEMBER, Role.ADMIN})
     MANAGE_OWN_SESSIONS = ("list and end one's own sessions", set[Scope](), {Role.MEMBER, Role.ADMIN})
+    LOG_OUT = ("end one's own session", set[Scope](), {Role.MEMBER, Role.ADMIN})
     CHANGE_OWN_PASSWORD = ("change one's own password", set[Scope](), {Role.MEMBER, Role.ADMIN})
     MANAGE_CREDENTIALS = ("create and revoke clients and keys", {Scope.ADMIN}, {Role.ADMIN})
     MANAGE_TOKENS = ("list, create and revoke static tokens", {Scope.ADMIN}, {Role.MEMBER, Role.ADMIN})
@@ -91,6 +93,15 @@ class May(Enum):
         self.what = what
         self.scopes = frozenset(scopes)
         self.roles = frozenset(roles)
+
+
+# The rights of a user whose password somebody else has seen.
+BEFORE_PASSWORD_CHANGE = frozenset({May.SEE_ONESELF, May.LOG_OUT, May.CHANGE_OWN_PASSWORD})
+
+
+class PasswordChangeRequired(Forbidden):
+    code = "password_change_required"
+    title = "This password was issued by somebody else: change it first, with POST /api/v1/auth/password"
 
 
 class BadKey(Unauthenticated):
@@ -196,7 +207,7 @@ def requires(may: May) -> Callable[[View], View]:
         def guarded(*args: Any, **kwargs: Any) -> Any:
             actor = authenticate()
             if not is_allowed(actor, may):
-                raise InsufficientScope(may)
+                raise PasswordChangeRequired if actor.must_change_password else InsufficientScope(may)
             if WRITTEN in request.environ:
                 # The fast lane keeps the unit that it took for the write until this answer is given (`FastLane`).
                 # Another one might be refused here, and so what is committed already.
@@ -229,6 +240,8 @@ def _check_origin(key: ValidKey) -> None:
 
 
 def is_allowed(actor: Actor, may: May) -> bool:
+    if actor.must_change_password and may not in BEFORE_PASSWORD_CHANGE:
+        return False
     if actor.kind == "user" and not actor.static_token_id:
         return actor.role in may.roles
     in_scope = bool(may.scopes & actor.scopes) or (Scope.ADMIN in actor.scopes and bool(may.scopes))

@@ -21,8 +21,14 @@ from app.ui.labels import dashboard_names
 from tenants import sessions
 
 pages = FlaskBlueprint("dashboard", __name__)
-# The page has tags of its own for the first two; the admin's part and the quests are loaded on demand.
-NOT_PRELOADED = ("dashboard/main.js", "dashboard/theme.js", "dashboard/admin/", "dashboard/quest")
+# The page has tags of its own for the first two; the admin's part, the quests and some more are loaded on demand.
+NOT_PRELOADED = (
+    "dashboard/main.js",
+    "dashboard/theme.js",
+    "dashboard/admin/",
+    "dashboard/quest",
+    "dashboard/password.js",
+)
 
 blueprint = Blueprint("sessions", __name__, url_prefix="/dashboard", description="Signing in to the dashboard")
 
@@ -69,7 +75,7 @@ def login(body: dict[str, str]) -> Response:
 
 
 @blueprint.post("/logout")
-@requires(May.MANAGE_OWN_SESSIONS)
+@requires(May.LOG_OUT)
 @blueprint.response(204)
 def logout() -> Response:
     """Sign out: ends the session and its sockets."""

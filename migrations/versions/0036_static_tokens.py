@@ -8,7 +8,7 @@ from migrations.functions import change_function
 from tenants import rls
 
 revision = "0036"
-down_revision = "0034"
+down_revision = "0035"
 
 TIME = sa.DateTime(timezone=True)
 

@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from analytics import user_changes
-from tenants import credentials, liveness, purging, registry, sessions, users
+from tenants import credentials, liveness, purging, registry, session_use, sessions, users
 from tenants import settings as tenant_settings
 from tenants.db import owner_tx, platform_tx, tenant_tx, utcnow
 from tenants.settings import VisiblePages
@@ -38,7 +38,7 @@ class Wiki:
 
     def member_session(self) -> str:
         with tenant_tx(self.tenant) as tx:
-            return str(sessions.list_for(tx, UUID(self.member.id), now=utcnow())[0].id)
+            return str(session_use.list_for(tx, users.get(tx, UUID(self.member.id)), now=utcnow())[0].id)
 
     def names_elsewhere(self) -> set[str]:
         """The names that other processes drop when they read the feed."""

@@ -53,6 +53,9 @@ CASES: dict[str, Case | None] = {
     "PUT /api/v1/users/<user>": None,  # makes or changes the caller's own user of that name
     "PATCH /api/v1/users/<user>": lambda v: {"user": v.user, "json": {"suspended": True}},
     "POST /api/v1/users/<user>/password-reset": lambda v: {"user": v.user},
+    "GET /api/v1/users/<user>/sessions": lambda v: {"user": v.user},
+    "DELETE /api/v1/users/<user>/sessions": lambda v: {"user": v.user},
+    "DELETE /api/v1/users/<user>/sessions/<uuid:session_id>": lambda v: {"user": v.user, "session_id": v.session_id},
     "GET /api/v1/users/<user>/ledger": lambda v: {"user": v.user},
     "GET /api/v1/users/<user>/actions": lambda v: {"user": v.user},
     "GET /api/v1/users/<user>/likes": lambda v: {"user": v.user},

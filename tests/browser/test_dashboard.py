@@ -2,13 +2,15 @@
 
 import re
 import time
+from secrets import token_hex, token_urlsafe
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Route, StorageState, WebSocketRoute, expect
 
 from tests.browser.people import NASTY, Watched, Wiki, names
-from tests.service import Service, eventually
+from tests.secrets_seen import SEEN
+from tests.service import Service, eventually, plaudit_json
 
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 PHONE_PATHS = ["?space=phone", "?space=phone&page=phone-long", "/people", "/spaces"]
@@ -235,3 +237,28 @@ def test_the_first_view_is_small(watched: Watched) -> None:
     watched.page.wait_for_load_state("networkidle")
     assert len(sizes) > 10
     assert sum(sizes) < 150_000
+
+
+def test_a_password_that_a_command_printed_is_changed_before_anything_else(
+    stranger: Watched, demo_service: Service
+) -> None:
+    name, chosen = f"newcomer_{token_hex(4)}", token_urlsafe(12)
+    printed = plaudit_json("user", "create", "demo", name, data_dir=demo_service.data_dir)["password"]
+    SEEN.update({printed, chosen})
+    page = stranger.page
+    page.goto(f"{demo_service.url}/dashboard")
+    for label, value in (("Tenant", "demo"), ("Username", name), ("Password", printed)):
+        page.get_by_label(label).fill(value)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Choose a password")).to_be_visible()
+    page.get_by_label("Present password").fill(printed)
+    page.locator("[autocomplete=new-password]").first.fill(chosen)
+    page.get_by_label("New password, again").fill(f"{chosen}!")
+    page.get_by_role("button", name="Change password").click()
+    expect(page.get_by_text("differs from the one above")).to_be_visible()
+    page.get_by_label("New password, again").fill(chosen)
+    page.get_by_role("button", name="Change password").click()
+    expect(page.locator(".top nav")).to_be_visible()
+    page.reload()
+    expect(page.locator(".top nav")).to_be_visible()
+    stranger.all_is_well()

@@ -130,3 +130,17 @@ def test_people_have_names_and_pictures_or_initials(watched: Watched, wiki: Wiki
     expect(page.get_by_role("heading", name="Ada Lovelace")).to_be_visible()
     watched.shoot("person-name")
     assert [error for error in watched.errors if "gone" not in error and "ERR_FAILED" not in error] == []
+
+
+def test_an_admin_signs_somebody_out_everywhere(watched: Watched, stranger: Watched, wiki: Wiki) -> None:
+    login = {"username": "lost_a_phone", "password": "correct horse battery"}
+    made = wiki.service.post("/api/v1/auth/register", json={**login, "tenant": "demo", "email": "lost@example.org"})
+    stranger.sign_in("/dashboard/people", **login)
+    page = watched.open(f"/dashboard/people?user={made.json()['id']}")
+    page.get_by_role("button", name="Sign out everywhere").click()
+    expect(page.get_by_text("Signed out on all devices")).to_be_visible()
+    watched.all_is_well()
+    stranger.page.get_by_role("link", name="Spaces").click()
+    expect(stranger.page.get_by_text("Your session has ended")).to_be_visible()
+    stranger.page.goto(f"{stranger.service.url}/dashboard/people?user={made.json()['id']}")
+    expect(stranger.page.get_by_role("button", name="Sign in")).to_be_visible()

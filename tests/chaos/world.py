@@ -2,6 +2,7 @@
 
 import json
 import random
+import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,13 +58,25 @@ def create(site: Site) -> World:
     client = _command(site, "client", "create", TENANT, "--scopes", scopes)
     passwords: dict[str, str] = {}
     for name in (*MEMBERS, *VISITORS):
-        passwords[name] = _command(site, "user", "create", TENANT, name)["password"]
+        passwords[name] = _own_password(ports, name, _command(site, "user", "create", TENANT, name)["password"])
     body = {"grant_type": "client_credentials", "client_id": client["client_id"]}
     token = Token(ports, "/oauth/token", {**body, "client_secret": client["client_secret"]})
     members = {name: login(ports, name, passwords[name]) for name in MEMBERS}
     world = World(ports, token, members, {}, passwords)
     _fill(world)
     return world
+
+
+def _own_password(ports: dict[str, int], name: str, printed: str) -> str:
+    """Another password, which the user must choose instead of the printed one."""
+    url, chosen = f"http://127.0.0.1:{ports['a']}/api/v1/auth", secrets.token_urlsafe(12)
+    secrets_seen.SEEN.add(chosen)
+    who = {"tenant": TENANT, "username": name, "password": printed}
+    token = requests.post(f"{url}/login", json=who, timeout=30).json()["access_token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    changed = requests.post(f"{url}/password", json={"old": printed, "new": chosen}, headers=headers, timeout=30)
+    assert changed.ok, changed.text
+    return chosen
 
 
 def login(ports: dict[str, int], name: str, password: str) -> Token:

@@ -190,6 +190,12 @@ def second_session(scene: Scene) -> Call:
     return Call(f"/api/v1/auth/sessions/{other}", user)
 
 
+def session_of_a_user(scene: Scene) -> Call:
+    user = scene.user()
+    (session,) = scene.admin("GET", f"/api/v1/users/{user.id}/sessions").get_json()["items"]
+    return Call(f"/api/v1/users/{user.id}/sessions/{session['id']}", scene.admin)
+
+
 def action(scene: Scene) -> dict[str, Any]:
     return {"actionId": str(uuid4()), "actionType": "post", "timestamp": utcnow().isoformat()}
 
@@ -252,6 +258,9 @@ CASES: dict[str, Case] = {
         f"{V1}/users/{s.user().id}", s.admin, {"json": {"suspended": True, "segment": s.new("seg")}}
     ),
     f"POST {V1}/users/<user>/password-reset": lambda s: Call(f"{V1}/users/{s.user().id}/password-reset", s.app),
+    f"GET {V1}/users/<user>/sessions": lambda s: Call(f"{V1}/users/{s.user().id}/sessions", s.admin),
+    f"DELETE {V1}/users/<user>/sessions": lambda s: Call(f"{V1}/users/{s.user().id}/sessions", s.admin),
+    f"DELETE {V1}/users/<user>/sessions/<uuid:session_id>": session_of_a_user,
     f"GET {V1}/users/<user>/ledger": at(f"{V1}/users/me/ledger", "member"),
     f"GET {V1}/users/<user>/actions": at(f"{V1}/users/me/actions", "member"),
     f"GET {V1}/users/<user>/likes": at(f"{V1}/users/me/likes", "member"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from flask.testing import FlaskClient
 from tenants import passwords, users
 from tenants.db import tenant_tx
 from tenants.errors import Invalid
+from tenants.turns import NoTurn, Turns
 from tests.people import PASSWORD, open_signup
 
 ROOT = Path(__file__).parents[2]
@@ -18,14 +20,24 @@ ROOT = Path(__file__).parents[2]
 PRODUCTION_HASHER = passwords._hasher  # before the tests put a quick one in its place
 
 
-def test_a_flood_of_logins_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = [passwords._waiting.acquire(blocking=False) for _ in range(passwords.MAX_RUNNING + passwords.MAX_WAITING)]
-    try:
-        with pytest.raises(passwords.PasswordsBusy):
-            passwords.hash_password(PASSWORD)
-    finally:
-        for _ in taken:
-            passwords._waiting.release()
+def test_a_flood_of_logins_is_bounded_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(1, max_of_party=0, max_waiting=0, wait_s=60)
+    monkeypatch.setattr(passwords, "_turns", turns)
+    with turns.of(passwords.NO_TENANT):
+        for work in (passwords.hash_password, partial(passwords.hash_new, about=[])):
+            with pytest.raises(NoTurn):
+                work(PASSWORD)
+        with pytest.raises(NoTurn):
+            passwords.verify_password(None, PASSWORD)
+    assert passwords.hash_password(PASSWORD)
+
+
+def test_a_password_that_a_user_chooses_must_be_strong_and_one_that_exists_need_not_be() -> None:
+    with pytest.raises(Invalid) as refused:
+        passwords.hash_new("ada_lovelace1", ["ada_lovelace"], field="new")
+    assert list(refused.value.errors or {}) == ["new"]
+    assert passwords.verify_password(passwords.hash_new(PASSWORD, ["ada_lovelace"]), PASSWORD)
+    assert passwords.verify_password(passwords.hash_password("password123"), "password123")
 
 
 def test_a_fork_hashes_in_threads_of_its_own() -> None:

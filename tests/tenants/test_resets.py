@@ -1,9 +1,11 @@
 """Password resets: one token for each user, used once, for an hour."""
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
+from app.http.services import services_of
 from tenants import resets, users
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import Forbidden
@@ -33,11 +35,11 @@ def test_a_reset_token_is_good_once_and_for_an_hour(client: FlaskClient, tenant:
     assert second not in str(stored)
 
 
-def test_a_reset_expires_after_an_hour_and_no_longer_names_its_user(tenant: str) -> None:
+def test_a_reset_expires_after_an_hour_and_no_longer_names_its_user(app: Flask, tenant: str) -> None:
     now = utcnow()
     with tenant_tx(tenant) as tx:
         user = users.register(tx, username="ada", email=None, password_hash="x", now=now)
-        token, expires_at = resets.create(tx, user, by_admin=False, now=now)
+        token, expires_at = resets.create(tx, user, by_admin=False, signer=services_of(app).signer, now=now)
         SEEN.add(token)
         assert (resets.tenant_of(token), resets.user_of(tx, token, now=now)) == (tenant, user.id)
         assert expires_at == now + resets.RESET_TTL
@@ -49,9 +51,10 @@ def test_a_reset_expires_after_an_hour_and_no_longer_names_its_user(tenant: str)
         assert user.password_hash == "x"
 
 
-def test_only_an_admin_creates_a_reset_for_an_admin(tenant: str) -> None:
+def test_only_an_admin_creates_a_reset_for_an_admin(app: Flask, tenant: str) -> None:
+    signer = services_of(app).signer
     with tenant_tx(tenant) as tx:
         admin = users.register(tx, username="boss", email=None, password_hash="x", role=Role.ADMIN, now=utcnow())
         with pytest.raises(Forbidden):
-            resets.create(tx, admin, by_admin=False, now=utcnow())
-        assert resets.create(tx, admin, by_admin=True, now=utcnow())
+            resets.create(tx, admin, by_admin=False, signer=signer, now=utcnow())
+        assert resets.create(tx, admin, by_admin=True, signer=signer, now=utcnow())

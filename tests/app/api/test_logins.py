@@ -210,8 +210,8 @@ def test_a_login_that_overlaps_a_reset_or_a_suspension_gets_no_session(
     user = user_of(client, tenant, username="slow")
     real = passwords.verify_password
 
-    def slowly(stored: str | None, password: str) -> bool:
-        right = real(stored, password)
+    def slowly(*of: Any, **more: Any) -> bool:
+        right = real(*of, **more)
         with tenant_tx(tenant) as tx:
             found = users.find(tx, user.id)
             if meanwhile == "reset":
@@ -349,6 +349,35 @@ def test_old_passwords_are_guessed_as_slowly_as_at_the_login(client: FlaskClient
     assert codes == [403] * 9 + [429], "the login before was the first"
     body = {"tenant": tenant, "username": "victim", "password": PASSWORD}
     assert client.post("/api/v1/auth/login", json=body).status_code == 429, "together with logins"
+
+
+@pytest.mark.parametrize("weak", ["password123", "aaaaaaaaaa", "ada_lovelace1", "ada.byron9"])
+def test_a_weak_password_is_refused_wherever_one_is_set_and_accepted_where_it_exists(
+    client: FlaskClient, tenant: str, weak: str
+) -> None:
+    refused = register(client, tenant, username="ada_lovelace", email="ada.byron@example.org", password=weak)
+    assert (refused.status_code, list(refused.get_json()["errors"])) == (422, ["password"])
+    assert register(client, tenant, username="ada_lovelace", email="ada.byron@example.org").status_code == 201
+    tokens = log_in(client, tenant, "ada_lovelace")
+    user = Caller(client, tenant, tokens["access_token"], tokens["user"]["id"])
+    refused = user("POST", "/api/v1/auth/password", json={"old": PASSWORD, "new": weak})
+    assert (refused.status_code, list(refused.get_json()["errors"])) == (422, ["new"])
+    reset = client_of(client, tenant)("POST", f"/api/v1/users/{user.id}/password-reset").get_json()["reset_token"]
+    refused = client.post("/api/v1/auth/reset", json={"reset_token": reset, "password": weak})
+    assert (refused.status_code, list(refused.get_json()["errors"])) == (422, ["password"])
+    with tenant_tx(tenant) as tx:
+        found = users.find(tx, user.id)
+        users.set_password(tx, found.id, passwords.hash_password(weak), now=utcnow())
+    assert log_in(client, tenant, "ada_lovelace", weak), "one of before stays until it is changed"
+
+
+def test_a_better_hash_of_an_issued_password_does_not_make_it_the_users_own(
+    client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user_of(client, tenant, username="ada", must_change_password=True)
+    monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=2, memory_cost=16, parallelism=1))
+    assert log_in(client, tenant, "ada")["must_change_password"] is True
+    assert log_in(client, tenant, "ada")["must_change_password"] is True
 
 
 def test_users_are_listed_by_pages_and_found_by_their_beginning(client: FlaskClient, tenant: str) -> None:

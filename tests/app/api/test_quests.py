@@ -263,7 +263,7 @@ def test_a_template_gives_what_is_not_sent(creator: Caller, admin: Caller) -> No
     assert missing.get_json()["errors"].keys() == {"description", "reward_xp", "reward_reputation"}
 
 
-def test_a_suspended_user_is_signed_out_and_not_acted_for(
+def test_a_suspended_user_is_ours_out_and_not_acted_for(
     creator: Caller, performer: Caller, admin: Caller, client: FlaskClient, tenant: str
 ) -> None:
     app = client_of(client, tenant, "quests:write")

@@ -34,7 +34,9 @@ def test_members_change_their_own_profile_and_nothing_that_is_not_theirs_to_say(
     admin("PATCH", f"/api/v1/users/{member.id}", json={"email_verified": True})
     admin("PATCH", "/api/v1/settings", json={"picture_hosts": ["a.example"]})
     profile = {"avatar_url": "https://a.example/a.png", "bio": "I write", "wallet": WALLET.lower()}
-    changed = member("PATCH", "/api/v1/users/me", json={**profile, "email": "new@example.org"}).get_json()
+    changed = member(
+        "PATCH", "/api/v1/users/me", json={**profile, "email": "new@example.org", "password": PASSWORD}
+    ).get_json()
     assert {name: changed[name] for name in profile} == {**profile, "wallet": WALLET}
     assert (changed["email"], changed["email_verified"]) == ("new@example.org", False)
     assert member("GET", "/api/v1/me").get_json()["user"]["email"] == "new@example.org"
@@ -63,9 +65,9 @@ def test_members_change_their_own_profile_and_nothing_that_is_not_theirs_to_say(
         ({"avatar_url": "data:image/png;base64,AA"}, 422, "avatar_url"),
         ({"wallet": WALLET.replace("A", "a", 1)}, 422, "wallet"),
         ({"wallet": "0x12"}, 422, "wallet"),
-        ({"email": "nonsense"}, 422, "email"),
+        ({"email": "nonsense", "password": PASSWORD}, 422, "email"),
         ({"email": None}, 422, "email"),
-        ({"email": "BOB@example.org"}, 409, "email"),
+        ({"email": "BOB@example.org", "password": PASSWORD}, 409, "email"),
         ({"nickname": "x"}, 422, "nickname"),
     ]
     for change, status, field in wrong:
@@ -81,11 +83,12 @@ def test_members_cannot_try_many_addresses_to_learn_which_are_registered(
     admin: Caller, client: FlaskClient, tenant: str
 ) -> None:
     member, other = user_of(client, tenant), user_of(client, tenant)
-    tried = [member("PATCH", "/api/v1/users/me", json={"email": f"a{number}@example.org"}) for number in range(6)]
+    bodies = [{"email": f"a{number}@example.org", "password": PASSWORD} for number in range(6)]
+    tried = [member("PATCH", "/api/v1/users/me", json=body) for body in bodies]
     assert [answer.status_code for answer in tried] == [200] * 5 + [429]
     assert "Retry-After" in tried[-1].headers
     assert member("PATCH", "/api/v1/users/me", json={"bio": "x"}).status_code == 200
-    assert other("PATCH", "/api/v1/users/me", json={"email": "b@example.org"}).status_code == 200
+    assert other("PATCH", "/api/v1/users/me", json=bodies[5]).status_code == 200
     for number in range(6):
         path, body = f"/api/v1/users/{member.id}", {"email": f"c{number}@example.org"}
         assert admin("PATCH", path, json=body).status_code == 200, "admins see all addresses anyway"

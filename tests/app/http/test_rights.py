@@ -12,7 +12,7 @@ from tests.analytics.conftest import views_of
 from tests.app.conftest import with_settings
 from tests.attacks.conftest import admin, key
 from tests.beacons import ORIGIN, send
-from tests.people import Caller, client_of
+from tests.people import PASSWORD, Caller, client_of, log_in, user_of
 
 __all__ = ["admin", "key"]
 
@@ -62,6 +62,41 @@ def test_a_right_is_for_its_roles_and_scopes_and_of_clients_for_admins(may: May)
     assert Role.ADMIN in allowed_roles, "what a member may do, an admin may"
     scopes = {scope for scope in Scope if is_allowed(Actor("client", "t", "c", frozenset({scope})), may)}
     assert scopes == (may.scopes | {Scope.ADMIN} if may.scopes else set()), "what is for users only, no client may"
+
+
+def test_whose_password_was_issued_changes_it_before_anything_else(client: FlaskClient, tenant: str) -> None:
+    user = user_of(client, tenant, role=Role.ADMIN, username="boss", must_change_password=True)
+    before = Actor("user", "t", "u", role=Role.ADMIN, must_change_password=True)
+    assert {may for may in May if is_allowed(before, may)} == {May.SEE_ONESELF, May.CHANGE_OWN_PASSWORD, May.LOG_OUT}
+    calls = [
+        ("GET", "/api/v1/leaderboards?metric=views"),  # the first three may be answered by the fast lane
+        ("POST", "/api/v1/pages/home/views"),
+        ("PUT", "/api/v1/pages/home/like"),
+        ("GET", "/api/v1/users/me"),
+        ("GET", "/api/v1/auth/sessions"),
+        ("GET", "/api/v1/actions/catalog"),
+        ("POST", "/api/v1/live/tickets"),
+        ("PATCH", "/api/v1/settings"),
+    ]
+    for method, path in calls:
+        refused = user(method, path, json=None if method == "GET" else {})
+        assert (refused.status_code, refused.get_json()["code"]) == (403, "password_change_required"), path
+    assert user("GET", "/api/v1/me").get_json()["must_change_password"] is True
+    assert log_in(client, tenant, "boss")["must_change_password"] is True
+    body = {"old": PASSWORD, "new": PASSWORD}
+    assert list(user("POST", "/api/v1/auth/password", json=body).get_json()["errors"]) == ["new"], "the same one again"
+    body["new"] = "a better password"
+    assert user("POST", "/api/v1/auth/password", json=body).status_code == 204
+    assert user("GET", "/api/v1/users/me").status_code == 200, "at once, with the same token"
+    assert user("GET", "/api/v1/leaderboards?metric=views").status_code == 200
+    assert user("GET", "/api/v1/me").get_json()["must_change_password"] is False
+    assert log_in(client, tenant, "boss", body["new"])["must_change_password"] is False
+
+
+def test_whose_password_was_issued_may_log_out(client: FlaskClient, tenant: str) -> None:
+    user = user_of(client, tenant, must_change_password=True)
+    assert user("POST", "/api/v1/auth/logout").status_code == 204
+    assert user("GET", "/api/v1/me").status_code == 401
 
 
 def test_a_key_reads_where_a_token_may_and_a_token_goes_before_it(client: FlaskClient, admin: Caller, key: str) -> None:

@@ -116,7 +116,7 @@ def test_no_preflight_lets_another_site_send_our_header(client: FlaskClient) -> 
     assert "Access-Control-Allow-Credentials" not in answer.headers
 
 
-def test_nobody_is_signed_in_by_another_site(client: FlaskClient, tenant: str) -> None:
+def test_nobody_is_ours_in_by_another_site(client: FlaskClient, tenant: str) -> None:
     user = user_of(client, tenant)
     body = {"tenant": tenant, "username": username_of(user), "password": PASSWORD}
     assert client.post("/dashboard/login", json=body).status_code == 403

@@ -210,7 +210,14 @@ function askToSignIn(message) {
 
 async function start() {
   try {
-    frame = new Frame(await get("/api/v1/me"));
+    const me = await get("/api/v1/me");
+    if (me.must_change_password) {
+      // Few people see it, and only once.
+      const { showPasswordChange } = await import("./password.js");
+      showPasswordChange(root, { onChanged: start });
+      return;
+    }
+    frame = new Frame(me);
   } catch (error) {
     if (error.status === 401) askToSignIn();
     else replace(root, h("main", { class: "signin" }, h("div", { class: "card" }, failure(error, start))));

@@ -1,6 +1,6 @@
 // One person: their role, points, XP and reputation, and latest ledger entries.
 
-import { get } from "./api.js";
+import { get, send } from "./api.js";
 import { nameOf } from "./board_table.js";
 import { empty, failure, loading, sheet } from "./components.js";
 import { h, replace, userText } from "./dom.js";
@@ -13,16 +13,16 @@ const LEDGER_ROWS = 20;
 export function openUserSheet(id, { me, isAdmin }, onClose) {
   const body = h("div", {}, loading(4));
   const maySeeLedger = isAdmin || id === me.id;
-  showUser(body, id, maySeeLedger);
+  showUser(body, id, { maySeeLedger, isAdmin });
   return sheet({ label: "Person", onClose }, body);
 }
 
-async function showUser(body, id, maySeeLedger) {
+async function showUser(body, id, { maySeeLedger, isAdmin }) {
   const path = `/api/v1/users/${encodeURIComponent(id)}`;
   try {
     const user = await get(path);
     const ledger = maySeeLedger ? await get(`${path}/ledger?limit=${LEDGER_ROWS}`) : null;
-    replace(body, head(user), ledger && entries(ledger.items));
+    replace(body, head(user), isAdmin && user.username && signOutOf(path), ledger && entries(ledger.items));
   } catch (error) {
     if (error.status === 404) replace(body, empty("There is no such person", "They may have been erased since."));
     else replace(body, failure(error));
@@ -42,6 +42,25 @@ function head(user) {
     h("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")),
     h("div", { class: "figures" }, names.person_figures.map(({ name, label }) => figure(label, user[name]))),
   ];
+}
+
+/** Ends all sessions of somebody who logs in here, such as after a device was lost. */
+function signOutOf(path) {
+  const message = h("span", { class: "quiet", role: "status" });
+  const button = h("button", {
+    type: "button",
+    onclick: async () => {
+      button.disabled = true;
+      try {
+        await send("DELETE", `${path}/sessions`);
+        message.textContent = " Signed out on all devices.";
+      } catch (error) {
+        message.textContent = ` ${error.message}`;
+        button.disabled = false;
+      }
+    },
+  }, "Sign out everywhere");
+  return h("p", {}, button, message);
 }
 
 function figure(label, value) {
