@@ -74,7 +74,7 @@ def test_without_redis_what_must_not_be_kept_is_deleted_too(tenant: str, monkeyp
                        SELECT tenant_id, id, :day, gen_random_uuid(), true, 1, :day FROM pages WHERE tenant_id = :t"""
         tx.execute(text(statement), {"day": old.date(), "t": tenant})
     monkeypatch.setattr(schedule, "TICK_S", 0)
-    monkeypatch.setattr(jobs, "MAX_PURGE_WITHOUT_REDIS_S", 60)  # it goes over whatever other tests left
+    monkeypatch.setattr(jobs, "MAX_JOB_WITHOUT_REDIS_S", 60)  # it goes over whatever other tests left
     stop_redis()
     purges = ("workers.jobs.purge_expired", "workers.jobs.purge_history")
     run_rounds(1, *(entry for entry in schedule.SCHEDULE if entry.job in purges))

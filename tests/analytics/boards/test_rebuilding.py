@@ -104,7 +104,7 @@ def test_lost_boards_are_filled_in_steps_each_valid_when_it_is_whole(tenant: str
         redis.set(redis_store.ready_key(tenant), "another-run")
         redis.zadd(board.key, {"999999": 7})
     else:
-        redis.delete(*redis.scan_iter(f"*:{tenant}*"))
+        redis_store.unlink(redis, list(redis.scan_iter(f"*:{tenant}*")))
     steps, more = 0, True
     while more:
         done = projection.project_step(tenant, now=utcnow(), is_over=lambda: True)
@@ -131,7 +131,7 @@ def test_lost_global_boards_are_filled_in_steps(tenant: str) -> None:
         save_page_numbers(tenant, page_id, shared=True, views_7d=5)
     rebuilding.rebuild_global(now=utcnow(), only_missing=False)
     board, redis = views_board(ALL_TENANTS, GLOBAL), tenants_redis.boards().redis
-    redis.delete(*redis.scan_iter("*:_all*"))
+    redis_store.unlink(redis, list(redis.scan_iter("*:_all*")))
     done = projection.bring_up_to_date(ALL_TENANTS, now=utcnow, is_over=lambda: True)
     assert (done.more, done.rebuilt) == (True, [])
     assert ALL_TENANTS in projection.stale_tenants(now=utcnow())
