@@ -130,6 +130,7 @@ def test_a_stranger_reads_nothing_private_through_any_route(
         "<uuid:flag_id>": "00000000-0000-4000-8000-000000000000",
         "<client_id>": wiki.admin.id,
         "<key_id>": wiki.key,
+        "<token_id>": "0" * 32,
         "<action_type>": "wave",
         "<tag>": "wave",
         **{f"<uuid:{name}_id>": "00000000-0000-4000-8000-000000000000" for name in ("quest", "template", "reward")},

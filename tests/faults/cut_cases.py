@@ -19,7 +19,7 @@ from tenants.db import tenant_tx, utcnow
 from tenants.users import Role
 from tests.analytics.quests.questing import OFFER, WORK, World
 from tests.beacons import FIREFOX, ORIGIN, send
-from tests.people import PASSWORD, Caller, client_of, log_in, user_of
+from tests.people import PASSWORD, Caller, client_of, log_in, static_token_of, user_of
 
 # So many attempts reach no limit.
 SETTINGS: dict[str, Any] = {
@@ -299,6 +299,9 @@ CASES: dict[str, Case] = {
     f"POST {V1}/keys": at(f"{V1}/keys", "app", json={"origins": [ORIGIN]}),
     f"DELETE {V1}/keys/<key_id>": lambda s: Call(f"{V1}/keys/{new_key(s)}", s.app),
     f"POST {V1}/keys/<key_id>/signing-secret": lambda s: Call(f"{V1}/keys/{new_key(s)}/signing-secret", s.app),
+    f"GET {V1}/tokens": at(f"{V1}/tokens", "app"),
+    f"POST {V1}/tokens": at(f"{V1}/tokens", "app", json={"name": "x", "scopes": ["admin"]}),
+    f"DELETE {V1}/tokens/<token_id>": lambda s: Call(f"{V1}/tokens/{static_token_of(s.app).id}", s.app),
     f"GET {V1}/settings": at(f"{V1}/settings", "app"),
     f"PATCH {V1}/settings": at(f"{V1}/settings", "app", json={"limits": {"live_connections": 77}}),
     f"PUT {V1}/pages/<external_id>": lambda s: Call(

@@ -66,6 +66,7 @@ NEW_EACH_TIME = {
     "POST /api/v1/clients/<client_id>/rotate",
     "POST /api/v1/keys",
     "POST /api/v1/keys/<key_id>/signing-secret",
+    "POST /api/v1/tokens",
     "POST /api/v1/quest-templates",
     "PUT /api/v1/quest-templates/<uuid:template_id>",
     "POST /api/v1/beacon",
