@@ -119,11 +119,12 @@ class TenantShare:
     """At most `size` units in use by each tenant, and at most `max_waiting` requests that wait.
 
     `keeps_half`: a caller never gets more than half, also while nobody else needs any. For what is held so long that
-    nothing would become free in time.
+    nothing would become free in time. `wait_s`: how long a request waits, if not until another tenant sends one.
     """
 
-    def __init__(self, size: int, *, max_waiting: int, keeps_half: bool = False) -> None:
+    def __init__(self, size: int, *, max_waiting: int, keeps_half: bool = False, wait_s: float | None = None) -> None:
         self._size = size
+        self._wait_s = wait_s
         self._half = half_of(size)
         self._max_waiting = max_waiting
         self._keeps_half = keeps_half
@@ -232,13 +233,13 @@ class TenantShare:
         return True
 
     def _wait(self, tenant_id: str, tenant: _Tenant, caller: str, turn: _Turn) -> None:
-        deadline = time.monotonic() + WAIT_ALONE_S
+        deadline = time.monotonic() + (self._wait_s or WAIT_ALONE_S)
         while not turn.decided.acquire(timeout=WAIT_S):
             with self._lock:
                 self._pass_on(tenant)  # a refusal may have become old meanwhile
                 if turn not in tenant.queues.get(caller, ()):
                     break  # it was decided just as we stopped waiting
-                if time.monotonic() < deadline and self._is_alone():
+                if time.monotonic() < deadline and (self._wait_s or self._is_alone()):
                     continue
                 self._remove(tenant, caller, turn)
                 self._refuse(tenant_id, tenant, caller)

@@ -16,7 +16,7 @@ from tenants import ceilings, passwords, profiles, registry, segments, suspensio
 from tenants.ceilings import Ceiling
 from tenants.db import Base, DeletedWithTenant, Tx
 from tenants.errors import Conflict, Invalid, NotFound
-from tenants.turns import Party
+from tenants.passwords import Party
 
 USERNAME = re.compile(r"[A-Za-z0-9_]{3,50}")
 EMAIL = re.compile(

@@ -21,9 +21,9 @@ from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Tx, tenant_tx, utcnow
 from tenants.errors import Forbidden, Invalid
 from tenants.opaque_tokens import is_ours
+from tenants.passwords import Party
 from tenants.security_events import SecurityEvent
 from tenants.sessions import BadLogin, Cookie, Tokens
-from tenants.turns import Party
 
 Started = TypeVar("Started", Tokens, Cookie)
 
@@ -139,9 +139,13 @@ def sign_in(body: dict[str, str], start: Callable[..., Started]) -> tuple[users.
     Who is suspended is told so, but only with the right password.
     """
     tenant_id = body["tenant"]
+    if TENANT_ID.fullmatch(tenant_id):
+        logs.bind(tenant_id=tenant_id)  # for what is said of a refusal
     attempt = password_attempts.at_login(tenant_id, body["username"])
     is_right, user = attempt.is_right(body["password"]), attempt.user
     if user is None or not is_right:
+        # A name that nobody has may be a password in the wrong field.
+        logs.audit(SecurityEvent.LOGIN_FAILED, account=user.username if user is not None else None)
         raise BadLogin
     suspensions.require_active(user, now=utcnow())
     new_hash = users.rehash_if_outdated(user, body["password"][: passwords.MAX_CHARS], party=attempt.party)

@@ -2,8 +2,8 @@
 
 At an account few from one network and more from all together; at all accounts of a tenant together as many as its
 setting `logins_per_minute` allows. But others can lock nobody out: a device that the user has used before is only
-limited by itself, and its attempts have a queue of their own (`tenants.turns`). The answer, and the work, are the same
-for an unknown tenant or user; all unknown tenants together are as one.
+limited by itself, and its attempts have a queue of their own (`tenants.passwords`). The answer, and the work, are the
+same for an unknown tenant or user; all unknown tenants together are as one.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from tenants import passwords, registry, sessions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Tx, tenant_tx, utcnow
 from tenants.errors import Forbidden, NotFound
+from tenants.passwords import Party
 from tenants.settings import Limits
 from tenants.throttle import State, TooMany
-from tenants.turns import Party
 from tenants.users import User
 
 PER_ACCOUNT_AND_NETWORK = throttle.per_minute(10)

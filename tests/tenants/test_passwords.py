@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
@@ -12,8 +14,10 @@ from flask.testing import FlaskClient
 from tenants import passwords, users
 from tenants.db import tenant_tx
 from tenants.errors import Invalid
-from tenants.turns import NoTurn, Turns
+from tenants.passwords import Party, PasswordsBusy
+from tenants.shares import NOBODY, TenantShare
 from tests.people import PASSWORD, open_signup
+from tests.service import eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,15 +25,39 @@ PRODUCTION_HASHER = passwords._hasher  # before the tests put a quick one in its
 
 
 def test_a_flood_of_logins_is_bounded_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = Turns(1, max_of_party=0, max_waiting=0, wait_s=60)
-    monkeypatch.setattr(passwords, "_turns", turns)
-    with turns.of(passwords.NO_TENANT):
+    slots = TenantShare(1, max_waiting=0)
+    monkeypatch.setattr(passwords, "_slots", slots)
+    with slots.of(NOBODY, ""):
         for work in (passwords.hash_password, partial(passwords.hash_new, about=[])):
-            with pytest.raises(NoTurn):
+            with pytest.raises(PasswordsBusy):
                 work(PASSWORD)
-        with pytest.raises(NoTurn):
+        with pytest.raises(PasswordsBusy):
             passwords.verify_password(None, PASSWORD)
     assert passwords.hash_password(PASSWORD)
+
+
+def _are_waiting(tenant: Any, wanted: int) -> bool:
+    return bool(tenant.waiting == wanted)
+
+
+def test_a_tenants_flood_delays_other_tenants_and_its_own_known_callers_by_one_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slots = TenantShare(1, max_waiting=40, wait_s=60)
+    monkeypatch.setattr(passwords, "_slots", slots)
+    order: list[Party] = []
+
+    def check(party: Party) -> None:
+        passwords._in_pool(lambda: order.append(party), party)
+
+    flooded, known, other = Party("a"), Party("a", is_known=True), Party("b")
+    with ThreadPoolExecutor(30) as callers, slots.of(NOBODY, "first"):
+        for party in [flooded] * 20 + [known, other] + [flooded] * 5:
+            before = slots._tenants[NOBODY].waiting
+            callers.submit(check, party)
+            eventually(lambda before=before: slots._tenants[NOBODY].waiting > before, every_s=0.001)
+    assert len(order) == 27
+    assert {known, other} <= {*order[:3]}
 
 
 def test_a_password_that_a_user_chooses_must_be_strong_and_one_that_exists_need_not_be() -> None:
