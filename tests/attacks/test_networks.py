@@ -9,7 +9,8 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 from werkzeug.test import TestResponse
 
-from app.api import leaderboards, live, logins, oauth
+from app.api import leaderboards, live, oauth
+from app.http import password_attempts
 from app.http.auth import Reader
 from app.live.admission import Guest
 from app.live.server import _follower, create_live_app
@@ -80,7 +81,7 @@ def calls(http: FlaskClient, tenant: str, key: str) -> dict[str, Call]:
 def test_every_limit_by_address_is_one_for_a_whole_64(
     client: FlaskClient, tenant: str, key: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((logins, "PER_ADDRESS"), (oauth, "TRIES_PER_MINUTE")):
+    for module, name in ((password_attempts, "PER_ADDRESS"), (oauth, "TRIES_PER_MINUTE")):
         monkeypatch.setattr(module, name, throttle.per_minute(3))
     monkeypatch.setattr("app.http.boards.READS_PER_MINUTE", 3)
     monkeypatch.setattr(leaderboards, "EXPORTS_PER_MINUTE", 3)
@@ -126,7 +127,7 @@ def victim(client: FlaskClient, tenant: str) -> Caller:
 @pytest.fixture
 def exhausted(client: FlaskClient, tenant: str, victim: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong passwords from everywhere, until the account takes no more."""
-    monkeypatch.setattr(logins, "PER_ACCOUNT", throttle.per_minute(5))
+    monkeypatch.setattr(password_attempts, "PER_ACCOUNT", throttle.per_minute(5))
     statuses = [log_in(client, tenant, elsewhere(number), "wrong wrong") for number in range(8)]
     assert statuses[-1] == 429
 
@@ -134,8 +135,8 @@ def exhausted(client: FlaskClient, tenant: str, victim: Caller, monkeypatch: pyt
 def test_wrong_logins_from_one_64_lock_nobody_out_elsewhere(
     client: FlaskClient, tenant: str, victim: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logins, "PER_ACCOUNT_AND_NETWORK", throttle.per_minute(3))
-    monkeypatch.setattr(logins, "PER_ACCOUNT", throttle.per_minute(6))
+    monkeypatch.setattr(password_attempts, "PER_ACCOUNT_AND_NETWORK", throttle.per_minute(3))
+    monkeypatch.setattr(password_attempts, "PER_ACCOUNT", throttle.per_minute(6))
     statuses = [log_in(client, tenant, f"2001:db8:6:6::{number:x}", "wrong wrong") for number in range(1, 12)]
     assert statuses == [401] * 3 + [429] * 8
     assert log_in(client, tenant, elsewhere(3)) == 200

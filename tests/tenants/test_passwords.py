@@ -52,10 +52,9 @@ def test_a_tenants_flood_delays_other_tenants_and_its_own_known_callers_by_one_p
 
     flooded, known, other = Party("a"), Party("a", is_known=True), Party("b")
     with ThreadPoolExecutor(30) as callers, slots.of(NOBODY, "first"):
-        for party in [flooded] * 20 + [known, other] + [flooded] * 5:
-            before = slots._tenants[NOBODY].waiting
+        for number, party in enumerate([flooded] * 20 + [known, other] + [flooded] * 5, 1):
             callers.submit(check, party)
-            eventually(lambda before=before: slots._tenants[NOBODY].waiting > before, every_s=0.001)
+            eventually(partial(_are_waiting, slots._tenants[NOBODY], number), every_s=0.001)
     assert len(order) == 27
     assert {known, other} <= {*order[:3]}
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
+from uuid import UUID
 
 import pytest
 from argon2 import PasswordHasher
@@ -408,3 +409,20 @@ def test_a_user_sees_others_without_their_address(client: FlaskClient, tenant: s
     assert one("GET", f"/api/v1/users/{two.id}").get_json()["email"] is None
     for nobody in ("ext:none", "not-a-uuid", "00000000-0000-0000-0000-000000000000"):
         assert one("GET", f"/api/v1/users/{nobody}").status_code == 404
+
+
+def test_a_failed_login_leaves_a_line_with_tenant_account_and_network_and_no_password(
+    client: FlaskClient, tenant: str, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    user = user_of(client, tenant)
+    with tenant_tx(tenant) as tx:
+        username = users.get(tx, UUID(user.id)).username
+    typed = "MyPasswordInTheWrongField"
+    for name in (username, typed):
+        body = {"tenant": tenant, "username": name, "password": "not the right one"}
+        assert client.post("/api/v1/auth/login", json=body).status_code == 401
+    failed = [line for line in logged() if line["action"] == "audit.login.failed"]
+    assert [line["tenantId"] for line in failed] == [tenant] * 2
+    assert [line["data"]["account"] for line in failed] == [username, None]
+    assert {line["data"]["address"] for line in failed} == {"127.0.0.0/24"}
+    assert typed not in str(failed) and "not the right one" not in str(failed)
