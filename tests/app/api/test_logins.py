@@ -425,4 +425,5 @@ def test_a_failed_login_leaves_a_line_with_tenant_account_and_network_and_no_pas
     assert [line["tenantId"] for line in failed] == [tenant] * 2
     assert [line["data"]["account"] for line in failed] == [username, None]
     assert {line["data"]["address"] for line in failed} == {"127.0.0.0/24"}
-    assert typed not in str(failed) and "not the right one" not in str(failed)
+    assert typed not in str(failed)
+    assert "not the right one" not in str(failed)
