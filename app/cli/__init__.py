@@ -18,6 +18,7 @@ from app.cli import (
     service,
     static_tokens,
     tenant,
+    users,
 )
 from app.cli.common import clear_errors
 from app.run import environment
@@ -49,6 +50,7 @@ for module in (
     service,
     tenant,
     credentials,
+    users,
     static_tokens,
     actions,
     quests,
