@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from uuid import UUID
 
 import pytest
@@ -103,11 +104,12 @@ def processes(settings: Settings, valkey: "subprocess.Popen[bytes]") -> Iterator
 def start_session(app: Flask, tenant: str) -> Callable[[], str]:
     signer = services_of(app).signer
     signer.load()
-    with tenant_tx(tenant) as tx:
-        user = users.register(tx, username="ada", email=None, password_hash="x", now=utcnow())
+    numbers = count()
 
     def start() -> str:
+        """Each of another user, who has a limited number of them."""
         with tenant_tx(tenant) as tx:
+            user = users.register(tx, username=f"ada_{next(numbers)}", email=None, password_hash="x", now=utcnow())
             tokens = sessions.start(tx, user, signer=signer, ip=None, agent=None, now=utcnow())
         assert isinstance(tokens.session_id, UUID)
         return str(tokens.session_id)

@@ -74,12 +74,15 @@ def test_an_outage_is_one_critical_line_whichever_clients_notice_it_and_its_end_
         process = server.start(stdout=subprocess.DEVNULL)
         eventually(use_all)
         eventually(lambda: use_all() and len(logged()) > 1)
+        lines = logged()  # before it ends for good
         server.stop(process)
-    lines = [(line["level"], line["action"]) for line in logged()]
-    assert lines == [("critical", "redis.outage"), ("info", "redis.recovered")]
-    assert logged()[1]["data"]["outage_s"] > 1
+    assert [(line["level"], line["action"]) for line in lines] == [
+        ("critical", "redis.outage"),
+        ("info", "redis.recovered"),
+    ]
+    assert lines[1]["data"]["outage_s"] > 1
     address = urlsplit(url)
-    assert [line["data"]["server"] for line in logged()] == [f"{address.hostname}:{address.port}"] * 2
+    assert [line["data"]["server"] for line in lines] == [f"{address.hostname}:{address.port}"] * 2
 
 
 def test_an_outage_of_two_servers_ends_when_both_have_worked_again(logged: Callable[[], list[dict[str, Any]]]) -> None:

@@ -48,6 +48,7 @@ def test_the_default_of_every_number_is_in_its_range() -> None:
         for name, number in vars(getattr(defaults, group)).items()
         if not isinstance(number, bool)
     }
+    numbers |= {name: getattr(defaults, name) for name in ("session_idle_days", "admin_session_idle_days")}
     assert numbers.keys() == RANGES.keys()
     assert [name for name, number in numbers.items() if not RANGES[name][0] <= number <= RANGES[name][1]] == []
 

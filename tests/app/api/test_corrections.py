@@ -36,7 +36,10 @@ def test_an_admin_corrects_a_score_and_says_why(
     assert boss.id in line["metadata"]["by"]
     (audited,) = (line for line in logged() if line["action"] == "audit.score.corrected")
     logged_entry = {"entry_id": entry_id, "account": "points", "delta": 50}
-    assert (audited["userId"], audited["data"]) == (boss.id, {"user": player.id, **logged_entry})
+    assert (audited["userId"], audited["data"]) == (
+        boss.id,
+        {"user": player.id, **logged_entry, "address": "127.0.0.0/24"},
+    )
     assert not any("counted by hand" in str(line) for line in logged()), "erasure does not reach logs"
     assert player("GET", "/api/v1/users/me/export").get_json()["ledger"][0]["reason"] == "counted by hand"
     assert admin("DELETE", f"/api/v1/users/{player.id}").status_code == 200

@@ -106,8 +106,9 @@ def test_settings_are_typed_with_their_ranges(spec: Json) -> None:
     assert changes["additionalProperties"] is False
     assert "required" not in changes
     for path, (minimum, maximum) in RANGES.items():
-        group, name = path.split(".")
-        field = schemas[changes["properties"][group]["$ref"].rpartition("/")[2]]["properties"][name]
+        group, _, name = path.rpartition(".")
+        of = schemas[changes["properties"][group]["$ref"].rpartition("/")[2]] if group else changes
+        field = of["properties"][name]
         assert (field["type"], field["minimum"], field["maximum"]) == ("integer", minimum, maximum), path
     assert changes["properties"]["signup_sees"]["enum"] == ["public", "all"]
 

@@ -112,7 +112,9 @@ def as_named(request: Request) -> bytes:
 
 def begin(served: Served, path: str) -> socket.socket:
     client = served.connect()
-    client.sendall(b"POST /%b HTTP/1.1\r\nContent-Length: %d\r\n" % (path.encode(), len(LONG)) + CLOSE + b"x")
+    client.sendall(
+        b"POST /%b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n" % (path.encode(), len(LONG)) + CLOSE + b"x"
+    )
     return client
 
 
