@@ -167,7 +167,8 @@ def _stored_agent(agent: str | None) -> str | None:
 def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
     """Exchange a refresh token for new tokens; one that was used before ends its session."""
     tenant_id, session_id = _parse_refresh(token, signer)
-    if rights_of(tenant_id, str(session_id)) is None:
+    rights = rights_of(tenant_id, str(session_id))
+    if rights is None:
         raise BadRefreshToken
     signer.load()
     with tenant_tx(tenant_id) as tx:
@@ -184,6 +185,9 @@ def refresh(token: str, *, signer: Signer, now: datetime) -> Tokens:
             .returning(Session.user_id)
         )
         if user_id is not None:
+            if rights.expires_at < now.timestamp() + 2 * liveness.MAX_AGE_S:
+                # Processes may keep this end of an unused session for so long, and would refuse the new tokens.
+                liveness.record(tx, [_session_name(str(session_id))])
             return _tokens(tenant_id, user_id, session_id, new, signer, now)
         # A token of ours that is not the newest: somebody has a copy. (An expired one is still the newest.)
         is_newest = select(Session.id).where(Session.id == session_id, Session.refresh_hash == hash_token(token))

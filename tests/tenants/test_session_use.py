@@ -1,5 +1,7 @@
 """Sessions end when they are not used, and a user has a bounded number of them."""
 
+import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -77,6 +79,21 @@ def test_what_is_in_memory_ends_at_the_right_time_too(
     monkeypatch.setattr("tenants.sessions.time.time", lambda: rights.expires_at + 1)
     monkeypatch.setattr(sessions, "read_one", lambda *_: pytest.fail("it is in memory"))
     assert sessions.rights_of(tenant, session) is None
+
+
+def test_a_session_that_is_refreshed_shortly_before_its_end_goes_on_at_once(
+    client: FlaskClient, tenant: str, trusted_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = user_of(client, tenant)
+    unused_for(tenant, 14 - 5 / 1440)
+    assert user("GET", "/api/v1/me").status_code == 200, "in memory until then"
+    answer = client.post("/api/v1/auth/refresh", json={"refresh_token": user.refresh_token})
+    new = replace(user, token=answer.get_json()["access_token"], refresh_token=answer.get_json()["refresh_token"])
+    in_six_minutes = time.time() + 360
+    monkeypatch.setattr("tenants.sessions.time.time", lambda: in_six_minutes)
+    assert new("GET", "/api/v1/me").status_code == 200
+    answer = client.post("/api/v1/auth/refresh", json={"refresh_token": new.refresh_token})
+    assert answer.status_code == 200
 
 
 def test_a_cookie_is_touched_when_it_is_used_once_an_hour(
