@@ -1,13 +1,15 @@
 """A request's body: received before the request is handled if it is short, otherwise when somebody reads it.
 
 So a caller without credentials, or one who sends more than anybody may, costs no memory and no thread. Only some of the
-threads may wait for the bodies of a tenant and of a caller at once, so that slow senders leave the others alone.
+threads may wait for the bodies of a tenant and of a caller at once, and of all tenants together, so that slow senders
+leave the others alone.
 """
 
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from app.http.body import MAX_BODY_BYTES
+from tenants.errors import Unavailable
 from tenants.shares import current_caller
 
 if TYPE_CHECKING:
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
 MAX_EARLY_BYTES = 64 * 1024
 # For a whole request; or for its head, and then for each part of a long body that is read.
 MAX_RECEIVE_S = 20.0
+
+
+class TooManySlowBodies(Unavailable):
+    code = "overloaded"
+    title = "Too many long bodies are being received"
 
 
 class Body:
@@ -87,9 +94,14 @@ class Body:
     def _wait_for(self, size: int) -> None:
         wanted = self._read + size if size >= 0 else MAX_BODY_BYTES + 1
         if not (self.is_complete or self._is_broken or len(self._received) >= wanted):
-            caller = current_caller.get()
-            with self._connection.site.slow_bodies.of(caller.tenant_id, caller.name):
-                self._wait(wanted)
+            caller, site = current_caller.get(), self._connection.site
+            if not site.threads_with_bodies.acquire(blocking=False):
+                raise TooManySlowBodies(retry_after_s=1)
+            try:
+                with site.slow_bodies.of(caller.tenant_id, caller.name):
+                    self._wait(wanted)
+            finally:
+                site.threads_with_bodies.release()
         if self._is_broken:
             raise OSError("the body is incomplete")
 

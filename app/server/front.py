@@ -52,7 +52,7 @@ MAX_CONNECTIONS = 10_000
 MEMORY_SHARE, CONNECTION_BYTES = 8, 128 * 1024
 # Of the files that a process may have open, for everything but connections.
 RESERVED_FILES = 256
-# One of so many threads may wait for a long body.
+# One of so many threads may wait for a long body of the same tenant; see `Site`.
 SHARE_OF_SLOW_BODIES = 4
 # Longer or packed bodies are not read on the loop: that would take too long for the others.
 MAX_SHORT_BYTES = 2 * 1024

@@ -1,6 +1,7 @@
 """What the connections of a process share: who handles requests, the deadlines, and the end."""
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -32,15 +33,18 @@ class Site:
         max_slow_bodies: int,
         max_connections: int,
     ) -> None:
-        """`handle` is given each request, on the loop. `max_slow_bodies`: how many threads may wait for bodies.
+        """`handle` is given each request, on the loop. `max_slow_bodies`: a quarter of the threads.
 
-        A tenant has its share of these, and each of its callers half of that: a slow body is not over soon, so others
-        could not wait until a caller that has all of them gives one back. As many more wait for their turn.
+        A tenant has its share of these for bodies, and each of its callers half of that: a slow body is not over soon,
+        so others could not wait until a caller that has all of them gives one back. As many more wait for their turn.
+        All tenants together leave a quarter of the threads to everything else.
         """
         self.loop = loop
         self._handle = handle
         self._received: list[Request] = []
         self.slow_bodies = TenantShare(share_of(max_slow_bodies), max_waiting=max_slow_bodies, keeps_half=True)
+        # Those that receive a body, and those that wait for their turn.
+        self.threads_with_bodies = threading.BoundedSemaphore(3 * max_slow_bodies)
         self.connections: set[Connection] = set()
         self._max_connections = max_connections
         self._full_at = -NOTE_FULL_EVERY_S

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.server import bodies, connection, site
-from app.server.bodies import MAX_EARLY_BYTES
+from app.server.bodies import MAX_EARLY_BYTES, TooManySlowBodies
 from app.server.requests import Request
 from tenants import shares
 from tenants.shares import Caller, TenantBusy, current_caller
@@ -25,7 +25,7 @@ def in_thread(read: Callable[[Request], bytes]) -> Callable[[Request], None]:
     def run(request: Request) -> None:
         try:
             answer = read(request)
-        except (OSError, TenantBusy) as error:
+        except (OSError, TenantBusy, TooManySlowBodies) as error:
             answer = type(error).__name__.encode()
         request.answer_soon(*answer_with(answer))
 
@@ -141,6 +141,21 @@ def test_one_callers_slow_bodies_leave_room_for_colleagues_and_neighbours(monkey
         for client in slow:
             client.close()
         eventually(lambda: in_use(served) == 0)
+
+
+def test_slow_bodies_of_many_tenants_leave_threads_to_everything_else() -> None:
+    with serving(in_thread(as_named), max_slow_bodies=2) as served:
+        slow = []
+        for number in range(6):
+            slow.append(begin(served, f"tenant{number}/eve"))
+            eventually(lambda: len(served.site.slow_bodies._tenants) == len(slow))
+        with begin(served, "wiki/bob") as one_too_many:
+            one_too_many.settimeout(10)
+            assert bodies_of(receive_all(one_too_many)) == [b"TooManySlowBodies"]
+        end(slow.pop())
+        end(begin(served, "wiki/bob"))
+        for client in slow:
+            client.close()
 
 
 def test_the_rest_of_a_body_is_waited_for_only_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
