@@ -1,6 +1,8 @@
 """Made-up keys, tickets and clients cost the network that sends them, and never the tenant that they name."""
 
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from secrets import token_hex
 from typing import Any
 
@@ -9,7 +11,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import text
 
 from app.http.services import services_of
-from tenants import credentials, liveness, tickets, unproven
+from tenants import credentials, group_tx, liveness, tickets, unproven
 from tenants.credentials import ValidKey
 from tenants.db import tenant_tx, utcnow
 from tenants.errors import Limited
@@ -199,3 +201,20 @@ def test_over_http_a_flood_is_limited_and_a_valid_key_is_not(client: FlaskClient
     assert (refused.status_code, refused.get_json()["code"]) == (429, "rate_limited")
     assert int(refused.headers["Retry-After"]) > 0
     assert read(key).status_code == 200
+
+
+def test_of_many_who_send_an_old_key_at_once_few_look_it_up(
+    tenant: str, user_network: str, trusted_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, looked_up, read_one = create_old_key(tenant), list[str](), group_tx.read_one
+
+    def slow_look_up(*call: Any) -> Any:
+        looked_up.append(key)
+        time.sleep(0.2)
+        return read_one(*call)
+
+    monkeypatch.setattr(unproven.group_tx, "read_one", slow_look_up)
+    with ThreadPoolExecutor(20) as pool:
+        found = list(pool.map(lambda number: find(key, f"{user_network}-{number}"), range(20)))
+    assert None not in found
+    assert len(looked_up) <= unproven.MAX_AT_ONCE
