@@ -237,7 +237,10 @@ class _Exchange:
 
     def soon(self, key: Key, limit: int) -> None:
         if self._pid != os.getpid():  # nothing is started before a fork
-            self._start()
+            try:
+                self._start()
+            except RuntimeError:  # no thread can be started: the next call asks Redis itself
+                return
         with _lock:
             if len(self._due) < MAX_OWN_KEYS:  # the next call of one that has no place asks Redis itself
                 self._due[key] = limit
@@ -246,8 +249,9 @@ class _Exchange:
     def _start(self) -> None:
         with _lock:
             if self._pid != os.getpid():
-                self._pid, self._due, self._is_due = os.getpid(), {}, threading.Event()
+                self._due, self._is_due = {}, threading.Event()
                 threading.Thread(target=self._run, name="allowances", daemon=True).start()
+                self._pid = os.getpid()  # last: if no thread can be started, the next call tries it again
 
     def _run(self) -> None:
         while True:

@@ -27,7 +27,11 @@ def note(tenant_id: str, token_id: str) -> None:
         is_written_already = bool(_to_write)
         _to_write.setdefault(tenant_id, set()).add(token_id)
     if not is_written_already:
-        threading.Thread(target=_write_all, name="token-uses", daemon=True).start()
+        try:
+            threading.Thread(target=_write_all, name="token-uses", daemon=True).start()
+        except RuntimeError:  # no thread can be started: the next use of a minute later is written again
+            with _lock:
+                _to_write.clear()
 
 
 def _write_all() -> None:

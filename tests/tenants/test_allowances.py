@@ -1,5 +1,6 @@
 """Limits by the minute on many at once: one for all processes by Redis, and without it one for each."""
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -195,3 +196,19 @@ def test_four_processes_take_at_most_a_tenth_more_together(connected: None, sett
     else:
         # In these seconds so many of the minute before have passed out of it.
         assert LIMIT <= sum(allowed) <= LIMIT * (1.1 + seconds / 60), allowed
+
+
+def test_without_a_thread_to_tell_redis_the_next_call_asks_and_a_later_one_starts_it(
+    connected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(allowances, "_exchange", allowances._Exchange())
+    user = str(uuid4())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        assert all(take_one("attempts", UNTOLD_SHARE, user).is_allowed for _ in range(2))
+    take_one("attempts", UNTOLD_SHARE, user)
+    assert allowances._exchange._pid, "it is started"
+    eventually(lambda: allowances._own["attempts", user].untold == 0)

@@ -1,5 +1,6 @@
 """The last use of a static token: written soon, once a minute, and never by the call itself."""
 
+import threading
 from datetime import datetime
 
 import pytest
@@ -57,6 +58,20 @@ def test_a_use_that_cannot_be_written_harms_nobody(tenant: str, token_id: str, m
         token_uses.note(tenant, token_id)
         eventually(lambda: not token_uses._to_write)
     assert last_use(tenant) is None
+    token_uses._noted.forget((tenant, token_id))  # a minute later
+    token_uses.note(tenant, token_id)
+    eventually(lambda: last_use(tenant) is not None)
+
+
+def test_a_use_whose_thread_cannot_be_started_harms_nobody_either(
+    tenant: str, token_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        token_uses.note(tenant, token_id)
     token_uses._noted.forget((tenant, token_id))  # a minute later
     token_uses.note(tenant, token_id)
     eventually(lambda: last_use(tenant) is not None)
