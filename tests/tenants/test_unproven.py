@@ -213,7 +213,7 @@ def test_of_many_who_send_an_old_key_at_once_few_look_it_up(
         time.sleep(0.2)
         return read_one(*call)
 
-    monkeypatch.setattr(unproven.group_tx, "read_one", slow_look_up)
+    monkeypatch.setattr(group_tx, "read_one", slow_look_up)
     with ThreadPoolExecutor(20) as pool:
         found = list(pool.map(lambda number: find(key, f"{user_network}-{number}"), range(20)))
     assert None not in found
