@@ -314,8 +314,17 @@ def revoke(tx: Tx, session_id: UUID, *, now: datetime, user_id: UUID | None = No
     return True
 
 
+def is_live(tx: Tx, session_id: UUID) -> bool:
+    """Whether nobody has ended this session, as the transaction sees it."""
+    return tx.scalar(select(Session.id).where(Session.id == session_id, Session.revoked_at.is_(None))) is not None
+
+
 def revoke_all(tx: Tx, user_id: UUID, *, now: datetime, except_id: UUID | None = None) -> int:
-    """End every session of a user (but for one, if given), and revoke their static tokens. Returns how many ended."""
+    """End every session of a user (but for one, if given), and revoke their static tokens. Returns how many ended.
+
+    The user is locked first: a static token that is just being created is revoked too, or not created.
+    """
+    tx.execute(select(User.id).where(User.id == user_id).with_for_update(key_share=True))
     ended = update(Session).where(Session.user_id == user_id, Session.revoked_at.is_(None)).values(revoked_at=now)
     if except_id is not None:
         ended = ended.where(Session.id != except_id)

@@ -9,14 +9,15 @@ from app.api.blueprint import Blueprint, Schema, SliceIn
 from app.api.credentials import NAME, SCOPES
 from app.api.users import AdminsOnly
 from app.http import paging
-from app.http.auth import current_actor
+from app.http.auth import BadCredentials, current_actor
 from app.http.rights import May, requires
 from app.http.services import services
 from app.http.transactions import actor_tx, audit, idempotent
-from tenants import logs, static_tokens, throttle, users
-from tenants.db import utcnow
+from tenants import logs, sessions, static_tokens, throttle, users
+from tenants.db import Tx, utcnow
 from tenants.security_events import SecurityEvent
 from tenants.static_tokens import StaticToken
+from tenants.users import User
 
 # So that one who creates and revokes tokens all the time leaves few rows.
 CREATED_PER_MINUTE = throttle.per_minute(30)
@@ -82,7 +83,10 @@ def create_static_token(body: dict[str, Any]) -> Any:
         raise AdminsOnly("Only an admin may create a token of the tenant")
     throttle.require("static-tokens", CREATED_PER_MINUTE, actor.tenant_id, actor.caller, detail="Too many new tokens")
     with actor_tx() as tx:
-        user = users.get(tx, actor.user_id) if is_own else None
+        creator = users.get(tx, actor.user_id) if is_own or actor.kind == "user" else None
+        if creator is not None:
+            _require_live(tx, creator)
+        user = creator if is_own else None
         created = static_tokens.create(tx, signer=services().signer, user=user, **body, now=utcnow())
     row = created.row
     logs.audit(SecurityEvent.STATIC_TOKEN_CREATED, token=row.id, user=str(row.user_id or "") or None, scopes=row.scopes)
@@ -98,6 +102,17 @@ def revoke_static_token(token_id: str) -> None:
     with actor_tx() as tx:
         static_tokens.revoke(tx, token_id, user_id=_only_of(), now=utcnow())
     audit(SecurityEvent.STATIC_TOKEN_REVOKED, token=token_id)
+
+
+def _require_live(tx: Tx, creator: User) -> None:
+    """Raise if the session that asks has ended meanwhile: a token would outlive it.
+
+    Whatever ends all sessions of a user locks the user first. So either it is seen here, or it revokes the new token.
+    """
+    users.lock(tx, creator)
+    session_id = current_actor().session_id
+    if session_id is not None and not sessions.is_live(tx, session_id):
+        raise BadCredentials
 
 
 def _only_of() -> UUID | None:

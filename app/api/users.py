@@ -210,6 +210,11 @@ class OwnRights(Conflict):
     title = "Admins cannot remove their own rights"
 
 
+class OwnPassword(Forbidden):
+    code = "own_password"
+    title = "Change your own password with POST /api/v1/auth/password, which asks for the old one"
+
+
 class AdminsOnly(Forbidden):
     code = "admins_only"
     title = "Only an admin may change this"
@@ -317,6 +322,8 @@ def offer_reset(user: str) -> ResponseReturnValue:
     """A token for setting a new password, valid once and for an hour. Send it to the user yourself."""
     with actor_tx() as tx:
         target = resolve(tx, user, current_actor())
+        if current_actor().id == str(target.id):  # a stolen session must not be enough to take the account over
+            raise OwnPassword
         by_admin, signer = current_actor().is_admin, services().signer
         token, expires_at = resets.create(tx, target, by_admin=by_admin, signer=signer, now=utcnow())
     logs.audit(SecurityEvent.PASSWORD_RESET_OFFERED, user=str(target.id))

@@ -29,6 +29,9 @@ from tenants.users import Role
 WRITTEN = "plaudit.written"
 # The longest IPv6 address with a zone and a port is shorter.
 MAX_ADDRESS_CHARS = 100
+# Whoever was authenticated longer ago is authenticated again before anything is done for them: a long body or the
+# tenant's share was waited for, and meanwhile they may have been revoked.
+AUTHENTIC_FOR_S = 0.1
 # The dashboard's own scripts send it.
 OWN_HEADER = "X-Plaudit-Dashboard"
 

@@ -19,7 +19,7 @@ from typing import Any, assert_never
 from analytics.ingest.writes import WriteRequest
 from app.http import edge, request_counts
 from app.http.answer_cache import Answer
-from app.http.auth import WRITTEN, Actor, network_of
+from app.http.auth import AUTHENTIC_FOR_S, WRITTEN, Actor, network_of
 from app.http.fast_answer import FastAnswer, Header
 from app.http.fast_calls import (
     BoardQuestion,
@@ -128,7 +128,7 @@ class FastLane:
     ) -> FastAnswer | None:
         """The answer; None if the route must handle the request."""
         try:
-            actor = self._callers.authenticate(environ.get("HTTP_AUTHORIZATION", ""))
+            since, actor = time.monotonic(), self._callers.authenticate(environ.get("HTTP_AUTHORIZATION", ""))
             if not is_allowed(actor, call.may):
                 return None
             logs.begin(request_id=request_id, tenant_id=actor.tenant_id, user_id=actor.id)
@@ -137,19 +137,27 @@ class FastLane:
                 case FastRead():
                     return call.answer(actor.reader, environ)
                 case FastWrite():
-                    return self._write(call, actor, environ, share)
+                    return self._write(call, actor, environ, share, since)
                 case _:
                     assert_never(call)
         except Exception:  # noqa: BLE001  the route meets the same error, and answers it
             return None
 
-    def _write(self, call: FastWrite, actor: Actor, environ: Environ, share: contextlib.ExitStack) -> FastAnswer | None:
+    def _write(
+        self, call: FastWrite, actor: Actor, environ: Environ, share: contextlib.ExitStack, since: float
+    ) -> FastAnswer | None:
+        """`since`: when the actor was authenticated."""
         request = call.request(actor, environ)
         if request is None:
             return None
         environ[WRITTEN] = request  # whatever happens, the route does not write again
         try:
             share.enter_context(self._threads.of(actor.tenant_id, actor.caller))
+            is_stale = time.monotonic() - since > AUTHENTIC_FOR_S
+            if is_stale and self._callers.authenticate(environ.get("HTTP_AUTHORIZATION", "")) != actor:
+                del environ[WRITTEN]  # for the route, with the rights of now
+                share.close()
+                return None
             self._group.write(request)
         except Exception as error:  # noqa: BLE001  the route raises it again, and its error handler answers it
             request.error = error

@@ -12,11 +12,12 @@ from uuid import UUID
 from flask import request
 
 from app.http.auth import caller_network
-from tenants import passwords, registry, sessions, throttle, users
+from tenants import logs, passwords, registry, sessions, throttle, users
 from tenants import settings as tenant_settings
 from tenants.db import TENANT_ID, Tx, tenant_tx, utcnow
 from tenants.errors import Forbidden, NotFound
 from tenants.passwords import Party
+from tenants.security_events import SecurityEvent
 from tenants.settings import Limits
 from tenants.throttle import State, TooMany
 from tenants.users import User
@@ -46,6 +47,7 @@ class Attempt:
     def require_right(self, password: str) -> User:
         """The user, if this is their password. Slow, as `is_right`."""
         if self.user is None or not self.is_right(password):
+            logs.audit(SecurityEvent.LOGIN_FAILED, account=self.user.username if self.user is not None else None)
             raise WrongPassword
         return self.user
 

@@ -5,16 +5,22 @@ import socket
 import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
+from uuid import UUID, uuid4
 
 import orjson
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from sqlalchemy import text
 
+from app.http.auth import AUTHENTIC_FOR_S
 from app.http.body import MAX_BODY_BYTES, MAX_PUBLIC_BODY_BYTES
 from app.server import bodies
 from app.server.bodies import MAX_EARLY_BYTES
+from tenants import sessions
+from tenants.db import tenant_tx, utcnow
 from tenants.shares import TenantShare
+from tenants.users import Role
 from tests.app.server.served import served
 from tests.beacons import ORIGIN
 from tests.people import Caller, client_of, user_of
@@ -123,6 +129,36 @@ def test_one_members_slow_bodies_refuse_no_long_batch_of_others(
     assert set(refused) == {429}, "its sender is refused, and nobody else"
     for each in slow:
         each.close()
+
+
+@pytest.mark.parametrize("target", ["/api/v1/tokens", "/api/v1/clients", "/api/v1/scores/update"])
+def test_who_is_revoked_while_their_body_arrives_gets_nothing_done(
+    client: FlaskClient, tenant: str, url: str, waits: list[str], target: str
+) -> None:
+    """Whoever always has a request under way could otherwise stay, with new credentials."""
+    user = user_of(client, tenant, role=Role.ADMIN)
+    assert client_of(client, tenant)("PUT", "/api/v1/actions/catalog/post", json={"points": 10}).status_code == 200
+    of_target: dict[str, dict[str, object]] = {
+        "/api/v1/tokens": {"name": "for later", "scopes": ["admin"]},
+        "/api/v1/clients": {"name": "for later", "scopes": ["admin"]},
+        "/api/v1/scores/update": {
+            "actionId": str(uuid4()),
+            "actionType": "post",
+            "timestamp": utcnow().isoformat(),
+        },
+    }
+    body = orjson.dumps(of_target[target]).ljust(MAX_EARLY_BYTES + 1)
+    with begin(url, target, f"Content-Length: {len(body)}", JSON, bearer(user), sent=body[:-1]) as slow:
+        eventually(lambda: f"user:{user.id}" in waits)
+        time.sleep(AUTHENTIC_FOR_S)
+        with tenant_tx(tenant) as tx:
+            sessions.revoke_all(tx, UUID(user.id), now=utcnow())
+        slow.sendall(body[-1:])
+        assert status_of(slow) == 401
+    with tenant_tx(tenant) as tx:
+        for table in ("static_tokens", "score_ledger"):
+            assert tx.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() == 0
+        assert tx.execute(text("SELECT count(*) FROM oauth_clients")).scalar_one() == 1
 
 
 def status_if_answered(client: socket.socket) -> int | None:

@@ -1,9 +1,14 @@
 """Changing one's own e-mail address, which needs the password."""
 
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
+import orjson
 from flask.testing import FlaskClient
+from sqlalchemy import text
 
+from tenants.db import tenant_tx
 from tenants.users import Role
 from tests.people import PASSWORD, client_of, log_in, user_of
 
@@ -52,6 +57,26 @@ def test_a_confirmed_change_is_answered_again_for_its_idempotency_key(client: Fl
     first, again = (user("PATCH", "/api/v1/users/me", json=body, headers={"Idempotency-Key": "k-1"}) for _ in range(2))
     assert (first.status_code, again.status_code) == (200, 200)
     assert again.headers["Idempotent-Replay"] == "true"
+
+
+def test_what_is_kept_for_an_idempotency_key_is_no_hash_of_the_password(client: FlaskClient, tenant: str) -> None:
+    """Whoever has a backup could guess passwords by it, a billion times a second."""
+    user, changed = user_of(client, tenant), {"email": "new@example.org", "bio": "x"}
+    sent = {**changed, "password": PASSWORD}
+    assert user("PATCH", "/api/v1/users/me", json=sent, headers={"Idempotency-Key": "k"}).status_code == 200
+    with tenant_tx(tenant) as tx:
+        kept = tx.scalars(text("SELECT body_hash FROM idempotency_keys")).all()
+    assert kept == [hashlib.sha256(orjson.dumps(changed)).hexdigest()]
+
+
+def test_a_wrong_password_there_is_a_failed_login_in_the_log(
+    client: FlaskClient, tenant: str, logged: Callable[[], list[dict[str, Any]]]
+) -> None:
+    user = user_of(client, tenant, username="victim")
+    user("PATCH", "/api/v1/users/me", json={"email": "new@example.org", "password": "guess-guess-guess"})
+    user("POST", "/api/v1/auth/password", json={"old": "guess-guess-guess", "new": "an uncommon new sentence"})
+    failed = [line for line in logged() if line["action"] == "audit.login.failed"]
+    assert [(line["tenantId"], line["data"]["account"]) for line in failed] == [(tenant, "victim")] * 2
 
 
 def test_a_member_learns_nothing_about_others_by_an_address(client: FlaskClient, tenant: str) -> None:

@@ -234,6 +234,8 @@ def test_only_an_admin_gets_an_admins_reset_token(client: FlaskClient, tenant: s
     app, boss = client_of(client, tenant, "users:write"), client_of(client, tenant)
     assert app("POST", f"/api/v1/users/{admin.id}/password-reset").status_code == 403
     assert boss("POST", f"/api/v1/users/{admin.id}/password-reset").status_code == 201
+    own = admin("POST", "/api/v1/users/me/password-reset")
+    assert (own.status_code, own.get_json()["code"]) == (403, "own_password"), "a session alone is not enough"
 
 
 def test_a_forwarded_address_that_is_none_does_no_harm(settings: Settings, tenant: str) -> None:

@@ -2,15 +2,15 @@
 
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from flask.testing import FlaskClient
 
 from app.http.services import services_of
-from tenants import static_tokens, throttle
-from tenants.db import tenant_tx, utcnow
-from tenants.users import Role
+from tenants import sessions, static_tokens, throttle, users
+from tenants.db import Tx, tenant_tx, utcnow
+from tenants.users import Role, User
 from tests.analytics.conftest import make_page, views_of
 from tests.people import Caller, client_of, static_token_of, use_ticket, user_of
 from tests.service import eventually
@@ -196,3 +196,23 @@ def test_a_token_is_known_to_the_fast_lane_from_the_second_call_on(
     assert actor.static_token_id == token.id
     monkeypatch.setattr(services_of(app_client.http.application).signer, "mac", lambda _: pytest.fail("checked again"))
     assert token("GET", "/api/v1/leaderboards?window=7d").status_code == 200
+
+
+@pytest.mark.parametrize("owner", ["me", "tenant"])
+def test_no_token_is_created_by_whose_session_ends_meanwhile(
+    client: FlaskClient, tenant: str, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
+    """After it was authenticated, and before the user is locked."""
+    user = user_of(client, tenant, role=Role.ADMIN)
+    get = users.get
+
+    def ended_meanwhile(tx: Tx, user_id: UUID) -> User:
+        with tenant_tx(tenant, separate=True) as other:
+            sessions.revoke_all(other, user_id, now=utcnow())
+        return get(tx, user_id)
+
+    monkeypatch.setattr("app.api.static_tokens.users.get", ended_meanwhile)
+    body = {"name": "for later", "scopes": ["stats:read"], "owner": owner}
+    assert user("POST", TOKENS, json=body).status_code == 401
+    with tenant_tx(tenant) as tx:
+        assert static_tokens.list_tokens(tx) == []
