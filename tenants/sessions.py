@@ -28,6 +28,7 @@ from tenants.group_tx import read_one, read_together
 from tenants.opaque_tokens import hash_token, is_ours, signed, tenant_part
 from tenants.security_events import SecurityEvent
 from tenants.settings import VisiblePages
+from tenants.shares import TenantBusy
 from tenants.signing import Signer
 from tenants.users import Role, User
 
@@ -226,7 +227,8 @@ def _touch(tenant_id: str, row: Any) -> bool:
     is_valid = _rights_in(row).expires_at > now.timestamp()
     if row.last_used_at > now - session_use.TOUCH_EVERY or not is_valid or current_tx() is not None:
         return False
-    with contextlib.suppress(SQLAlchemyError), tenant_tx(tenant_id) as tx:  # the database may be read-only
+    # The database may be read-only, or the tenant have no connection left.
+    with contextlib.suppress(SQLAlchemyError, TenantBusy), tenant_tx(tenant_id) as tx:
         session_use.touch(tx, row.session_id, now=now)
         return True
     return False
