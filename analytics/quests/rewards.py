@@ -307,13 +307,16 @@ _TENANTS_WITH_DUE = text(f"""
     WHERE f.status IN ('PENDING', 'PROCESSING') AND f.next_attempt_at <= :now AND {OF_ONE} ORDER BY t.id
 """)  # noqa: S608  our own names
 # Also those whose last attempt died with its process.
+# An array is computed once. A subquery in FROM could be executed again after some rows were changed, and return more.
 _LEASE_DUE = text("""
-    UPDATE failed_rewards f SET status = 'PROCESSING', attempt_count = f.attempt_count + 1, last_attempt_at = :now,
+    UPDATE failed_rewards SET status = 'PROCESSING', attempt_count = attempt_count + 1, last_attempt_at = :now,
         next_attempt_at = :until
-    FROM (SELECT id FROM failed_rewards
-          WHERE tenant_id = :tenant AND status IN ('PENDING', 'PROCESSING') AND next_attempt_at <= :now
-          ORDER BY next_attempt_at LIMIT :limit FOR UPDATE SKIP LOCKED) due
-    WHERE f.tenant_id = :tenant AND f.id = due.id RETURNING f.id, f.attempt_count
+    WHERE tenant_id = :tenant AND id = ANY(ARRAY(
+        SELECT id FROM failed_rewards
+        WHERE tenant_id = :tenant AND status IN ('PENDING', 'PROCESSING') AND next_attempt_at <= :now
+        ORDER BY next_attempt_at LIMIT :limit FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING id, attempt_count
 """)
 # Whose last attempt died too.
 _GIVE_UP = text("""

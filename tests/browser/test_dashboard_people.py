@@ -139,7 +139,8 @@ def test_an_admin_signs_somebody_out_everywhere(watched: Watched, stranger: Watc
     page = watched.open(f"/dashboard/people?user={made.json()['id']}")
     page.get_by_role("button", name="Sign out everywhere").click()
     expect(page.get_by_text("Signed out on all devices")).to_be_visible()
-    watched.all_is_well()
+    # Others on this board may have pictures that cannot be loaded (see above).
+    assert [error for error in watched.errors if "Failed to load resource: net::" not in error] == []
     stranger.page.get_by_role("link", name="Spaces").click()
     expect(stranger.page.get_by_text("Your session has ended")).to_be_visible()
     stranger.page.goto(f"{stranger.service.url}/dashboard/people?user={made.json()['id']}")
