@@ -16,7 +16,7 @@ from tests.servers.redis_cluster import RedisServer
 from tests.service import ROOT, eventually, own_servers_env, plaudit
 
 # `plaudit up` gives up sooner.
-IMPATIENT = "from app.run import supervisor; supervisor.READY_WITHIN_S = 6.0; from app.cli import main; main()"
+IMPATIENT = "from app.run import supervisor; supervisor.READY_WITHIN_S = 15.0; from app.cli import main; main()"
 PUBLIC_URL = {"PLAUDIT_PUBLIC_URL": "https://plaudit.example"}
 
 
@@ -89,6 +89,6 @@ def test_up_says_in_one_line_why_it_is_not_ready_and_fills_no_log(
         )
     lines = done.stderr.splitlines()
     assert done.returncode == 1
-    assert lines[-1].startswith(f"plaudit: Not ready after 6 s: {reason}")
+    assert lines[-1].startswith(f"plaudit: Not ready after 15 s: {reason}")
     assert not [line for line in lines if "/health/" in line]
     assert len(lines) < 60, "each process says once what is wrong"

@@ -36,7 +36,7 @@ def test_a_server_that_is_down_and_then_read_only_is_waited_for_before_any_job(
         postgres.set("default_transaction_read_only", "off")
         eventually(lambda: job.get_status() == "finished")
         said = [line["action"] for line in lines(worker)]
-        assert said == ["database.awaited", "database.available", "worker.started"]
+        assert said[:3] == ["database.awaited", "database.available", "worker.started"], "and then what jobs say"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
