@@ -35,7 +35,7 @@ def known_tenants() -> AbstractSet[str]:
 
 
 def read_if_trusted(board: Board, read: Callable[[], Answer | None]) -> Answer | None:
-    """What `read` finds in Redis, if the board is trusted and no fault was noticed before the answer came.
+    """Return what `read` finds in Redis; None if the board is not trusted, or a fault is noticed before the answer.
 
     A closed connection is replaced during the read, and the new one may reach a server that has loaded an old dump.
     """

@@ -73,7 +73,7 @@ class Filling:
         (position,) = positions if len(positions) == 1 else (None,)
         if position is None:
             self._begin()
-        # Of the last row that the boards have. Boards that have lost something since are not replaced at the end.
+        # The position of the last row that the boards have. Boards that lose rows meanwhile replace nothing.
         self.position: str = position or START
 
     def add_pages(

@@ -40,7 +40,7 @@ MAX_ROWS = 1_000
 MAX_BOARDS_PER_STEP = 25
 # How long one run may take, of the time until the next (`workers.schedule`).
 MAX_RUN_S = 30.0
-# Of tenants whose turn ended before their boards did. The boards of more are left for the next run.
+# A run remembers at most so many tenants whose boards it has not finished. The next run refreshes the others.
 MAX_UNFINISHED = 100
 MAX_TENANT_S = 10.0
 # How old the live snapshot of a board that has changed may be: less than a minute, since answers are kept for a moment.
@@ -156,7 +156,7 @@ class Run:
     began_at: datetime
     # The last tenant that had its turn.
     after: str = ""
-    # Those whose turn ended before their boards did: each gets another turn when all have had one.
+    # Tenants whose turn ended before all of their boards were refreshed. Each gets another turn once all have had one.
     unfinished: tuple[str, ...] = ()
 
     def place_of(self, tenant_id: str) -> bytes:

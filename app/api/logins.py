@@ -251,7 +251,7 @@ def reset(body: dict[str, str]) -> ResponseReturnValue:
     require_few_of_network("reset")
     tenant_id = resets.tenant_of(body["reset_token"])
     if not is_ours(body["reset_token"], services().signer):
-        # Of the release before, or made up: only few are looked up.
+        # An earlier release issued the token, or somebody made it up: few such tokens are looked up.
         throttle.require("reset-unsigned", UNSIGNED_RESETS, caller_network(), detail="Too many unknown reset tokens")
     passwords.check_length(body["password"])
     with tenant_tx(tenant_id) as tx:  # hashing is slow: only for a valid token

@@ -31,7 +31,7 @@ blueprint = Blueprint("settings", __name__, url_prefix="/api/v1", description="S
 class NumbersOut(Schema):
     """Settings whose ranges are those of `tenants.settings`."""
 
-    # Of the object within the settings, with a dot at its end.
+    # The name of this object within the settings, followed by a dot; empty for the settings themselves.
     path: ClassVar[str]
 
     def on_bind_field(self, field_name: str, field_obj: ma.fields.Field[Any]) -> None:

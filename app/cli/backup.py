@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from app.run.revocations import Restored
 
 MAX_TENANTS_NAMED = 20
-# What --revoke-all leaves: revoking a key breaks a site, and nobody could log in without a password.
+# `--revoke-all` keeps these: revoking a key breaks a site, and nobody could log in without a password.
 STAYING = {"publishable keys", "passwords", "admins"}
 
 
@@ -121,7 +121,7 @@ def _erase_again(restored: "Restored") -> None:
 
 
 def _said(restored: "Restored") -> list[str]:
-    """What the operator has to know about credentials, in sentences."""
+    """Sentences that tell the operator which credentials were revoked, and which are valid again."""
     said = []
     if restored.applied_again:
         said.append(f"Applied again what was ended or changed after the backup: {_listed(restored.applied_again)}.")

@@ -19,7 +19,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from app.server.overload import Overload, Refusals, UnderWay
+from app.server.overload import Overload, RefusalLog, UnderWay
 from tenants.shares import Caller
 
 # A thread begins within this time in a process that keeps up.
@@ -64,7 +64,7 @@ class Door:
         self._begun: deque[tuple[Ticket, float]] = deque()
         self._left: deque[Ticket] = deque()
         self._overload = Overload()
-        self._refusals = Refusals()
+        self._refusals = RefusalLog()
 
     def enter(self, caller: Caller, *, always: bool = False) -> Ticket | None:
         """None: it must be refused."""
@@ -142,7 +142,7 @@ class QueueDoor:
         self._overload = Overload()
         # When the first entered, or the last one was answered.
         self._moved_at = 0.0
-        self._refusals = Refusals()
+        self._refusals = RefusalLog()
 
     def is_open_to(self, caller_of: Callable[[], Caller]) -> bool:
         """Whether one more is let in. `caller_of` is called only if that depends on the caller."""

@@ -80,7 +80,7 @@ def _take_one(counts: "Counter[Any]", key: object) -> None:
         del counts[key]
 
 
-class Refusals:
+class RefusalLog:
     """In the log, once a minute at most."""
 
     def __init__(self) -> None:

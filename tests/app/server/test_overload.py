@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.server import overload
-from app.server.overload import Overload, Refusals, UnderWay
+from app.server.overload import Overload, RefusalLog, UnderWay
 from tenants.shares import Caller
 
 
@@ -48,7 +48,7 @@ def test_the_tenant_or_caller_of_more_than_half_of_the_requests_is_known() -> No
 
 
 def test_refusals_are_logged_once_a_minute_at_most(logged: Any) -> None:
-    refusals = Refusals()
+    refusals = RefusalLog()
     for at in (1.0, 2.0, 60.0, 61.5, 62.0):
         refusals.note(at, under_way=7)
     assert [line["data"] for line in logged()] == [{"underWay": 7, "refused": 1}, {"underWay": 7, "refused": 3}]
