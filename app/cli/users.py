@@ -63,7 +63,7 @@ def user_create(
     text = f"Created user {username} ({role})."
     if not password_stdin:
         result["password"] = password
-        text += f" Password: {password}"
+        text += f" Password: {password} (must be changed at the first login)"
     show(result, as_json=as_json, text=text)
 
 

@@ -18,7 +18,7 @@ from tests.service import PLAUDIT, ROOT
 
 def test_users_from_the_command_line(tenant: str, on_ours: Run) -> None:
     admin = on_ours("user", "create", tenant, "boss", "--role", "admin")
-    assert "Password: " in admin.stdout, admin.stderr
+    assert "(must be changed at the first login)" in admin.stdout, admin.stderr
     assert "audit.user.created" in admin.stderr
     with tenant_tx(tenant) as tx:
         (boss,) = tx.scalars(select(users.User)).all()
